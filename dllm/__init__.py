@@ -12,10 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dllm.bridges.generate import custom_generate as custom_generate
+    from dllm.common.errors import UserError as UserError
     from dllm.compose.parts import part as part
     from dllm.decoder import Decoder as Decoder
-    from dllm.errors import UserError as UserError
-    from dllm.generate import custom_generate as custom_generate
     from dllm.models.bundle import Model as Model
     from dllm.models.bundle import load as load
     from dllm.record.frame import results_frame as results_frame
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _PLACES = {
     "Decoder": "dllm.decoder", "Model": "dllm.models.bundle", "Result": "dllm.record.results",
     "Trace": "dllm.record.trace",
-    "UserError": "dllm.errors", "load": "dllm.models.bundle", "part": "dllm.compose.parts",
-    "results_frame": "dllm.record.frame", "custom_generate": "dllm.generate",
+    "UserError": "dllm.common.errors", "load": "dllm.models.bundle", "part": "dllm.compose.parts",
+    "results_frame": "dllm.record.frame", "custom_generate": "dllm.bridges.generate",
 }  # fmt: skip
 __all__ = ["Decoder", "Model", "Result", "Trace", "UserError", "custom_generate", "load", "part", "results_frame"]
 

@@ -10,8 +10,7 @@ from typing import Any, Never, Unpack
 
 import torch
 
-from dllm.blocks.base import Blocks
-from dllm.cache.base import Cache
+from dllm.common.errors import TooLarge, TooLargeForRanks, UserError, name_of
 from dllm.common.hints import unknown_argument
 from dllm.compose.auto_length import AUTO, another_length, auto_length
 from dllm.compose.fitted import Parts
@@ -20,17 +19,15 @@ from dllm.constraints.kinds import Constraint
 from dllm.contract import Turn
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling, SamplingOptions
-from dllm.decisions.answered import answered, options_of, refuse_unread_questions
-from dllm.decisions.canvases import DecisionState
-from dllm.decisions.logprobs import rescored
-from dllm.decisions.protocol import DecisionOptions, deciding
-from dllm.decisions.questions import Question
-from dllm.decisions.results import Decisions
-from dllm.eos.base import EndOfText
-from dllm.errors import TooLarge, TooLargeForRanks, UserError, name_of
-from dllm.lengths.base import Length
 from dllm.loop.runner import Runner
+from dllm.loop.runtime.out_of_memory import LacksRoom, too_large
+from dllm.loop.runtime.runtime import Runtime
 from dllm.models.bundle import Model
+from dllm.parts.blocks.base import Blocks
+from dllm.parts.cache.base import Cache
+from dllm.parts.eos.base import EndOfText
+from dllm.parts.lengths.base import Length
+from dllm.parts.samplers.base import Sampler
 from dllm.prompts import AskedPrompt, Message, Prompt, Prompts, as_list
 from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
@@ -40,11 +37,14 @@ from dllm.record.live_answer import Snapshot, snapshots
 from dllm.record.results import Result, Results
 from dllm.record.stopwatch import Stopwatch
 from dllm.record.trace import origin_of
-from dllm.rl.rollouts import Rollouts
-from dllm.rl.sampled import RolloutRequest, rollouts_of
-from dllm.runtime.out_of_memory import LacksRoom, too_large
-from dllm.runtime.runtime import Runtime
-from dllm.samplers.base import Sampler
+from dllm.scoring.decisions.answered import answered, options_of, refuse_unread_questions
+from dllm.scoring.decisions.canvases import DecisionState
+from dllm.scoring.decisions.logprobs import rescored
+from dllm.scoring.decisions.protocol import DecisionOptions, deciding
+from dllm.scoring.decisions.questions import Question
+from dllm.scoring.decisions.results import Decisions
+from dllm.scoring.rl.rollouts import Rollouts
+from dllm.scoring.rl.sampled import RolloutRequest, rollouts_of
 
 Observer = Callable[[Turn], None]
 
@@ -279,7 +279,7 @@ class Decoder:
             UserError: a question cannot be laid on a canvas of this model.
 
         >>> from dllm import Decoder, load
-        >>> from dllm.decisions import Choice
+        >>> from dllm.scoring.decisions import Choice
         >>> town = Choice(["Cairo", "Lima"], template='[{"name": "Bush", "age": 72, "town": "{slot}"}]')
         >>> found = Decoder(load("mini-llada")).decide("Rows as JSON:\\nBush, 72, Cairo", town=town)
         >>> found["town"].choice

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from dllm.common.errors import TooLong, UserError, nearest
 from dllm.contract.canvas import Request
-from dllm.errors import TooLong, UserError, nearest
-from dllm.models.chat_template import TEMPLATES_OWN
-from dllm.models.ids import Ids
-from dllm.models.token_tables import SPECIAL_TOKEN_KEYS
+from dllm.models.text.chat_template import TEMPLATES_OWN
+from dllm.models.text.ids import Ids
+from dllm.models.text.token_tables import SPECIAL_TOKEN_KEYS
 
 if TYPE_CHECKING:
     from dllm.models.config import ModelConfig
-    from dllm.models.tokenizer import Tokenizer
+    from dllm.models.text.tokenizer import Tokenizer
 
 Message = dict[str, Any]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dllm.record.measures import mean
-from dllm.report.pooling import SettingResults
 from dllm.tasks.mini.tasks import FREE
+from dllm.view.report.pooling import SettingResults
 
 
 def of_many_right_answers(one: SettingResults, _: SettingResults | None) -> str:

@@ -16,7 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from dllm.models import rope, rope_ntk
+from dllm.models.network import rope, rope_ntk
 from dllm.parts import Scaling, plain_frequencies
 
 TOLERANCE = 1e-12  # relative

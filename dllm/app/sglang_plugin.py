@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from dllm.common.coerce import is_number, is_whole
+from dllm.common.errors import UserError, nearest, not_installed
 from dllm.common.noise import mixed
 from dllm.compose.parts import part, part_of
 from dllm.contract.setting import Sampling
-from dllm.errors import UserError, nearest, not_installed
 from dllm.loop.given_logits import GivenLogits
 from dllm.loop.rows import Rows
-from dllm.serve.offered import choice_given, validated_options
+from dllm.serve.http.offered import choice_given, validated_options
 
 ALGORITHM = "dllm"
 ARCHITECTURES = ("LLaDA2MoeModelLM", "SDARForCausalLM", "SDARMoeForCausalLM")

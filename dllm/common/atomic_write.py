@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 
 
 def write_whole(file: Path, text: str) -> None:

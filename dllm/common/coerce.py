@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 
 KindTest = Callable[[Any], bool]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dllm.common.errors import UserError, nearest
 from dllm.common.hint_table import INSTEAD, INSTEAD_IN_REQUESTS, OTHER_CHOICES, SERVERS_OWN, SETTINGS
-from dllm.errors import UserError, nearest
 
 OptionsOf = Callable[[str], Mapping[str, Mapping[str, object]]]  # the options of each choice of a group
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}

@@ -24,8 +24,8 @@ from hmac import compare_digest
 from queue import SimpleQueue
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from dllm.common.errors import UserError, first_line
 from dllm.common.terminal import complain
-from dllm.errors import UserError, first_line
 
 DIED = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on
 PULSE = 1.0  # seconds between two signs of life

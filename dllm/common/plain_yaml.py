@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from dllm.errors import UserError, first_line, in_words
+from dllm.common.errors import UserError, first_line, in_words
 
 LONGEST_YAML = 10_000_000  # bytes of a file; a run's own settings take a few kB
 MOST_REPEATED = 1000  # entries that aliases (*name) stand for, beside those that are written

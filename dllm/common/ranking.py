@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 
 
 def _wide(score: Tensor) -> Tensor:

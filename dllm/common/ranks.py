@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dllm.common.errors import UserError
 from dllm.compose.naming import typed_name
 from dllm.compose.parts import part_config
-from dllm.errors import UserError
 
 AUTO = "auto"
 # Masks at the start, a rule, and its options. Of the models that come along as measured on their own tasks
@@ -18,7 +18,7 @@ PUBLISHED: tuple[int, str, dict[str, Any]] = 64, "daedal", {}
 
 def auto_length(model: str) -> tuple[int, dict[str, Any]]:
     """Masks with which answers of a model begin, and the configuration of the part that goes on from there."""
-    from dllm.models.shipped import shipped_models  # imports torch, for which a command's help does not wait
+    from dllm.models.weights.shipped import shipped_models  # imports torch, for which a command's help does not wait
 
     begin, rule, options = SMALL if model in shipped_models() else PUBLISHED
     return begin, part_config("length", rule, options)

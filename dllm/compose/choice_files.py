@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from dllm.common.errors import UserError
 from dllm.compose.parts import choice_text, choices, comes_along
-from dllm.errors import UserError
 
 FACT = re.compile(r"^# (idea|paper|checked): (.+)$", re.MULTILINE)
 SERVED = re.compile(r"(?:^|[;,] )serve_max (\d+)$")

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from dllm.common.errors import UserError
 from dllm.compose.choice_files import without_markup
 from dllm.compose.parts import add_class, arguments_of, class_of, takes_part
-from dllm.errors import UserError
 
 _CHOICE = re.compile(r"(sampler|blocks|cache|eos|sampler[/.]inner)(\._target_)?=(.*)", re.DOTALL)
 _CLASS = re.compile(r"(?!dllm\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from dllm.common.errors import IncompatibleParts, Refusal, Set
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.clash import (
     COLD,
@@ -25,8 +26,7 @@ from dllm.contract.clash import (
     first_clash,
     switched_off,
 )  # fmt: skip
-from dllm.errors import IncompatibleParts, Refusal, Set
-from dllm.samplers.wrapper import nested
+from dllm.parts.samplers.wrapper import nested
 
 _PROCESS = (
     Clash(lambda c: c.gen_length is not None and c.gen_length >= c.model.max_length,

@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from dllm.blocks.base import Blocks
-from dllm.cache.base import Cache
+from dllm.common.errors import Refusal
 from dllm.compose.parts import build_part
 from dllm.compose.validate import validate
 from dllm.contract.clash import NO_BUDGET
 from dllm.contract.setting import Sampling, Setting
-from dllm.eos.base import EndOfText
-from dllm.eos.stop_strings import StopStrings
-from dllm.eos.thinking_budget import ThinkingBudget
-from dllm.errors import Refusal
-from dllm.lengths.base import Length
-from dllm.lengths.fixed_length import FixedLength
 from dllm.models.config import ModelConfig
-from dllm.models.ids import Ids
-from dllm.models.tokenizer import Tokenizer
-from dllm.samplers.base import Sampler
+from dllm.models.text.ids import Ids
+from dllm.models.text.tokenizer import Tokenizer
+from dllm.parts.blocks.base import Blocks
+from dllm.parts.cache.base import Cache
+from dllm.parts.eos.base import EndOfText
+from dllm.parts.eos.stop_strings import StopStrings
+from dllm.parts.eos.thinking_budget import ThinkingBudget
+from dllm.parts.lengths.base import Length
+from dllm.parts.lengths.fixed_length import FixedLength
+from dllm.parts.samplers.base import Sampler
 
 
 class Described(Protocol):

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dllm.errors import UserError, first_line, nearest
+from dllm.common.errors import UserError, first_line, nearest
 
 if TYPE_CHECKING:
     from dllm.models.families import Family

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from dllm.common.digest import digest
+from dllm.common.errors import UserError
 from dllm.compose.parts import arguments_of, choice_of, choice_text, choices, class_of, options_of_choices
 from dllm.compose.trusted import is_known
-from dllm.errors import UserError
 
 CHOICES = "choices"
 _LONG = 40  # characters of a value that a label shows whole

@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from dllm.common.errors import Set, UserError
 from dllm.compose.clashes import WITHOUT_AHEAD, clash_in
 from dllm.compose.parts import class_of, options_of_choices, part
 from dllm.contract.clash import Selection
-from dllm.errors import Set, UserError
 from dllm.models.config import ModelConfig
-from dllm.models.shipped import shipped_folder, shipped_models
-from dllm.models.weights import read_model_config
+from dllm.models.weights.shipped import shipped_folder, shipped_models
+from dllm.models.weights.weights import read_model_config
 
 # The order of suggestions to a user who wanted a cache. The block-wise ones, which most samplers were published with,
 # come early.

@@ -24,22 +24,22 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
 from dllm.common.coerce import MAPPING, PER_REQUEST, VALUE_KINDS, coerce, words_of
+from dllm.common.errors import UserError, first_line, in_choices, nearest, warn_once
 from dllm.common.hints import other_choice
 from dllm.common.plain_yaml import plain_yaml
 from dllm.compose.importing import imported_class, place_of_error
-from dllm.errors import UserError, first_line, in_choices, nearest, warn_once
 
 if TYPE_CHECKING:  # a part's class is imported when it is built
-    from dllm.blocks.base import Blocks
-    from dllm.cache.base import Cache
-    from dllm.eos.base import EndOfText
-    from dllm.lengths.base import Length
-    from dllm.samplers.base import Sampler
+    from dllm.parts.blocks.base import Blocks
+    from dllm.parts.cache.base import Cache
+    from dllm.parts.eos.base import EndOfText
+    from dllm.parts.lengths.base import Length
+    from dllm.parts.samplers.base import Sampler
 
 _T = TypeVar("_T")
 BASE_CLASSES = {
-    "sampler": "dllm.samplers.base.Sampler", "blocks": "dllm.blocks.base.Blocks", "cache": "dllm.cache.base.Cache",
-    "eos": "dllm.eos.base.EndOfText", "length": "dllm.lengths.base.Length",
+    "sampler": "dllm.parts.samplers.base.Sampler", "blocks": "dllm.parts.blocks.base.Blocks", "cache": "dllm.parts.cache.base.Cache",
+    "eos": "dllm.parts.eos.base.EndOfText", "length": "dllm.parts.lengths.base.Length",
     "constraint": "dllm.constraints.kinds.Constraint",
     "task": "dllm.tasks.base.Task", "engine": "dllm.app.engines.base.Engine",
 }  # fmt: skip

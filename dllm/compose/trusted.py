@@ -14,9 +14,9 @@ from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
+from dllm.common.errors import UserError
 from dllm.compose.importing import imported_family
 from dllm.compose.parts import BASE_CLASSES, OWN, choices, comes_along, options_of_choices
-from dllm.errors import UserError
 
 FAMILY = "model.family"
 VARIABLE = "DLLM_TRUSTED"  # what the command line names, for the processes that it starts: ranks, launchers' jobs

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from dllm.cache.base import Cache
+from dllm.common.errors import IncompatibleParts, UserError, in_range, name_of, warn_once
 from dllm.compose.clashes import EARLY_ROWS, RANKS, tables
 from dllm.compose.nearest import ways_out
 from dllm.contract.clash import PartRows, Selection, first_clash, refuse_clashes
 from dllm.contract.setting import Setting
-from dllm.eos.base import EndOfText
-from dllm.errors import IncompatibleParts, UserError, in_range, name_of, warn_once
-from dllm.lengths.base import Length
-from dllm.lengths.fixed_length import FixedLength
-from dllm.samplers.base import Sampler
-from dllm.samplers.wrapper import nested
+from dllm.parts.cache.base import Cache
+from dllm.parts.eos.base import EndOfText
+from dllm.parts.lengths.base import Length
+from dllm.parts.lengths.fixed_length import FixedLength
+from dllm.parts.samplers.base import Sampler
+from dllm.parts.samplers.wrapper import nested
 
 
 def check_ranks(size: int, policy: Cache, runtime: str) -> None:

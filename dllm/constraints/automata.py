@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from dllm.common.errors import UserError
 from dllm.constraints.kinds import Choice, Constraint, FunctionCall, Grammar, Json, JsonSchema, Regex, TaskConstraint
 from dllm.constraints.languages.automaton_of import counting
 from dllm.constraints.languages.json import json_language
@@ -14,7 +15,6 @@ from dllm.constraints.languages.regex import regex_language
 from dllm.constraints.languages.schema import call_language, largest_count, schema_language
 from dllm.constraints.languages.trees import Alt, ByteAutomaton, Language
 from dllm.constraints.languages.utf8 import literal_text
-from dllm.errors import UserError
 
 
 def language_of(constraint: Constraint) -> Language:

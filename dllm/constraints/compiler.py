@@ -10,13 +10,13 @@ from threading import Lock
 from time import perf_counter
 from weakref import WeakValueDictionary
 
+from dllm.common.errors import UserError
 from dllm.constraints.automata import automaton_of
 from dllm.constraints.kinds import Constraint
 from dllm.constraints.languages.limits import CompileLimits, budget, within_limits
 from dllm.constraints.sets import TokenLanguage
 from dllm.constraints.store import Store, drop_oldest
 from dllm.constraints.vocabulary import Vocabulary
-from dllm.errors import UserError
 
 STORE = Store()  # of the process: equal vocabularies share their automata
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, ClassVar
 
-from dllm.errors import UserError, first_line, in_choices
+from dllm.common.errors import UserError, first_line, in_choices
 
 WHITESPACE = ("any", "one", "none")
 CONFIDENCE = ("model", "admissible")

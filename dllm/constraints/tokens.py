@@ -14,13 +14,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dllm.common.errors import UserError
 from dllm.constraints.edges import NEVER, TokenEdges
 from dllm.constraints.languages.limits import Budget, budget
 from dllm.constraints.languages.trees import ByteAutomaton
 from dllm.constraints.runs import Indices, Runs
 from dllm.constraints.steps import Pairs, counted_places, steps_of
 from dllm.constraints.vocabulary import Trie, Vocabulary
-from dllm.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)

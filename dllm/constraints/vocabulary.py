@@ -14,10 +14,10 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
 from dllm.common.digest import digest
+from dllm.common.errors import UserError
 from dllm.constraints.languages.trees import IntArray
-from dllm.errors import UserError
-from dllm.models.pieces import HEX_BYTE, REPLACEMENT, SPACE, written
-from dllm.models.tokenizer import Tokenizer
+from dllm.models.text.pieces import HEX_BYTE, REPLACEMENT, SPACE, written
+from dllm.models.text.tokenizer import Tokenizer
 
 # Gemma's decoder, which writes every token as it does anywhere: others strip the first blank.
 IN_PLACE = {

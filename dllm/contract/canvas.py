@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from dllm.common import debug
+from dllm.common.errors import UserError
 from dllm.common.kept_property import kept_property
 from dllm.common.rowwise import Rowwise, join, move, select
-from dllm.errors import UserError
 
 # A number for all requests, or a sequence or tensor with one entry per request.
 PerRequest = float | Sequence[float] | Tensor

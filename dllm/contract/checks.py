@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dllm.common.errors import UserError, name_of
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardPlan, Need, State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import Rule
-from dllm.errors import UserError, name_of
 
 FRACTIONS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 BOOL, IDS, EITHER = (torch.bool,), (torch.int64,), (torch.bool, torch.int64)

@@ -8,14 +8,14 @@ from functools import cached_property, reduce
 from operator import and_, attrgetter
 from typing import Any
 
+from dllm.common.errors import LITERAL_WORDS, PLACEHOLDER, Refusal, Set, name_of
 from dllm.contract.checks import needs_of
 from dllm.contract.needs import Need, readouts_of
 from dllm.contract.readouts import Readout
 from dllm.contract.setting import Sampling, Setting, replaced
 from dllm.contract.traits import SamplerTraits
-from dllm.errors import LITERAL_WORDS, PLACEHOLDER, Refusal, Set, name_of
 from dllm.models.config import ModelConfig
-from dllm.models.visibility import AttentionKind
+from dllm.models.network.visibility import AttentionKind
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
+from dllm.common.errors import in_choices
 from dllm.contract.canvas import Canvas
 from dllm.contract.readouts import Readout, Statistic, check_reads
 from dllm.contract.types import BlockState
-from dllm.errors import in_choices
 
 Region = Literal["block", "suffix", "answer", "ahead", "before"]
 REGIONS: tuple[Region, ...] = get_args(Region)

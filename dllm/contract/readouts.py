@@ -22,9 +22,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from dllm.common.errors import UserError, in_choices
 from dllm.common.rowwise import Rowwise
 from dllm.contract.canvas import Canvas
-from dllm.errors import UserError, in_choices
 from dllm.kernels.row_statistics import ROW_STATISTICS
 from dllm.models.config import ModelConfig
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dllm.errors import COMMAND_LINE
+from dllm.common.errors import COMMAND_LINE
 
 OPTIONS_OF_CONSTRAINTS = ("confidence", "whitespace", "depth", "words", "additional")
 _FORMAT = "response_format"

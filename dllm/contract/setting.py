@@ -8,9 +8,9 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
 
+from dllm.common.errors import in_choices, in_range
 from dllm.contract.canvas import PerRequest
 from dllm.contract.traits import Rule, Schedule
-from dllm.errors import in_choices, in_range
 from dllm.models.config import ModelConfig
 
 P = TypeVar("P")

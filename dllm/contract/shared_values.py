@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from dllm.errors import TooLarge, UserError, name_of
+from dllm.common.errors import TooLarge, UserError, name_of
 
 
 class Shared:
@@ -65,7 +65,7 @@ NOTHING_SHARED = Shared({})
 
 
 class Sharing(Protocol):
-    """A part that gives something to all rows (``dllm.samplers.base.Sampler``)."""
+    """A part that gives something to all rows (``dllm.parts.samplers.base.Sampler``)."""
 
     def shared(self) -> Mapping[str, Tensor | Module]: ...
 

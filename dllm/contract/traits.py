@@ -11,8 +11,8 @@ from typing import Any, Literal, Protocol, Self
 
 from torch import Tensor
 
+from dllm.common.errors import UserError
 from dllm.contract.canvas import Canvas
-from dllm.errors import UserError
 
 
 class Traits:
@@ -109,7 +109,7 @@ class CacheTraits(Traits):
     exposes_attention: bool = False
     kinds: frozenset[str] = frozenset(
         {"full"}
-    )  # names of the kinds of attention that it serves (``dllm.models.visibility``)
+    )  # names of the kinds of attention that it serves (``dllm.models.network.visibility``)
     attends_all: bool = False  # every forward attends to every valid column
     # every forward computes all of the open blocks, which may show mixtures; nothing rests on what those left once the
     # block has closed
@@ -172,7 +172,7 @@ TRAITS: dict[str, Any] = {
 
 
 class Schedule(Protocol):
-    """What other parts may ask of a block schedule (``dllm.blocks.base.Blocks``)."""
+    """What other parts may ask of a block schedule (``dllm.parts.blocks.base.Blocks``)."""
 
     @property
     def traits(self) -> BlocksTraits: ...
@@ -189,7 +189,7 @@ class Schedule(Protocol):
 
 
 class Rule(Protocol):
-    """What other parts may ask of a sampler (``dllm.samplers.base.Sampler``)."""
+    """What other parts may ask of a sampler (``dllm.parts.samplers.base.Sampler``)."""
 
     @property
     def traits(self) -> SamplerTraits: ...

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import torch
 
+from dllm.common.errors import UserError, in_choices
 from dllm.common.versions import release, version_of
-from dllm.errors import UserError, in_choices
 from dllm.kernels.jit import interpreted
 
 INVARIANT = "invariant"  # plain operations of fixed shapes, see ``dllm.kernels.invariant``

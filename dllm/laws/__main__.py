@@ -17,6 +17,7 @@ import yaml
 from tqdm import tqdm
 
 from dllm.common import debug
+from dllm.common.errors import SettingWarning, UserError, first_line, in_range
 from dllm.common.terminal import VisibleParser, complain, say
 from dllm.compose.parts import (
     BASE_CLASSES,
@@ -29,13 +30,12 @@ from dllm.compose.parts import (
     use_folder,
 )
 from dllm.contract.canvas import Request
-from dllm.errors import SettingWarning, UserError, first_line, in_range
 from dllm.laws import claims, rollout_claims
 from dllm.laws.claims import Trial, may_stand_still
 from dllm.laws.decodes import Broken, crash
 from dllm.laws.stated import traits_hold
 from dllm.laws.trials import TRIED_GROUPS, USUAL_CASE, TrialCase, Trials, gaps, requests, unsized
-from dllm.lengths.fixed_length import FixedLength
+from dllm.parts.lengths.fixed_length import FixedLength
 
 LAWS: dict[str, Callable[[Trial], None]] = {
     "it decodes, and all is decided": claims.all_is_decided,

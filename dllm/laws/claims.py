@@ -14,13 +14,12 @@ from itertools import takewhile
 
 import torch
 
-from dllm.cache.pages import PageStore
+from dllm.common.errors import UserError, name_of
 from dllm.compose.fitted import Parts
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.contract.traits import SamplerTraits
-from dllm.errors import UserError, name_of
 from dllm.laws.decodes import (
     Broken,
     Decoded,
@@ -33,12 +32,13 @@ from dllm.laws.decodes import (
     results,
     with_mask,
 )
-from dllm.lengths.base import Length
 from dllm.loop.probing import sized
-from dllm.models.transformer import Transformer
+from dllm.loop.runtime.runtime import FIXED, Runtime
+from dllm.models.network.transformer import Transformer
+from dllm.parts.cache.pages import PageStore
+from dllm.parts.lengths.base import Length
+from dllm.parts.samplers.base import Sampler
 from dllm.record.turns import ShownMixtures, TurnRecord
-from dllm.runtime.runtime import FIXED, Runtime
-from dllm.samplers.base import Sampler
 
 
 @dataclass(frozen=True)

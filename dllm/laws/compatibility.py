@@ -18,17 +18,17 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from dllm.common.errors import Refusal, SettingWarning, Wording
 from dllm.common.terminal import say
 from dllm.compose.clashes import clash_in
 from dllm.compose.parts import build_part, choices, composed
 from dllm.contract.clash import Selection
 from dllm.contract.setting import Setting
-from dllm.errors import Refusal, SettingWarning, Wording
-from dllm.lengths.fixed_length import FixedLength
 from dllm.models.config import ModelConfig
-from dllm.models.shipped import CHECKPOINTS
-from dllm.models.visibility import BlockCausal, CausalByRank, ContextCausal, DenoisedBlock, PipelinedBlocks
-from dllm.models.weights import read_model_config
+from dllm.models.network.visibility import BlockCausal, CausalByRank, ContextCausal, DenoisedBlock, PipelinedBlocks
+from dllm.models.weights.shipped import CHECKPOINTS
+from dllm.models.weights.weights import read_model_config
+from dllm.parts.lengths.fixed_length import FixedLength
 
 PART_GROUPS = ("sampler", "blocks", "cache", "eos")
 # Options without a default. Their values do not change what fits together.

@@ -9,29 +9,29 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from dllm.blocks.base import Blocks
-from dllm.cache.base import Cache, Session
-from dllm.cache.pages import PageStore
+from dllm.common.errors import first_line, name_of
 from dllm.compose.fitted import Parts
 from dllm.compose.importing import place_of_error
 from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
-from dllm.eos.base import EndOfText
-from dllm.errors import first_line, name_of
-from dllm.lengths.base import Length
 from dllm.loop.denoise import TakeTurn, denoise, start_rows, take_turn, turns
 from dllm.loop.forward import Forward
 from dllm.loop.rows import Rows
+from dllm.loop.runtime.runtime import Network
 from dllm.loop.shared_prompts import beginning_of, keep_pages
 from dllm.models.config import ModelConfig
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
+from dllm.models.network.transformer import Transformer
+from dllm.models.text.ids import Ids
+from dllm.parts.blocks.base import Blocks
+from dllm.parts.cache.base import Cache, Session
+from dllm.parts.cache.pages import PageStore
+from dllm.parts.eos.base import EndOfText
+from dllm.parts.lengths.base import Length
+from dllm.parts.samplers.base import Sampler
 from dllm.record.collector import Collector
 from dllm.record.results import Result
-from dllm.runtime.runtime import Network
-from dllm.samplers.base import Sampler
 
 ENDLESS = 2000  # turns of one decode; canvases of laws have at most 40 columns
 PART_BASES = (Sampler, Blocks, Cache, EndOfText, Length)

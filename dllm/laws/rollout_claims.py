@@ -11,18 +11,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dllm.common.errors import UserError
 from dllm.contract import Turn
-from dllm.errors import UserError
 from dllm.laws.claims import Trial, holds
 from dllm.laws.decodes import ids_of, with_mask
 from dllm.loop.runner import Runner
+from dllm.loop.runtime.runtime import Runtime
 from dllm.models.bundle import Model
-from dllm.models.transformer import Transformer
-from dllm.rl.rollout_checks import refuse_parts
-from dllm.rl.rollouts import Origin, Rollouts
-from dllm.rl.sampled import RolloutRequest, rollouts_of
-from dllm.rl.trajectories import slices_of, trajectory_backward, trajectory_logprobs
-from dllm.runtime.runtime import Runtime
+from dllm.models.network.transformer import Transformer
+from dllm.scoring.rl.rollout_checks import refuse_parts
+from dllm.scoring.rl.rollouts import Origin, Rollouts
+from dllm.scoring.rl.sampled import RolloutRequest, rollouts_of
+from dllm.scoring.rl.trajectories import slices_of, trajectory_backward, trajectory_logprobs
 
 # How far log-probabilities of one forward may be apart, in nats.
 LOGP_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}

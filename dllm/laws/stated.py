@@ -14,12 +14,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from dllm.common.errors import name_of
 from dllm.common.noise import uniform
 from dllm.contract import Scores, State, Step, View
-from dllm.errors import name_of
 from dllm.laws.claims import Trial, holds
 from dllm.laws.decodes import ending, turns_of_rows
-from dllm.samplers.base import Sampler
+from dllm.parts.samplers.base import Sampler
 
 _LATER = 7  # turns between the two at which a rule that draws by the turn's number gives another step
 

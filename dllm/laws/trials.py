@@ -13,20 +13,20 @@ from typing import Any, TypeVar
 
 import torch
 
+from dllm.common.errors import UserError, name_of
 from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling, Setting
-from dllm.errors import UserError, name_of
 from dllm.laws.claims import Trial, Watched
 from dllm.laws.compatibility import PART_GROUPS, ModelKind, all_parts
 from dllm.laws.decodes import Broken, crash, ids_of, sealed
-from dllm.lengths.fixed_length import FixedLength
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Transformer
-from dllm.models.visibility import ByBlock
-from dllm.samplers.base import Sampler
-from dllm.samplers.wrapper import Wrapper
+from dllm.models.network.transformer import Transformer
+from dllm.models.network.visibility import ByBlock
+from dllm.parts.lengths.fixed_length import FixedLength
+from dllm.parts.samplers.base import Sampler
+from dllm.parts.samplers.wrapper import Wrapper
 
 # Of 16 ids an answer of 14 positions shows an end of text often; with this gain confidences are apart, from 0.2 to 0.9.
 VOCAB, _MASK, EOS, _WIDTH, GAIN = 16, 15, 14, 16, 2.5

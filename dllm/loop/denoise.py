@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from dllm.cache.base import Session
+from dllm.common.errors import UserError
 from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
 from dllm.contract.shapes import shapes_for
-from dllm.errors import UserError
 from dllm.loop.forward import Forward
 from dllm.loop.head import ScoredHead
 from dllm.loop.pace import never_ends
 from dllm.loop.rows import Rows
 from dllm.loop.stages import choose_candidates, close_turn, decide, look, score_candidates, write_step
+from dllm.parts.cache.base import Session
 
 TakeTurn = Callable[[Rows, Forward, Parts], tuple[Rows, Turn]]
 

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from dllm.cache.base import Cache, Session
-from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import T, select_or_all
 from dllm.compose.fitted import Parts
 from dllm.contract import Need, State
@@ -25,11 +23,13 @@ from dllm.loop.head import ScoredHead
 from dllm.loop.hidden import CallStates
 from dllm.loop.proposals import Proposer
 from dllm.loop.rows import Rows
-from dllm.models.ids import Ids
-from dllm.models.memory import Memory
-from dllm.models.packed_calls import Inputs, run_together
-from dllm.models.transformer import Transformer
-from dllm.runtime.runtime import Network
+from dllm.loop.runtime.runtime import Network
+from dllm.models.network.memory import Memory
+from dllm.models.network.packed_calls import Inputs, run_together
+from dllm.models.network.transformer import Transformer
+from dllm.models.text.ids import Ids
+from dllm.parts.cache.base import Cache, Session
+from dllm.parts.cache.passes import Call, ForwardPass
 
 
 class RunStage(Protocol):

@@ -12,9 +12,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.none import NoCache
-from dllm.cache.passes import ForwardPass
+from dllm.common.errors import IncompatibleParts, name_of
 from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import ForwardCost, Scores, State
@@ -27,18 +25,20 @@ from dllm.contract.setting import Sampling, Setting
 from dllm.contract.shapes import Shapes
 from dllm.contract.shared_values import Shared, shared_by
 from dllm.contract.traits import SamplerTraits
-from dllm.eos.none import FullLength
-from dllm.errors import IncompatibleParts, name_of
 from dllm.loop.extras.base import ScoredCandidates
 from dllm.loop.pace import never_ends
 from dllm.loop.proposals import Proposer, lookup_stored, scatter_columns
 from dllm.loop.rows import Rows
 from dllm.loop.stages import choose_candidates, close_turn, decide, look, write_step
 from dllm.models.config import ModelConfig
-from dllm.models.ids import Ids
-from dllm.models.visibility import BlockCausal
-from dllm.samplers.base import Sampler
-from dllm.samplers.wrapper import nested
+from dllm.models.network.visibility import BlockCausal
+from dllm.models.text.ids import Ids
+from dllm.parts.blocks.fixed import Fixed
+from dllm.parts.cache.none import NoCache
+from dllm.parts.cache.passes import ForwardPass
+from dllm.parts.eos.none import FullLength
+from dllm.parts.samplers.base import Sampler
+from dllm.parts.samplers.wrapper import nested
 
 # Why a rule cannot decide from the logits of one block, by its traits.
 REASONS_AGAINST = {

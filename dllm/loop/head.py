@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dllm.cache.passes import ForwardPass
 from dllm.contract import ForwardCost, Scores
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.readouts import Lookup
@@ -17,7 +16,8 @@ from dllm.loop.hidden import CallStates, HiddenStates
 from dllm.loop.proposals import LogitReproposer, Proposer, lookup_stored, scatter_columns
 from dllm.loop.sliced_draws import drawn_statistics
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Transformer
+from dllm.models.network.transformer import Transformer
+from dllm.parts.cache.passes import ForwardPass
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dllm.cache.passes import Call
 from dllm.common.rowwise import update_rows
 from dllm.contract.canvas import Canvas
+from dllm.parts.cache.passes import Call
 
 # Of a call: which candidates it ran [b] (None: all), their hidden states [b, n, D], and the place of each column among
 # these [b, L] (-1: nowhere; None: in order); and which of the candidates this is what counts of [b] (None: all).

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dllm.common.errors import UserError, name_of
 from dllm.compose.fitted import Parts
 from dllm.contract import BlockState, Turn
 from dllm.contract.canvas import Canvas
-from dllm.errors import UserError, name_of
 
 
 class Pace(NamedTuple):

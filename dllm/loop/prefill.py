@@ -13,13 +13,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.cache.buffer_memory import blank
-from dllm.cache.pages import KnownPrefix
 from dllm.contract.canvas import Request
-from dllm.models.attention import Visible
-from dllm.models.conditioning import Conditioning
-from dllm.models.memory import DeviceCopies, Exchanged, KeyValues, Memory, Projected, StaticMemory
-from dllm.models.transformer import Transformer
+from dllm.models.network.attention import Visible
+from dllm.models.network.conditioning import Conditioning
+from dllm.models.network.memory import DeviceCopies, Exchanged, KeyValues, Memory, Projected, StaticMemory
+from dllm.models.network.transformer import Transformer
+from dllm.parts.cache.buffer_memory import blank
+from dllm.parts.cache.pages import KnownPrefix
 
 PREFILL_CHUNK = 1024  # columns of a chunk, unless a server's limits say otherwise
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.cache.none import NoCache
+from dllm.common.errors import UserError, name_of
 from dllm.compose.fitted import Parts
 from dllm.contract import Need
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.readouts import Statistic
-from dllm.errors import UserError, name_of
 from dllm.loop.denoise import start_rows
 from dllm.loop.forward import Forward
 from dllm.models.config import ModelConfig
+from dllm.parts.cache.none import NoCache
 
 NEED = Need("answer", reads=Statistic.of("first"))
 

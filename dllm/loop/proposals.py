@@ -25,8 +25,8 @@ from dllm.kernels.head_statistics import can_fuse, head_statistics
 from dllm.kernels.row_statistics import ALL_STATISTICS, first_largest, row_statistics
 from dllm.kernels.sliced_head import HeadSlice, sliced_head_statistics
 from dllm.kernels.slot_logits import slot_logits
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
+from dllm.models.network.transformer import Transformer
+from dllm.models.text.ids import Ids
 
 
 def statistics(

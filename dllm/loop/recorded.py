@@ -5,7 +5,7 @@ the GPU. With shapes that the host knows beforehand and nothing asked, a turn is
 rows. They have fixed addresses, once as they are before the turn (``inputs``) and once as they are after it
 (``outputs``). A recording copies outputs to inputs, takes the turn from there, and writes what has become of the rows
 to the outputs. So one recording follows another, and the host launches one replay a turn, and the copy of what the rows
-report. What surrounds the network is compiled (``dllm.runtime.compiled_stages``); it then writes the outputs in place,
+report. What surrounds the network is compiled (``dllm.loop.runtime.compiled_stages``); it then writes the outputs in place,
 and is recorded only where it gives what the plain turn gives.
 
 What the host decides is in the key of a recording: how many columns rows compute, the shapes of the rows' tensors, what
@@ -28,13 +28,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
-from dllm.cache.calls import RowNumbers, padded_widths
+from dllm.common.errors import UserError
 from dllm.common.terminal import complain_folded
 from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.contract.shapes import as_bounded
-from dllm.errors import UserError
 from dllm.loop.denoise import TakeTurn, advance, settle, take_turn
 from dllm.loop.forward import Forward, NetworkRun, RunStage, run_plainly
 from dllm.loop.head import ScoredHead
@@ -51,10 +49,12 @@ from dllm.loop.recorded_turn import (
     sorted_by_width,
 )  # fmt: skip
 from dllm.loop.rows import Rows
-from dllm.models.transformer import Transformer
-from dllm.runtime.compiled_stages import CompiledStages
-from dllm.runtime.graphs import MAX_RECORDINGS, BufferPools, Recorder, Recording, remember
-from dllm.runtime.runtime import RECORDED, Network, Runtime
+from dllm.loop.runtime.compiled_stages import CompiledStages
+from dllm.loop.runtime.graphs import MAX_RECORDINGS, BufferPools, Recorder, Recording, remember
+from dllm.loop.runtime.runtime import RECORDED, Network, Runtime
+from dllm.models.network.transformer import Transformer
+from dllm.parts.cache.base import Session
+from dllm.parts.cache.calls import RowNumbers, padded_widths
 
 # Columns of a recorded turn beside those that are needed, at most: of one that serves a turn whose like was met before;
 # of one that serves a turn whose like was not, which without it takes twice as long or more (8B, H200).

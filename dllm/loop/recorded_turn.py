@@ -14,7 +14,7 @@ from torch import Tensor
 from dllm.contract import Turn
 from dllm.loop.forward import NetworkRun
 from dllm.loop.rows import Rows
-from dllm.runtime.graphs import Recording, remember
+from dllm.loop.runtime.graphs import Recording, remember
 
 Key = tuple[Hashable, ...]
 Widths = tuple[int, ...]  # of the rows of a turn, from the widest to the narrowest, then ``Bounded.most``

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
+from dllm.common.errors import name_of
 from dllm.common.rowwise import Owner, each_tensor, join, select
 from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
@@ -22,9 +22,9 @@ from dllm.contract.checks import checked_start
 from dllm.contract.reshape import Reshape, reshaped
 from dllm.contract.shapes import HostView, Shapes, as_bounded
 from dllm.contract.traits import Soft
-from dllm.errors import name_of
 from dllm.loop.pace import Pace
-from dllm.models.ids import Ids
+from dllm.models.text.ids import Ids
+from dllm.parts.cache.base import Session
 
 
 @dataclass(frozen=True)

@@ -8,27 +8,27 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dllm.cache.base import Session
-from dllm.cache.pages import KnownPrefix
+from dllm.common.errors import UserError, name_of
 from dllm.compose.fitted import Parts
 from dllm.compose.validate import check_ranks
 from dllm.constraints.decoding.requests import Constraints
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.shared_values import shared_by
-from dllm.eos.thinking_budget import refuse_budget
-from dllm.errors import UserError, name_of
 from dllm.loop.denoise import TakeTurn, refuse, start_rows, turns
 from dllm.loop.forward import Forward
 from dllm.loop.prefill import PREFILL_CHUNK, computed_prefixes
 from dllm.loop.probing import sized, sizing
 from dllm.loop.recorded import build_runtime
 from dllm.loop.rows import Rows, first_places
+from dllm.loop.runtime.out_of_memory import refuse_unheld
+from dllm.loop.runtime.runtime import COMPILED, RECORDED, Runtime
 from dllm.models.bundle import Model
-from dllm.models.quantize import check_runtime
-from dllm.runtime.out_of_memory import refuse_unheld
-from dllm.runtime.runtime import COMPILED, RECORDED, Runtime
-from dllm.samplers.base import Sampler
+from dllm.models.weights.quantize import check_runtime
+from dllm.parts.cache.base import Session
+from dllm.parts.cache.pages import KnownPrefix
+from dllm.parts.eos.thinking_budget import refuse_budget
+from dllm.parts.samplers.base import Sampler
 
 LOG_PROBABILITIES = ("own", "drawn")  # of ``Scores.statistics``
 

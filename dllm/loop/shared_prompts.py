@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import torch
 
-from dllm.cache.pages import Beginning, PageStore
 from dllm.contract.canvas import Request
 from dllm.loop.rows import Rows
+from dllm.parts.cache.pages import Beginning, PageStore
 
 
 def beginning_of(request: Request, tenant: str = "") -> Beginning:

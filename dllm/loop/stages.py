@@ -20,7 +20,7 @@ from dllm.loop.extras.base import ScoredCandidates
 from dllm.loop.forward import Forward
 from dllm.loop.head import ScoredHead
 from dllm.loop.rows import Rows
-from dllm.models.ids import Ids
+from dllm.models.text.ids import Ids
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
-from dllm.errors import UserError, in_choices
+from dllm.common.errors import UserError, in_choices
 from dllm.kernels.dispatch import MIN_CAPABILITY, amd_kind, check_invariant, use_triton
-from dllm.models.activations import check_activations
 from dllm.models.config import ModelConfig
-from dllm.models.masked_lm_class import MASKED_LM_FAMILY
-from dllm.models.quantize import check_head, check_quantize
+from dllm.models.network.activations import check_activations
+from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
+from dllm.models.weights.quantize import check_head, check_quantize
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 

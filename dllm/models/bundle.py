@@ -11,32 +11,32 @@ from typing import Any, NamedTuple, Never
 import torch
 from torch import nn
 
+from dllm.common.errors import UserError, warn_once
 from dllm.common.hints import unknown_argument
 from dllm.common.ranks import ALONE, Ranks
-from dllm.errors import UserError, warn_once
 from dllm.kernels.dispatch import INVARIANT
 from dllm.kernels.packed import can_pack
-from dllm.models.activations import round_activations
-from dllm.models.adapter import Adapter, attach_drafts
 from dllm.models.arithmetic import check_numbers, kinds_of, parse_device, parse_dtype, resolve_device
-from dllm.models.attention import has_varlen
-from dllm.models.checkpoint_path import called, locate
 from dllm.models.config import ModelConfig
-from dllm.models.cut import check_cut, own_device, refuse_object
 from dllm.models.families import Family
-from dllm.models.gguf_tokenizer import tokenizer_at
-from dllm.models.ids import Ids, resolve_ids
-from dllm.models.load_progress import load_progress
-from dllm.models.masked_lm_class import MASKED_LM_FAMILY
-from dllm.models.names import published_shapes
-from dllm.models.narrow_folder import load_narrow
-from dllm.models.networks import network_of
-from dllm.models.rope_ntk import RopeSetting
+from dllm.models.formats.gguf_tokenizer import tokenizer_at
+from dllm.models.network.activations import round_activations
+from dllm.models.network.attention import has_varlen
+from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
+from dllm.models.network.networks import network_of
+from dllm.models.network.rope_ntk import RopeSetting
+from dllm.models.network.transformer import Transformer
 from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of, unwrapped
-from dllm.models.shipped import is_shipped
-from dllm.models.tokenizer import Tokenizer, generation_ends
-from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, read_model_config
+from dllm.models.text.ids import Ids, resolve_ids
+from dllm.models.text.tokenizer import Tokenizer, generation_ends
+from dllm.models.weights.adapter import Adapter, attach_drafts
+from dllm.models.weights.checkpoint_path import called, locate
+from dllm.models.weights.cut import check_cut, own_device, refuse_object
+from dllm.models.weights.load_progress import load_progress
+from dllm.models.weights.names import published_shapes
+from dllm.models.weights.narrow_folder import load_narrow
+from dllm.models.weights.shipped import is_shipped
+from dllm.models.weights.weights import load_model, read_model_config
 
 MINI_KNOWS = "lists, puzzles, sentences and records"
 
@@ -112,7 +112,7 @@ def load(
         mask_id: overrides the checkpoint's.
         kernels: ``triton``, ``torch``, ``auto`` (Triton on GPUs that support it) or ``invariant`` (on a CPU no number
             depends on the batch).
-        quantize: ``int8``, ``int4`` or ``float8`` weights (``dllm.models.quantize``).
+        quantize: ``int8``, ``int4`` or ``float8`` weights (``dllm.models.weights.quantize``).
         pack: keep float32 weights of a CPU in oneDNN's layout, which is faster but excludes ``runtime=compile``.
         adapter: a folder of a LoRA in peft's format, merged into the weights.
         attention_block: columns of an attention block, if config.json does not say it (A2D: 0 is full attention).
@@ -123,7 +123,7 @@ def load(
         tp: processes of an initialised ``torch.distributed`` that hold the model together, each a share of its heads,
             widths and vocabulary. All of them must make the same calls.
         ep: share out routed experts whole, instead of a part of each.
-        rope: reach beyond the texts of training, such as ``{"target": 16384}`` (``dllm.models.rope_ntk``).
+        rope: reach beyond the texts of training, such as ``{"target": 16384}`` (``dllm.models.network.rope_ntk``).
         family: whose config.json and tensors these are, where the file names an architecture that is not known: the
             known one's name, or a description of your own (``dllm.models.families``).
         activations: rows of narrow products in ``int8``, too, on a CPU (``dllm.kernels.rounded_rows``).
@@ -237,7 +237,7 @@ def _refuse_untrainable(quantize: str | None, kernels: str, tp: int) -> None:
 
 
 def _of_own_class(folder: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Transformer:
-    from dllm.models.masked_lm import load_masked_lm  # BERT's classes, which nothing else needs
+    from dllm.models.network.masked_lm import load_masked_lm  # BERT's classes, which nothing else needs
 
     return load_masked_lm(folder, config, device, dtype)
 

@@ -13,23 +13,23 @@ from typing import Any
 
 from torch import Tensor
 
+from dllm.common.errors import UserError, nearest
 from dllm.common.ranks import ALONE, Ranks
-from dllm.errors import UserError, nearest
-from dllm.models import rope
 from dllm.models.agreement import BLOCK_KEYS, FILE
 from dllm.models.families import ARCHITECTURE, FIRST_FAMILIES, LLADA, Family
 from dllm.models.families_2026 import FAMILIES_2026
 from dllm.models.foreign import refuse_other_architecture
+from dllm.models.formats.layouts import PackedSettings
+from dllm.models.formats.packed_settings import packed_settings
+from dllm.models.formats.prequantized import stored_kinds
 from dllm.models.gemma_config import DIFFUSION_GEMMA, GEMMA, GemmaConfig
 from dllm.models.keys import printed, read_keys, shown
-from dllm.models.layouts import PackedSettings
-from dllm.models.masked_lm_class import MASKED_LM, is_masked_lm
-from dllm.models.moe import MoEConfig
-from dllm.models.packed_settings import packed_settings
-from dllm.models.prequantized import stored_kinds
-from dllm.models.rope_ntk import NtkReach, RopeSetting
-from dllm.models.rope_scaling import Scaling
-from dllm.models.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, PipelinedBlocks, columns_of
+from dllm.models.network import rope
+from dllm.models.network.masked_lm_class import MASKED_LM, is_masked_lm
+from dllm.models.network.moe import MoEConfig
+from dllm.models.network.rope_ntk import NtkReach, RopeSetting
+from dllm.models.network.rope_scaling import Scaling
+from dllm.models.network.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, PipelinedBlocks, columns_of
 
 FAMILIES: Mapping[str, Family] = {**FIRST_FAMILIES, **FAMILIES_2026, DIFFUSION_GEMMA: GEMMA}  # by architecture
 # For repackaged checkpoints without ``architectures``.
@@ -76,7 +76,7 @@ class ModelConfig:
     window: int | None = None  # columns that a layer with a window sees, its own included; None: no layer has one
     gemma: GemmaConfig | None = None  # DiffusionGemma's layers; None: all layers are alike
     moe: MoEConfig | None = None  # routed experts; None: every layer is dense
-    # those that hold the model together: heads and widths are then this rank's share (``dllm.models.cut.share_of``)
+    # those that hold the model together: heads and widths are then this rank's share (``dllm.models.weights.cut.share_of``)
     ranks: Ranks = field(default=ALONE, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False)  # sentences about what of a GGUF file is not read
     published: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # config.json as it is
@@ -135,7 +135,7 @@ class ModelConfig:
         return replace(self, attention=replace(self.attention, length=block), unsaid="")
 
     def with_rope(self, rope: Mapping[str, Any] | RopeSetting | None) -> ModelConfig:
-        """With a larger base of the rotary embeddings, for longer texts (``dllm.models.rope_ntk``). Raises UserError
+        """With a larger base of the rotary embeddings, for longer texts (``dllm.models.network.rope_ntk``). Raises UserError
         for numbers that reach no further, and where the file scales its embeddings itself."""
         setting = RopeSetting.of(rope)
         if setting == RopeSetting():
@@ -175,7 +175,7 @@ class ModelConfig:
 
     def shifts(self, masked: Tensor, start: Tensor) -> Tensor | int:
         """How many rows before each column [B, L] its prediction is; a number where that is the same for all.
-        masked [B, L], start [B]: as in ``dllm.models.visibility``."""
+        masked [B, L], start [B]: as in ``dllm.models.network.visibility``."""
         own = None if self.seed_shift is None else self.attention.own_rows(masked, start)
         if own is None or self.seed_shift is None:
             return self.prediction_shift

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dllm.common.coerce import is_whole
-from dllm.models import agreement, rope
+from dllm.models import agreement
 from dllm.models.agreement import BLOCK_KEYS, FILE, Values, agree
 from dllm.models.foreign import DREAM_REASONER, I_DLM, LLADA22, Foreign, refuse_foreign
+from dllm.models.formats.prequantized import QUANTISED_KEYS, STORED_KEY
 from dllm.models.keys import (
     ALL_FULL,
     LAYERS,
@@ -39,11 +40,11 @@ from dllm.models.keys import (
     size,
     token_ids,
 )
-from dllm.models.moe import MoEConfig
-from dllm.models.name_tables import LLADA2_NAMES, LLADA_NAMES, QWEN_NAMES, Names
-from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY
-from dllm.models.rope import ROPE_KINDS, UNSCALED, theta
-from dllm.models.visibility import AttentionKind, BlockCausal, CausalByRank, ContextCausal
+from dllm.models.network import rope
+from dllm.models.network.moe import MoEConfig
+from dllm.models.network.rope import ROPE_KINDS, UNSCALED, theta
+from dllm.models.network.visibility import AttentionKind, BlockCausal, CausalByRank, ContextCausal
+from dllm.models.weights.name_tables import LLADA2_NAMES, LLADA_NAMES, QWEN_NAMES, Names
 
 Fields = dict[str, Any]  # of ModelConfig
 
@@ -55,7 +56,7 @@ ARCHITECTURE: KeyRules = {
 _ALL: KeyRules = {
     "eos_token_id": token_ids(MAX_SIZE), "pad_token_id": integer(0, MAX_SIZE), "mask_token_id": integer(0, MAX_SIZE),
     "vocab_size": size(),
-    # ``dllm.models.rope`` reads them first; what it found is in rope_theta and partial_rotary_factor
+    # ``dllm.models.network.rope`` reads them first; what it found is in rope_theta and partial_rotary_factor
     "rope_scaling": KeyRule("an object or null", lambda value: isinstance(value, dict)),
     "rope_parameters": KeyRule("an object or null", lambda value: isinstance(value, dict)),
     "rotary_dim": integer(2, MAX_SIZE), "partial_rotary_factor": allowed(1, 1.0),  # all features of a head rotate

@@ -28,10 +28,10 @@ from dllm.models.keys import (
     list_of,
     size,
 )
-from dllm.models.moe import MoEConfig
-from dllm.models.name_tables import ENCODER_NAMES
-from dllm.models.rope import MINISTRAL, theta
-from dllm.models.visibility import BlockCausal, ContextCausal, PromptBlock, SeededBlocks
+from dllm.models.network.moe import MoEConfig
+from dllm.models.network.rope import MINISTRAL, theta
+from dllm.models.network.visibility import BlockCausal, ContextCausal, PromptBlock, SeededBlocks
+from dllm.models.weights.name_tables import ENCODER_NAMES
 
 A2D_BLOCK = 32  # of the published -bd3lm checkpoints
 

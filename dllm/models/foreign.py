@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dllm.common.coerce import is_whole
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 from dllm.models.keys import shown
 
 

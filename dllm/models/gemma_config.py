@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 from dllm.models.agreement import FILE, Values, agree
 from dllm.models.families import Family, Fields, special_id
+from dllm.models.formats.prequantized import QUANTISED_KEYS, STORED_KEY
 from dllm.models.keys import (
     AN_OBJECT,
     LAYERS,
@@ -32,11 +33,10 @@ from dllm.models.keys import (
     token_ids,
     wrong_value,
 )
-from dllm.models.moe import MoEConfig
-from dllm.models.name_tables import GEMMA_NAMES
-from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY
-from dllm.models.rope import theta
-from dllm.models.visibility import DenoisedBlock
+from dllm.models.network.moe import MoEConfig
+from dllm.models.network.rope import theta
+from dllm.models.network.visibility import DenoisedBlock
+from dllm.models.weights.name_tables import GEMMA_NAMES
 
 DIFFUSION_GEMMA = "DiffusionGemmaForBlockDiffusion"
 SLIDING, GLOBAL = "sliding_attention", "full_attention"

@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any
 
 from dllm.common.coerce import is_whole
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 
 REQUIRED: Any = object()  # the default of a key without default
 AS_ABSENT: Any = object()  # what null means unless a rule says otherwise

@@ -2,7 +2,7 @@
 
 Its weights are shared, not copied: a training loop evaluates what it holds, and every step of its optimiser shows at
 once. An object of a known family lends its tensors to our transformer; one of transformers' own masked language models
-is called itself (``dllm.models.masked_lm``).
+is called itself (``dllm.models.network.masked_lm``).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 from dllm.models.config import FAMILIES, ModelConfig
 from dllm.models.families import Family
-from dllm.models.masked_lm import MaskedLM, checked_padding, evaluating
-from dllm.models.masked_lm_class import MASKED_LM_FAMILY, is_masked_lm
-from dllm.models.names import Source, parameter_sources
-from dllm.models.networks import network_of
-from dllm.models.tokenizer import Tokenizer
-from dllm.models.transformer import Transformer
+from dllm.models.network.masked_lm import MaskedLM, checked_padding, evaluating
+from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY, is_masked_lm
+from dllm.models.network.networks import network_of
+from dllm.models.network.transformer import Transformer
+from dllm.models.text.tokenizer import Tokenizer
+from dllm.models.weights.names import Source, parameter_sources
 
 
 def unwrapped(model: Any) -> nn.Module:

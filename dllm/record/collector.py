@@ -11,7 +11,7 @@ from torch import Tensor
 from dllm.contract import ForwardCost, Turn
 from dllm.contract.canvas import Request
 from dllm.contract.constrained import ConstraintReport
-from dllm.models.ids import Ids
+from dllm.models.text.ids import Ids
 from dllm.record.cost import CostModel
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch, machine_load

@@ -12,8 +12,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from dllm.common.errors import in_choices
 from dllm.contract import ForwardCost, Ledger
-from dllm.errors import in_choices
 from dllm.models.config import ModelConfig
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
+from dllm.loop.runtime.runtime import Runtime
 from dllm.models.bundle import Model
-from dllm.models.shipped import is_shipped
-from dllm.runtime.runtime import Runtime
+from dllm.models.weights.shipped import is_shipped
 
 
 def decode_settings(

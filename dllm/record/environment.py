@@ -19,7 +19,7 @@ from dllm.kernels.packed import CPU_INFO
 from dllm.record.stopwatch import machine_load
 
 if TYPE_CHECKING:
-    from dllm.models.transformer import Transformer
+    from dllm.models.network.transformer import Transformer
 
 PACKAGES = ("dllm", "torch", "triton", "safetensors", "tokenizers", "jinja2", "hydra-core")
 PACKAGE = Path(__file__).resolve().parents[1]

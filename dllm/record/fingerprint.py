@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dllm.common.digest import sha256_of
-from dllm.models.gguf_file import is_gguf, read_gguf
+from dllm.models.formats.gguf_file import is_gguf, read_gguf
 
 HASHED_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt")
 LARGE_BYTES = 64 << 20  # smaller files are hashed at every call, in 0.05 s

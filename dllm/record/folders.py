@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dllm.errors import UserError, in_words
+from dllm.common.errors import UserError, in_words
 
 if TYPE_CHECKING:  # it imports torch, and the command line does not
     from dllm.record.results import ResultRow

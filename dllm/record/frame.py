@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dllm.common.errors import UserError, in_choices
 from dllm.compose.naming import typed_name
-from dllm.errors import UserError, in_choices
 from dllm.record.folders import relevant
 from dllm.record.measures import Measures, mean, score_over_tasks, scores_by_task, scores_of
 from dllm.record.results import ResultRow

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from dllm.common.errors import UserError
 from dllm.contract.constrained import ConstraintReport
-from dllm.errors import UserError
 from dllm.record.final_commits import LogProbs, drawn_at_commit, own_at_commit
 from dllm.record.trace import Trace, viewer
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dllm.common.errors import UserError
 from dllm.common.plain_yaml import plain_yaml
-from dllm.errors import UserError
 from dllm.record.folders import CONFIG, ENVIRONMENT, REFUSED_FILE, RESULTS, TOTALS, key_of, read_all_results
 from dllm.record.measures import Totals
 from dllm.record.results import ResultRow

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllm.common.atomic_write import write_or_refuse
+from dllm.common.errors import UserError
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request
-from dllm.errors import UserError
 from dllm.record.trace_data import NoTrace, checked, data_frame, json_of, jsonable, turn_of
 from dllm.record.turns import TurnRecord
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dllm.errors import not_installed
+from dllm.common.errors import not_installed
 
 if TYPE_CHECKING:
     from pandas import DataFrame

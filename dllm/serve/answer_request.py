@@ -1,4 +1,4 @@
-"""What a request asks for, in whatever form it came. The forms read it, and ``dllm.serve.wire`` makes jobs of it."""
+"""What a request asks for, in whatever form it came. The forms read it, and ``dllm.serve.dialects.wire`` makes jobs of it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dllm.common.errors import Wording
 from dllm.contract.refusal import CHAT_WORDS
-from dllm.errors import Wording
-from dllm.serve.fields import Common, Diffusion, Effort
-from dllm.serve.messages import ChatMessage
-from dllm.serve.response_formats import AnswerForm
-from dllm.serve.tools import Tools
+from dllm.serve.dialects.fields import Common, Diffusion, Effort
+from dllm.serve.dialects.messages import ChatMessage
+from dllm.serve.dialects.response_formats import AnswerForm
+from dllm.serve.dialects.tools import Tools
 
 # Fields of this value that are fields of OpenAI's and Anthropic's bodies, too.
 _SAME = tuple(name for name in Common.model_fields)
@@ -19,7 +19,7 @@ _SAME = tuple(name for name in Common.model_fields)
 
 @dataclass(frozen=True)
 class AnswerRequest:
-    """What an answer is asked for, and how. Fields without a comment are those of chat (``dllm.serve.fields``)."""
+    """What an answer is asked for, and how. Fields without a comment are those of chat (``dllm.serve.dialects.fields``)."""
 
     # of ident, parsed request and prompts: the ``Writer`` of the reply, in the form of the request
     writer: Callable[..., Any]

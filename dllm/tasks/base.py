@@ -10,7 +10,7 @@ from dllm.prompts import Prompt
 
 if TYPE_CHECKING:
     from dllm.constraints.kinds import Constraint
-    from dllm.decisions.likelihood import Estimator
+    from dllm.scoring.decisions.likelihood import Estimator
 
 # Metric name to value in [0, 1]. None: the component that would judge it is missing; never 0 or 1 instead.
 AnswerScores = Mapping[str, float | None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from dllm.common.errors import UserError, nearest
 from dllm.compose.parts import build_part, choices
-from dllm.errors import UserError, nearest
 from dllm.tasks.base import Task
 
 FOR_THE_COMMAND_LINE = ("name", "run")  # all others are arguments of the task's class

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
-from dllm.decisions.likelihood import Estimator, Likelihood
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 from dllm.models.bundle import Model
 from dllm.prompts import Message, PrefilledPrompt, Prompts
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch, machine_load
+from dllm.scoring.decisions.likelihood import Estimator, Likelihood
 from dllm.tasks.base import Item
 
 

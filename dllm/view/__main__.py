@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dllm.common.atomic_write import write_or_refuse
+from dllm.common.errors import UserError
 from dllm.common.terminal import VisibleParser, complain, say
-from dllm.errors import UserError
 from dllm.record.trace import read_trace
 from dllm.view.page import Pane, trace_page
 

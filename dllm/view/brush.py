@@ -12,7 +12,7 @@ from rich.style import Style
 from rich.text import Text
 
 from dllm.common.palette import letters_on, turn_style
-from dllm.models.ids import Ids
+from dllm.models.text.ids import Ids
 from dllm.view.picture import Picture
 
 DIM_STYLE = Style(dim=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dllm.common.terminal import as_text
 from dllm.contract import Turn
-from dllm.models.ids import Ids
+from dllm.models.text.ids import Ids
 from dllm.record.stopwatch import Stopwatch
 from dllm.view.brush import DIM_STYLE, CanvasRenderer
 from dllm.view.picture import Picture

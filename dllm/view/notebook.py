@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from dllm.common.palette import hexes
-from dllm.decisions.results import SlotDecision
 from dllm.record.results import Result
 from dllm.record.trace import Trace
 from dllm.record.turns import TurnRecord
+from dllm.scoring.decisions.results import SlotDecision
 
 FRAME = "white-space:pre-wrap;font-family:monospace;line-height:1.6"
 FADED = "opacity:.65"

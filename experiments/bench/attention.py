@@ -22,12 +22,12 @@ from dllm.compose.fitted import Parts
 from dllm.contract import Need
 from dllm.contract.canvas import Canvas
 from dllm.contract.readouts import AttentionMap
-from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
-from dllm.samplers.static import Static
+from dllm.models.network.transformer import Transformer
+from dllm.models.text.ids import Ids
+from dllm.parts.eos.none import FullLength
+from dllm.parts.samplers.static import Static
 from experiments.bench.cache import BLOCK, CONFIG, random_model, request
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing

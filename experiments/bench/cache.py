@@ -26,19 +26,19 @@ from typing import Any
 import torch
 
 from dllm import part
-from dllm.cache.base import Cache
 from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
-from dllm.eos.none import FullLength
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.models.config import ModelConfig
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
+from dllm.models.network.transformer import Transformer
+from dllm.models.text.ids import Ids
+from dllm.parts.cache.base import Cache
+from dllm.parts.eos.none import FullLength
+from dllm.parts.samplers.base import Sampler
 from dllm.record.cost import CostModel
-from dllm.samplers.base import Sampler
 from experiments.support.scripts import refusing
 
 PROMPT, BLOCK = 512, 32

@@ -28,7 +28,7 @@ from dllm.constraints.sets import MASK, TokenLanguage
 from dllm.constraints.store import Store
 from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary
-from dllm.models.tokenizer import Tokenizer
+from dllm.models.text.tokenizer import Tokenizer
 from experiments.bench.languages import END, LANGUAGES, TRAINED, trained
 from experiments.support.scripts import refusing
 

@@ -21,12 +21,12 @@ import torch
 
 from dllm import Decoder, Model, part
 from dllm.kernels.packed import can_pack, pack_weights
-from dllm.models.activations import round_activations
 from dllm.models.config import ModelConfig
-from dllm.models.fused import fuse_products
-from dllm.models.ids import Ids
-from dllm.models.quantize import quantize_weights
-from dllm.models.visibility import FULL, AnswerBlocks
+from dllm.models.network.activations import round_activations
+from dllm.models.network.fused import fuse_products
+from dllm.models.network.visibility import FULL, AnswerBlocks
+from dllm.models.text.ids import Ids
+from dllm.models.weights.quantize import quantize_weights
 from experiments.bench.step import prompt_of, random_model
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing

@@ -37,7 +37,7 @@ from dllm.loop.forward import Forward
 from dllm.loop.recorded import empty, settle_into
 from dllm.loop.recorded_turn import copy_all
 from dllm.loop.rows import Rows
-from dllm.runtime.compiled_stages import CompiledStages
+from dllm.loop.runtime.compiled_stages import CompiledStages
 from experiments.bench.step import SMALL, Workload, decode, named, random_model
 
 TINY = replace(

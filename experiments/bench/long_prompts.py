@@ -29,18 +29,18 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from dllm import part
-from dllm.cache.base import Cache
 from dllm.compose.fitted import Parts
 from dllm.contract import ForwardCost, Turn
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
 from dllm.loop.runner import Runner
+from dllm.loop.runtime.runtime import Runtime
 from dllm.models.bundle import Model
-from dllm.models.ids import Ids
-from dllm.models.visibility import FULL, AttentionKind, BlockCausal
+from dllm.models.network.visibility import FULL, AttentionKind, BlockCausal
+from dllm.models.text.ids import Ids
+from dllm.parts.cache.base import Cache
+from dllm.parts.eos.none import FullLength
 from dllm.record.cost import CostModel
-from dllm.runtime.runtime import Runtime
 from experiments.bench.step import MODELS, prompt_of, random_model
 from experiments.support import markdown
 from experiments.support.tensor_sizes import TensorSizes

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from dllm.common.errors import UserError
 from dllm.constraints import JsonSchema, automaton_of
-from dllm.errors import UserError
 
 LIMITS = ("the constraint needs more", "the constraint took more")
 

@@ -23,9 +23,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dllm.models.config import ModelConfig
-from dllm.models.names import published_shapes
-from dllm.models.networks import network_of
-from dllm.models.weights import load_model
+from dllm.models.network.networks import network_of
+from dllm.models.weights.names import published_shapes
+from dllm.models.weights.weights import load_model
 from experiments.bench import llama_cpp
 from experiments.bench.random_checkpoint import config_of
 from experiments.support.scripts import refusing

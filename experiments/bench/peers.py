@@ -29,14 +29,14 @@ from torch import nn
 from dllm import Decoder, UserError, load, part
 from dllm.contract import Need
 from dllm.contract.readouts import Statistic
-from dllm.eos.base import EndOfText
-from dllm.eos.none import FullLength
 from dllm.kernels.packed import PackedLinear
 from dllm.models.bundle import Model
 from dllm.models.config import ModelConfig
-from dllm.models.shipped import CHECKPOINTS
-from dllm.models.transformer import Transformer
-from dllm.models.weights import save_model
+from dllm.models.network.transformer import Transformer
+from dllm.models.weights.shipped import CHECKPOINTS
+from dllm.models.weights.weights import save_model
+from dllm.parts.eos.base import EndOfText
+from dllm.parts.eos.none import FullLength
 from experiments.bench.peer_commands import REPOSITORIES, Time, Worker, interpreters, timed
 from experiments.bench.step import random_model
 

@@ -19,11 +19,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 from dllm.models.config import ModelConfig
-from dllm.models.files import INDEX
-from dllm.models.names import published_shapes
-from dllm.models.networks import network_of
+from dllm.models.network.networks import network_of
+from dllm.models.weights.files import INDEX
+from dllm.models.weights.names import published_shapes
 from experiments.support.scripts import refusing
 
 SHARD = 2 << 30  # bytes of a file, about

@@ -30,14 +30,14 @@ from dllm.compose.parts import part
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.traits import EosTraits
-from dllm.eos.base import EndOfText
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.bundle import Model
-from dllm.models.ids import Ids
+from dllm.models.text.ids import Ids
+from dllm.parts.eos.base import EndOfText
 from dllm.record.measures import quantile
 from dllm.record.stopwatch import machine_load
-from dllm.serve.jobs import Done, Event, Job, Limits, RequestParts
-from dllm.serve.scheduler import Scheduler
+from dllm.serve.engine.jobs import Done, Event, Job, Limits, RequestParts
+from dllm.serve.engine.scheduler import Scheduler
 from experiments.bench.step import SMALL, random_model
 from experiments.support.scripts import counted, refusing
 

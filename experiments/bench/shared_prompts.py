@@ -26,14 +26,14 @@ from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.loop.prefill import Prefill
 from dllm.loop.runner import Runner
+from dllm.loop.runtime.runtime import Runtime
 from dllm.loop.shared_prompts import beginning_of
 from dllm.models.bundle import Model
-from dllm.models.ids import Ids
-from dllm.models.visibility import BlockCausal
+from dllm.models.network.visibility import BlockCausal
+from dllm.models.text.ids import Ids
 from dllm.record.stopwatch import machine_load
-from dllm.runtime.runtime import Runtime
-from dllm.serve.jobs import Done, Event, Job, Limits, RequestParts
-from dllm.serve.scheduler import Scheduler
+from dllm.serve.engine.jobs import Done, Event, Job, Limits, RequestParts
+from dllm.serve.engine.scheduler import Scheduler
 from experiments.bench.step import SMALL, random_model
 from experiments.support.scripts import counted, refusing
 from experiments.support.tensor_sizes import TensorSizes

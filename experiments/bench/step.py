@@ -25,26 +25,26 @@ import torch
 from torch import Tensor
 
 from dllm import part
-from dllm.blocks.base import Blocks
 from dllm.common.rowwise import each_tensor
 from dllm.compose.fitted import Parts
 from dllm.contract import ForwardCost, Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.loop.denoise import TakeTurn, denoise
 from dllm.loop.forward import Forward
 from dllm.loop.recorded import build_runtime
-from dllm.models.attention import has_varlen
+from dllm.loop.runtime.runtime import FIXED, Network, Runtime
 from dllm.models.config import ModelConfig
-from dllm.models.fused import fuse_products
-from dllm.models.ids import Ids
-from dllm.models.quantize import quantize_part
-from dllm.models.transformer import Transformer
+from dllm.models.network.attention import has_varlen
+from dllm.models.network.fused import fuse_products
+from dllm.models.network.transformer import Transformer
+from dllm.models.text.ids import Ids
+from dllm.models.weights.quantize import quantize_part
+from dllm.parts.blocks.base import Blocks
+from dllm.parts.eos.none import FullLength
+from dllm.parts.samplers.base import Sampler
 from dllm.record.cost import CostModel, Machine
-from dllm.runtime.runtime import FIXED, Network, Runtime
-from dllm.samplers.base import Sampler
 from experiments.bench.random_checkpoint import SHAPES
 from experiments.support.scripts import refusing
 

@@ -25,12 +25,12 @@ from rich.console import Console
 from rich.progress import track
 
 from dllm import Decoder, Model, Result, load, part
-from dllm.blocks.base import Blocks
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.config import ModelConfig
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
-from dllm.models.visibility import CausalByRank, ContextCausal
+from dllm.models.network.transformer import Transformer
+from dllm.models.network.visibility import CausalByRank, ContextCausal
+from dllm.models.text.ids import Ids
+from dllm.parts.blocks.base import Blocks
 from dllm.tasks.mini import tasks as mini
 from experiments.bench.step import prompt_of, random_model
 from experiments.mini.decoders import LEFT_TO_RIGHT, WEDLM, decoder

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 from experiments.bench import llama_cpp
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing

@@ -19,8 +19,8 @@ import torch
 from dllm import Decoder, load
 from dllm.constraints import Choice, Constraint, JsonSchema, automaton_of
 from dllm.models.bundle import Model
+from dllm.parts.samplers.static import Static
 from dllm.record.results import Result
-from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks as suite
 from dllm.tasks.parallelbench.scoring import write_list
 from experiments.support import markdown

@@ -24,11 +24,11 @@ from statistics import fmean
 from dllm import Decoder, Model, load
 from dllm.constraints import Choice as Among
 from dllm.constraints import Constraint, Regex
-from dllm.decisions import Choice, Decision, Score
-from dllm.decisions.calibration import MIN_ERRORS, Labelled, best_temperature, quality
-from dllm.decisions.estimators import ESTIMATORS
 from dllm.prompts import PrefilledPrompt
 from dllm.record.measures import wilson
+from dllm.scoring.decisions import Choice, Decision, Score
+from dllm.scoring.decisions.calibration import MIN_ERRORS, Labelled, best_temperature, quality
+from dllm.scoring.decisions.estimators import ESTIMATORS
 from dllm.tasks.mini import tasks as mini
 from experiments.support import markdown
 from experiments.support.held_out import comparison

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from dllm import Decoder, Model, load, part
-from dllm.cache.base import Cache
+from dllm.parts.cache.base import Cache
 from dllm.prompts import Prompt
 from dllm.tasks.mini import tasks as mini
 from experiments.support import markdown

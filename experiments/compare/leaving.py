@@ -14,21 +14,21 @@ from statistics import mean
 
 import torch
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.base import Cache
-from dllm.cache.finished import Finished
-from dllm.cache.focus import Focus
-from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Canvas, Request
-from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
-from dllm.models.visibility import BlockCausal
-from dllm.models.weights import load_model, read_model_config
-from dllm.samplers.confidence import Confidence
+from dllm.models.network.transformer import Transformer
+from dllm.models.network.visibility import BlockCausal
+from dllm.models.text.ids import Ids
+from dllm.models.weights.weights import load_model, read_model_config
+from dllm.parts.blocks.fixed import Fixed
+from dllm.parts.cache.base import Cache
+from dllm.parts.cache.finished import Finished
+from dllm.parts.cache.focus import Focus
+from dllm.parts.cache.none import NoCache
+from dllm.parts.eos.none import FullLength
+from dllm.parts.samplers.confidence import Confidence
 from experiments.support import markdown
 from experiments.support.held_out import comparison
 from experiments.support.scripts import refusing

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from dllm import Model, load
 from dllm.kernels import rounded_rows as row_rounding
 from dllm.kernels.rounded_machine import ROW_LEVELS
-from dllm.models.transformer import Transformer
+from dllm.models.network.transformer import Transformer
 from dllm.prompts import Prompt
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample

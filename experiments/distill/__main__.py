@@ -24,10 +24,10 @@ from rich.table import Table
 from dllm import Model, UserError, load
 from dllm.models.arithmetic import parse_device
 from dllm.models.bundle import describe
-from dllm.models.checkpoint_path import locate
 from dllm.models.config import ModelConfig
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
+from dllm.models.network.transformer import Transformer
+from dllm.models.text.ids import Ids
+from dllm.models.weights.checkpoint_path import locate
 from dllm.prompts import Prompts
 from dllm.record.environment import environment_stamp
 from dllm.record.fingerprint import fingerprint

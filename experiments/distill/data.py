@@ -12,8 +12,8 @@ from random import Random
 from typing import Any
 
 from dllm.common.coerce import is_whole
-from dllm.errors import UserError, in_words
-from dllm.models.ids import Ids
+from dllm.common.errors import UserError, in_words
+from dllm.models.text.ids import Ids
 from dllm.prompts import Message, Prompt, Prompts
 from dllm.tasks.mini import tasks
 from dllm.tasks.mini.items import Sample

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from dllm import Decoder, Model
-from dllm.blocks.fixed import Fixed
 from dllm.contract import Turn
+from dllm.parts.blocks.fixed import Fixed
+from dllm.parts.samplers.base import Sampler
+from dllm.parts.samplers.confidence import Confidence
+from dllm.parts.samplers.dparallel import DParallel
+from dllm.parts.samplers.static import Static
 from dllm.prompts import Prompt
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.dparallel import DParallel
-from dllm.samplers.static import Static
 from experiments.distill.data import Example, ended
 from experiments.distill.recipe import Recipe
 

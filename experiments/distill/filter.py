@@ -22,15 +22,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dllm import Decoder, Model, UserError, load
-from dllm.blocks.fixed import Fixed
+from dllm.common.errors import in_words
 from dllm.contract import Need, State, Step, Turn, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import SamplerTraits, Schedule
-from dllm.errors import in_words
+from dllm.parts.blocks.fixed import Fixed
+from dllm.parts.samplers.base import Sampler
+from dllm.parts.samplers.learn2pd import WEIGHTS
+from dllm.parts.samplers.static import Static
 from dllm.prompts import Prompt
-from dllm.samplers.base import Sampler
-from dllm.samplers.learn2pd import WEIGHTS
-from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks as mini
 from experiments.support.scripts import refusing
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
 
 from dllm.common.coerce import coerce, words_of
-from dllm.errors import UserError, in_choices, in_range, nearest
+from dllm.common.errors import UserError, in_choices, in_range, nearest
 from dllm.models.config import ModelConfig
 
 SMALL = 200_000_000  # parameters; larger models get an adapter unless ``tune`` says otherwise

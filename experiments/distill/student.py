@@ -15,15 +15,15 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dllm.errors import not_installed
-from dllm.models.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, DIGEST, MODULE_PREFIX, base_digest
+from dllm.common.errors import not_installed
 from dllm.models.config import ModelConfig
-from dllm.models.files import INDEX, read_contents
-from dllm.models.fit import Fit
-from dllm.models.hub_name import DATA_FILES
-from dllm.models.names import parameter_source
-from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, save_model
+from dllm.models.network.transformer import Transformer
+from dllm.models.weights.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, DIGEST, MODULE_PREFIX, base_digest
+from dllm.models.weights.files import INDEX, read_contents
+from dllm.models.weights.fit import Fit
+from dllm.models.weights.hub_name import DATA_FILES
+from dllm.models.weights.names import parameter_source
+from dllm.models.weights.weights import load_model, save_model
 from experiments.distill.recipe import Recipe, Tuning
 from experiments.support.course import learning
 

@@ -14,7 +14,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from dllm.models.ids import Ids
+from dllm.models.text.ids import Ids
 from experiments.distill.data import Example, sequence
 from experiments.distill.recipe import Place, Recipe
 from experiments.distill.student import Student

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 from experiments.gpu_hour.docs import write_section
 from experiments.gpu_hour.parts import NAMES, Setup, parts
 from experiments.gpu_hour.report import write_report

@@ -14,16 +14,16 @@ from math import ceil
 
 import torch
 
+from dllm.common.errors import UserError
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.contract import ForwardCost
-from dllm.errors import UserError
+from dllm.loop.runtime.runtime import COMPILED, FIXED, RECORDED, Runtime
 from dllm.models.config import ModelConfig
-from dllm.models.quantize import QUANTIZATIONS, check_runtime
-from dllm.models.visibility import BlockCausal
+from dllm.models.network.visibility import BlockCausal
+from dllm.models.weights.quantize import QUANTIZATIONS, check_runtime
+from dllm.parts.samplers.base import Sampler
 from dllm.record.cost import CostModel, Machine
-from dllm.runtime.runtime import COMPILED, FIXED, RECORDED, Runtime
-from dllm.samplers.base import Sampler
 from experiments.bench.step import KEEP, MODELS, SMALL, Workload, named, parts_for
 
 TINY = replace(SMALL, width=64, layers=2, heads=4, kv_heads=4, head_dim=16, mlp_width=96, vocab=300, mask_id=298,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 from experiments.gpu_hour.report import body
 from experiments.support.marked import write_marked
 

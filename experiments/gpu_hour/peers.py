@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 from dllm.loop.recorded import build_runtime
 from dllm.models.bundle import Model
 from dllm.models.config import ModelConfig
-from dllm.models.fused import apart
-from dllm.models.names import parameter_source
+from dllm.models.network.fused import apart
+from dllm.models.weights.names import parameter_source
 from experiments.bench.peer_worker import FAST_DLLM, Missing, found
 from experiments.bench.random_checkpoint import SHAPES
 from experiments.bench.step import Mark

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from dllm.report.plots import COLOURS, MARKERS, STYLE
+from dllm.view.report.plots import COLOURS, MARKERS, STYLE
 from experiments.gpu_hour.store import Outcome
 from experiments.gpu_hour.targets import Figures, decodes, measured_cells
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dllm.report.page_pieces import ReportTable, text
+from dllm.view.report.page_pieces import ReportTable, text
 from experiments.gpu_hour.cells import PLAIN, TEXT
 from experiments.gpu_hour.store import Outcome
 from experiments.gpu_hour.targets import Figures, decodes, measured_cells, verdicts

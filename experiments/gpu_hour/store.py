@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from dllm.common.errors import UserError, in_words
 from dllm.common.versions import version_of
-from dllm.errors import UserError, in_words
 from dllm.record.environment import PACKAGE, checkout_state, processor_name
 
 ROOT = Path(__file__).parents[2]

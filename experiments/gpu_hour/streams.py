@@ -8,11 +8,11 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from dllm.common.errors import UserError
 from dllm.contract.canvas import Request
-from dllm.errors import UserError
 from dllm.record.measures import quantile
-from dllm.serve.jobs import Done, Event, Failed, Job, Limits, RequestParts
-from dllm.serve.scheduler import Scheduler
+from dllm.serve.engine.jobs import Done, Event, Failed, Job, Limits, RequestParts
+from dllm.serve.engine.scheduler import Scheduler
 from experiments.bench.step import named
 from experiments.gpu_hour.cells import Cell, check
 from experiments.gpu_hour.texts import prompts

@@ -26,7 +26,7 @@ def stand_in(device: torch.device) -> Iterator[None]:
     from tests.support.recording import FakeGraph
 
     with ExitStack() as stack:
-        for place in ("dllm.runtime.graphs", RECORDED):
+        for place in ("dllm.loop.runtime.graphs", RECORDED):
             stack.enter_context(patch(f"{place}.Recorder", lambda device: lambda: FakeGraph([])))
         stack.enter_context(patch(f"{RECORDED}.CompiledStages", lambda: plainly))
         yield

@@ -16,10 +16,10 @@ from dllm import load
 from dllm.common.rowwise import each_tensor
 from dllm.contract import ForwardCost, Turn
 from dllm.loop.recorded import RecordedTurns, build_runtime
+from dllm.loop.runtime.graphs import Graphs, Recording
+from dllm.loop.runtime.runtime import Runtime
 from dllm.models.bundle import Model
 from dllm.record.cost import CostModel
-from dllm.runtime.graphs import Graphs, Recording
-from dllm.runtime.runtime import Runtime
 from dllm.tasks.mini import tasks
 from experiments.bench.step import Mark, Runs, Timing, decode
 from experiments.gpu_hour.cells import FRESH, WARM, Cell

@@ -11,10 +11,10 @@ import torch
 
 from dllm import load
 from dllm.kernels.dispatch import use_triton
-from dllm.models.attention import has_varlen
 from dllm.models.bundle import Model
-from dllm.models.quantize import check_quantize, quantize_weights
-from dllm.models.transformer import Transformer
+from dllm.models.network.attention import has_varlen
+from dllm.models.network.transformer import Transformer
+from dllm.models.weights.quantize import check_quantize, quantize_weights
 from dllm.record.cost import CostModel, Machine
 from experiments.bench.step import random_model, random_narrow, time_turns
 from experiments.gpu_hour.cells import CONFIGS, PLAIN, Cell, check

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dllm.errors import TooLarge, UserError, first_line
+from dllm.common.errors import TooLarge, UserError, first_line
 from experiments.gpu_hour.store import Outcome, Store
 
 DEVICE_LOST, OUT_OF_TIME = 3, 4  # exit codes of a part's process

@@ -21,10 +21,10 @@ import torch
 from safetensors import safe_open
 
 from dllm import load
-from dllm.errors import UserError
-from dllm.models.checkpoint_path import locate
-from dllm.models.shipped import shipped_models
-from dllm.models.weights import read_model_config
+from dllm.common.errors import UserError
+from dllm.models.weights.checkpoint_path import locate
+from dllm.models.weights.shipped import shipped_models
+from dllm.models.weights.weights import read_model_config
 from dllm.tasks.mini import tasks
 from experiments.distill.decoding import LABELS
 from experiments.mini.data import ALONE, MIXES, TURN, Mix

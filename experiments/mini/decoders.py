@@ -9,7 +9,7 @@ from dllm import Decoder, Model
 from dllm.app.command_line.options import checked_sampling
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import composed, plain_config
-from dllm.models.visibility import CausalByRank, ContextCausal
+from dllm.models.network.visibility import CausalByRank, ContextCausal
 
 # The first of a kind takes one forward for each token; the others commit what the model is sure of.
 LEFT_TO_RIGHT = {"left to right": ("experiment=ar",)}

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.progress import track
 
 from dllm import Decoder, Model, load, part
-from dllm.blocks.base import Blocks
+from dllm.parts.blocks.base import Blocks
+from dllm.parts.samplers.base import Sampler
+from dllm.parts.samplers.static import Static
 from dllm.prompts import Prompt
-from dllm.samplers.base import Sampler
-from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks, wordings
 from dllm.tasks.mini.items import Sample
 from experiments.mini.decoders import decoder, settings_of

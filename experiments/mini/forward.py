@@ -9,9 +9,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from dllm.models.attention import Visible
-from dllm.models.memory import NoCacheMemory
-from dllm.models.transformer import Layer, Transformer
+from dllm.models.network.attention import Visible
+from dllm.models.network.memory import NoCacheMemory
+from dllm.models.network.transformer import Layer, Transformer
 
 
 def logits_at(

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dllm.errors import UserError
-from dllm.models.checkpoint_path import locate
+from dllm.common.errors import UserError
 from dllm.models.config import ModelConfig
-from dllm.models.shipped import shipped_models
-from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model
+from dllm.models.network.transformer import Transformer
+from dllm.models.weights.checkpoint_path import locate
+from dllm.models.weights.shipped import shipped_models
+from dllm.models.weights.weights import load_model
 from experiments.mini import tokenizer as tokens
 
 LETTERS = (0.4, 0.35, 0.3, 0.25)  # how much of a first embedding the first letters of a word make

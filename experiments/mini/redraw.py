@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from dllm.models.transformer import Transformer
+from dllm.models.network.transformer import Transformer
 from dllm.tasks.mini import lexicon
 from experiments.mini.recipe import LETTERS, letter_waves
 

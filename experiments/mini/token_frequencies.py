@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from dllm.errors import UserError, first_line
+from dllm.common.errors import UserError, first_line
 from dllm.models.bundle import describe
 from experiments.support.scripts import refusing
 

@@ -32,10 +32,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 import dllm
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 from dllm.models.arithmetic import parse_device
-from dllm.models.transformer import Transformer
-from dllm.models.weights import save_model
+from dllm.models.network.transformer import Transformer
+from dllm.models.weights.weights import save_model
 from dllm.record.environment import checkout_state, environment_stamp
 from experiments.mini import data, tokenizer
 from experiments.mini.evaluate import weights_digest

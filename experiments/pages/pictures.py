@@ -28,7 +28,7 @@ from dllm import Decoder, Model, Result, load, part
 from dllm.common.palette import hexes
 from dllm.compose.parts import composed
 from dllm.contract import Need, Turn
-from dllm.samplers.confidence import Confidence
+from dllm.parts.samplers.confidence import Confidence
 from dllm.view.live import LiveView
 from dllm.view.page import Pane, trace_page
 from dllm.view.picture import Picture
@@ -294,8 +294,8 @@ def serving() -> Iterator[str]:
     """The address of a server with the small model, in a thread of this process."""
     from dllm.app.command_line.main import resolved
     from dllm.app.runs.service import plan_of, service_of
-    from dllm.serve.server import bound_socket, server_of
-    from dllm.serve.settings import ServeSettings
+    from dllm.serve.http.server import bound_socket, server_of
+    from dllm.serve.http.settings import ServeSettings
 
     config = resolved(composed(["task=serve"]))
     settings = ServeSettings(port=0)

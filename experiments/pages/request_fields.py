@@ -1,6 +1,6 @@
 """The tables of docs/serving_fields.md: ``python -m experiments.pages.request_fields``.
 
-Every field of a request's body with what it takes, from the models that check it (``dllm.serve.fields``).
+Every field of a request's body with what it takes, from the models that check it (``dllm.serve.dialects.fields``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from dllm.serve.fields import ChatBody, CompletionBody, ConstraintOptions, Diffusion
+from dllm.serve.dialects.fields import ChatBody, CompletionBody, ConstraintOptions, Diffusion
 from experiments.support.markdown import table
 from experiments.support.marked import write_marked
 from experiments.support.scripts import refusing

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from dllm import Decoder, Model, UserError, load
 from dllm.app.runs.plan import RunPlan, weights_of
-from dllm.models.transformer import Transformer
+from dllm.models.network.transformer import Transformer
 from dllm.record.environment import environment_stamp
 from dllm.tasks.mini import tasks
 from experiments.distill import chunks, student

@@ -13,7 +13,7 @@ from dllm.app.command_line.options import checked_settings
 from dllm.app.lm_eval.configuration import overridden_settings
 from dllm.app.runs.plan import RunPlan
 from dllm.common.coerce import coerce
-from dllm.errors import UserError, in_choices, in_range, nearest
+from dllm.common.errors import UserError, in_choices, in_range, nearest
 from dllm.tasks.mini import tasks
 from experiments.distill.recipe import only, read
 

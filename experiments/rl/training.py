@@ -10,8 +10,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from dllm import Decoder
-from dllm.rl import Rollouts, trajectory_backward
-from dllm.rl.rollouts import Origin
+from dllm.scoring.rl import Rollouts, trajectory_backward
+from dllm.scoring.rl.rollouts import Origin
 from dllm.tasks.mini import tasks
 from dllm.tasks.mini.items import Sample
 from experiments.distill.train import seeded

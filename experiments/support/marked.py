@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 
 
 def marks(name: str) -> tuple[str, str]:

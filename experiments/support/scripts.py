@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec
 
+from dllm.common.errors import UserError
 from dllm.common.terminal import complain
-from dllm.errors import UserError
 
 P = ParamSpec("P")
 

@@ -53,7 +53,7 @@ def place(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "p.pkl").write_bytes(b"cbuiltins\nexec\n(S\"open('mark', 'w')\"\ntR.")
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "theirs" / "sampler").mkdir(parents=True)
-    (tmp_path / "theirs" / "sampler" / "theirs.yaml").write_text("_target_: dllm.samplers.static.Static\n")
+    (tmp_path / "theirs" / "sampler" / "theirs.yaml").write_text("_target_: dllm.parts.samplers.static.Static\n")
     (tmp_path / "q.jsonl").write_text('{"prompt": "w1", "answer": "w2"}\n')
     monkeypatch.setattr(ImportlibResourcesConfigSource, "load_config", read_once(ImportlibResourcesConfigSource))
     monkeypatch.setattr(bundle, "load", once(bundle.load))

@@ -63,7 +63,7 @@ def test_help_shows_the_options_of_what_is_chosen() -> None:
 
 def test_the_papers_numbers_are_left_out_and_their_names_kept() -> None:
     words = "Commit every position whose confidence reaches a threshold (Fast-dLLM)"
-    assert module_summary("dllm.samplers.confidence") == words
+    assert module_summary("dllm.parts.samplers.confidence") == words
     assert module_summary("dllm.app.commands.check") == "Look into a checkpoint without loading it"
 
 

@@ -19,7 +19,7 @@ A = Path("runs/a")
 OWN = ["sampler=static", "sampler._target_=own.Own", "+task.count=1"]
 SAMPLER = '''"""A sampler of one's own."""
 
-from dllm.samplers.static import Static
+from dllm.parts.samplers.static import Static
 from own_helper import number
 
 
@@ -87,7 +87,7 @@ def test_comments_docstrings_and_layout_are_no_code(run: Run, own: Folder) -> No
 
 
 def test_the_code_is_that_of_the_classes_and_their_bases(own: Folder) -> None:
-    names = ["dllm.samplers.static.Static", "dllm.samplers.order.Order", "own.Own"]
+    names = ["dllm.parts.samplers.static.Static", "dllm.parts.samplers.order.Order", "own.Own"]
     assert len({code_hash([name]) for name in names}) == 3
     assert code_hash(names) == code_hash(reversed(names)) and code_hash(["own.Own"]) == code_hash(["own.Own"])
 

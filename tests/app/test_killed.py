@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from dllm.parts import named_settings, read_cells
-from dllm.report import setting_tables as tables
+from dllm.view.report import setting_tables as tables
 from tests.app.conftest import ROOT, Run, cells_of, command, rows_of
 from tests.support.killing import Work, hashes
 

@@ -20,10 +20,10 @@ import pytest
 from dllm.app.runs import folder
 from dllm.parts import RunFolder, UserError, identity, read_results, stored_config, trace_name
 
-STATIC = {"_target_": "dllm.samplers.static.Static", "steps": None}
+STATIC = {"_target_": "dllm.parts.samplers.static.Static", "steps": None}
 CONFIG: dict[str, Any] = {"gen_length": 8, "sampler": STATIC, "live": None}
 CONTENT = {"checkpoint": "abc"}
-PART = {"_target_": "dllm.samplers.static.Static"}
+PART = {"_target_": "dllm.parts.samplers.static.Static"}
 TURN = {
     "turn": 1, "kept": 0, "candidates": [{"positions": [0], "tokens": [4], "confidence": [0.5], "forced": [False]}],
     "remasked": [[]], "filled": [[]], "rolled": [[]], "queries": [2], "block": (0, 0, 1),
@@ -72,7 +72,7 @@ def test_a_folder_of_another_configuration_is_refused_with_the_difference(tmp_pa
     RunFolder.open(tmp_path, CONFIG, CONTENT).close()
     with pytest.raises(UserError, match=r"was run with gen_length=8, not 16\. Start a new run"):
         RunFolder.open(tmp_path, {**CONFIG, "gen_length": 16}, CONTENT)
-    other = {**CONFIG, "sampler": {"_target_": "dllm.samplers.order.Order", "steps": None}}
+    other = {**CONFIG, "sampler": {"_target_": "dllm.parts.samplers.order.Order", "steps": None}}
     with pytest.raises(UserError, match="was run with sampler=static, not order"):
         RunFolder.open(tmp_path, other, CONTENT)
     with pytest.raises(UserError, match="another content of checkpoint"):

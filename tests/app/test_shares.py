@@ -15,6 +15,7 @@ import torch
 from rank_threads import threads, together
 
 from dllm import Decoder, load
+from dllm.loop.runtime import out_of_memory
 from dllm.parts import (
     PROCESS,
     Ranks,
@@ -30,7 +31,6 @@ from dllm.parts import (
     refuse_ranks,
     share_lines,
 )
-from dllm.runtime import out_of_memory
 from tests.support.tiny import MODELS
 
 MINI = load("mini-llada").config

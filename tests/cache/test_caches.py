@@ -28,7 +28,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dllm.cache import candidates
 from dllm.parts import (
     DKV,
     Blocks,
@@ -68,6 +67,7 @@ from dllm.parts import (
     neighbours,
     select_or_all,
 )
+from dllm.parts.cache import candidates
 
 POLICIES = ["prefix", "dual"]
 BOTH = ["tiny-llada", "tiny-dream"]

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from dllm import Decoder, UserError, errors, load, part
+from dllm import Decoder, UserError, load, part
+from dllm.common import errors
 from dllm.parts import (
     INSTEAD,
     OTHER_CHOICES,

@@ -74,7 +74,7 @@ def test_lm_eval_takes_a_class_in_its_model_args() -> None:
 @pytest.mark.parametrize(
     "kept",
     [
-        ["sampler=static", f"sampler._target_={MINE}"], ["sampler=eb"], ["sampler._target_=dllm.samplers.eb.EB"],
+        ["sampler=static", f"sampler._target_={MINE}"], ["sampler=eb"], ["sampler._target_=dllm.parts.samplers.eb.EB"],
         ["hydra/launcher=joblib", f"sampler._target_={MINE}"], ["cache=null", "prompt=a.b=c.d"],
     ],
     ids=lambda words: " ".join(words).replace(MINE, "MINE"),
@@ -87,7 +87,7 @@ def test_other_words_stay_as_they_are(kept: list[str]) -> None:
     ("words", "sentence"),
     [
         (f"sampler={__name__}.Mien", f"sampler='{__name__}.Mien' names no class: {__name__} has Mine, Bare."),
-        (f"cache={MINE}", f"cache='{MINE}' is no Cache: derive it from dllm.cache.base.Cache"),
+        (f"cache={MINE}", f"cache='{MINE}' is no Cache: derive it from dllm.parts.cache.base.Cache"),
         ("sampler=nope.Nope", "there is no module nope. Write MODULE.CLASS, with the module's folder in PYTHONPATH."),
         ("sampler._target_=nope.Nope", "sampler._target_='nope.Nope' names no class"),
     ],

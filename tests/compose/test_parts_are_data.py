@@ -16,7 +16,7 @@ from dllm.parts import Confidence, LocalLeap, build_part, choices, composed, par
 CANARY = """
 from pathlib import Path
 Path(__file__).with_name("ran").touch()
-from dllm.samplers.static import Static
+from dllm.parts.samplers.static import Static
 class Mine(Static):
     pass
 def make(*args, **options):
@@ -83,18 +83,18 @@ def test_a_configuration_names_a_class_of_the_users_own(canary: Path) -> None:
     config = composed(["sampler=static", "sampler._target_=canary_of_parts.Mine", "seed=4", "sampler.steps=${seed}"])
     rule = build_part("sampler", config["sampler"])
     assert type(rule).__name__ == "Mine" and rule.steps == 4 and (canary / "ran").exists()
-    wrapped = {"_target_": "dllm.samplers.freedave.FreeDave", "inner": {"_target_": "canary_of_parts.Mine"}}
+    wrapped = {"_target_": "dllm.parts.samplers.freedave.FreeDave", "inner": {"_target_": "canary_of_parts.Mine"}}
     assert type(build_part("sampler", wrapped).inner).__name__ == "Mine"
 
 
 def test_a_configuration_too_builds_parts_only_where_parts_belong(canary: Path) -> None:
     mine = {"_target_": "canary_of_parts.Mine"}
     with pytest.raises(UserError, match=r"sampler\.threshold=.* must be a number"):
-        build_part("sampler", {"_target_": "dllm.samplers.confidence.Confidence", "threshold": mine})
+        build_part("sampler", {"_target_": "dllm.parts.samplers.confidence.Confidence", "threshold": mine})
     with pytest.raises(UserError, match=r"sampler\.score=.* must be text"):
-        build_part("sampler", {"_target_": "dllm.samplers.static.Static", "score": mine})
+        build_part("sampler", {"_target_": "dllm.parts.samplers.static.Static", "score": mine})
     with pytest.raises(UserError, match=r"sampler\.filter=.* must be a file, or the tensors"):
-        build_part("sampler", {"_target_": "dllm.samplers.learn2pd.Learn2PD", "filter": mine})
+        build_part("sampler", {"_target_": "dllm.parts.samplers.learn2pd.Learn2PD", "filter": mine})
     assert not (canary / "ran").exists()
 
 

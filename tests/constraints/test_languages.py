@@ -230,7 +230,7 @@ sys.path.insert(0, "tests/support")
 from exploding import EXPLODING
 from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.limits import CompileLimits
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 for name in {names}:
     try:
         compiled(EXPLODING[name], CompileLimits({states}, {seconds}))

@@ -17,7 +17,6 @@ from omegaconf import OmegaConf
 from dllm import Decoder, UserError, load
 from dllm.app.command_line import main as cli
 from dllm.app.commands import decide, serve
-from dllm.decisions import Choice
 from dllm.parts import (
     Labelled,
     ServeSettings,
@@ -32,6 +31,7 @@ from dllm.parts import (
     softmax,
     write_calibration,
 )
+from dllm.scoring.decisions import Choice
 from tests.serve.live import live
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, UserError, load
-from dllm.decisions import Choice, Predicate, Score
 from dllm.parts import (
     ESTIMATORS,
     AlternativesTrie,
@@ -28,6 +27,7 @@ from dllm.parts import (
     question_of,
     softmax,
 )
+from dllm.scoring.decisions import Choice, Predicate, Score
 
 STATE = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
 FIRST = Choice(["Kai", "Emma", "Hugo"], template='["{slot}", "')

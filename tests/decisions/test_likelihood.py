@@ -209,7 +209,7 @@ def test_few_rows_of_logits_exist_at_a_time(monkeypatch: pytest.MonkeyPatch, gui
     estimator, prompt, target = Estimator(samples=16, rows=8, guidance=guidance), [3, 4], [5, 6, 7, 8] * 10
     assert model.config.vocab not in (model.config.width, len(target))
     whole = Likelihood(model, estimator)(prompt, target)
-    monkeypatch.setattr("dllm.decisions.reading.HEAD_ROWS", 7)
+    monkeypatch.setattr("dllm.scoring.decisions.reading.HEAD_ROWS", 7)
     with Largest(model.config.vocab) as largest:
         assert Likelihood(model, estimator)(prompt, target).value == pytest.approx(whole.value, rel=1e-12)
     assert 0 < largest.rows <= 7

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dllm import Decoder, UserError, load, part
-from dllm.decisions import Choice
 from dllm.parts import DiffusionGemma, Model, Uniform
+from dllm.scoring.decisions import Choice
 from tests.support.tiny import MODELS, make_tiny
 
 

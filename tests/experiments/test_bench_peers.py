@@ -18,7 +18,7 @@ SIZES = ["--width=64", "--layers=1", "--mlp=32", "--vocabulary=500", "--prompt=9
          "--rounds=1"]  # fmt: skip
 MODEL = """
 import torch
-from dllm.models.weights import load_model
+from dllm.models.weights.weights import load_model
 
 
 class LLaDAModelLM:

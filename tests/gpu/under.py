@@ -14,8 +14,8 @@ from harness import DATA
 from place import DEVICE, GPU
 from recording import FakeGraph
 
+from dllm.loop.runtime import compiled_layers as module
 from dllm.parts import FIXED, Network, Parts, Runtime, TakeTurn, Transformer, build_runtime, run_plainly
-from dllm.runtime import compiled_layers as module
 
 RUNTIMES = tuple(name for name in ("static", *FIXED) if GPU or name != "compile_cudagraph")  # no stand-in compiles
 Compiled = module.Compiled
@@ -40,7 +40,7 @@ def on_any_device() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(module, "Compiled", compiled))
         if not GPU:
-            for place in ("dllm.runtime.graphs.Recorder", "dllm.loop.recorded.Recorder"):
+            for place in ("dllm.loop.runtime.graphs.Recorder", "dllm.loop.recorded.Recorder"):
                 stack.enter_context(patch(place, lambda device: lambda: FakeGraph([])))
             # It notes operations one by one, of which compiled code has none.
             stack.enter_context(patch("dllm.loop.recorded.CompiledStages", lambda: run_plainly))

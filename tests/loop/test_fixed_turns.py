@@ -37,7 +37,7 @@ from dllm.parts import (
 from dllm.parts import start_rows as rows_of
 
 TURNS = 6  # of rows of 16 to 24 columns in blocks of 8: blocks close and open meanwhile
-OF_LENGTHS = ("/dllm/lengths/", "/dllm/contract/reshape.py")
+OF_LENGTHS = ("/dllm/parts/lengths/", "/dllm/contract/reshape.py")
 Key = tuple[str, str]  # a file and a function, or the name of an operation
 
 

@@ -100,7 +100,7 @@ def largest(name: str, cache: str, length: int, chunk: int) -> int:
 def test_no_tensor_of_a_decode_grows_with_the_square_of_the_prompt(
     name: str, cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dllm.models.attention.QUERIES_OF_A_MASK", 32)
+    monkeypatch.setattr("dllm.models.network.attention.QUERIES_OF_A_MASK", 32)
     assert largest(name, cache, 512, 32) <= 2.1 * largest(name, cache, 256, 32)
 
 

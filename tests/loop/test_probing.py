@@ -211,7 +211,7 @@ def test_who_asks_for_no_weights_pays_nothing(monkeypatch: pytest.MonkeyPatch) -
         raise AssertionError("weights that nobody asked for")
 
     monkeypatch.setattr("dllm.loop.extras.capture.attention_weights", never)
-    monkeypatch.setattr("dllm.models.memory.Memory.reader", property(lambda _: None))
+    monkeypatch.setattr("dllm.models.network.memory.Memory.reader", property(lambda _: None))
     for cache in (NoCache(), Dual()):
         for _, turn in play(Parts(Confidence(), Fixed(8), cache, FullLength()), "tiny-llada", requests()):
             assert not turn.view.scores.readings

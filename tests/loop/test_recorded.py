@@ -262,7 +262,7 @@ def test_a_recording_belongs_to_its_parts() -> None:
 
 
 def test_rules_that_ask_record_forwards_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dllm.runtime.graphs.Recorder", lambda device: FakeGraph)
+    monkeypatch.setattr("dllm.loop.runtime.graphs.Recorder", lambda device: FakeGraph)
     monkeypatch.setattr("dllm.loop.recorded.Recorder", lambda device: FakeGraph)
     network, runtime = model("tiny-llada"), Runtime("cudagraph")
     rule, asking = part("sampler", "confidence"), part("sampler", "confidence")

@@ -11,7 +11,7 @@ import torch
 from gguf_files import mini_gguf
 
 from dllm import Decoder, Model, UserError, load
-from dllm.models import activations
+from dllm.models.network import activations
 from dllm.parts import (
     NarrowHead,
     NarrowLinear,

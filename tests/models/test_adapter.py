@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dllm import UserError, load
-from dllm.models import weights
+from dllm.models.weights import weights
 from dllm.parts import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,

@@ -138,7 +138,7 @@ def test_it_is_used_only_where_it_agrees(
     monkeypatch.setattr(varlen, "varlen_attn", stand_in)
     if stand_in is not lacks:
         assert agrees(CPU, torch.float32) == works
-    monkeypatch.setattr("dllm.models.attention.agrees", lambda device, dtype: agrees(CPU, torch.float32))
+    monkeypatch.setattr("dllm.models.network.attention.agrees", lambda device, dtype: agrees(CPU, torch.float32))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert has_varlen(torch.device("cuda"), torch.bfloat16) == works
     assert not has_varlen(CPU, torch.bfloat16)
@@ -323,7 +323,7 @@ def test_masks_of_some_queries_are_parts_of_the_mask(kind: AttentionKind, monkey
     assert order is not None
     window = 3 if order.origin is not None else None
     whole = order.visible_to(order, keys, window)
-    monkeypatch.setattr("dllm.models.attention.QUERIES_OF_A_MASK", 5)
+    monkeypatch.setattr("dllm.models.network.attention.QUERIES_OF_A_MASK", 5)
     parts = order.visible_to(order, keys, window)
     assert parts.mask is None and whole.mask is not None
     query, key, value = torch.randn(3, 2, LENGTH, 4, 8, generator=torch.Generator().manual_seed(1)).double()
@@ -345,5 +345,5 @@ def test_long_rows_decode_as_with_whole_masks(
 ) -> None:
     parts = parts_of(Combination(sampler, "fixed", cache, "none", name))
     expected = [one.canvas for one in results(model(name), parts, requests())]
-    monkeypatch.setattr("dllm.models.attention.QUERIES_OF_A_MASK", 7)
+    monkeypatch.setattr("dllm.models.network.attention.QUERIES_OF_A_MASK", 7)
     assert [one.canvas for one in results(model(name), parts, requests())] == expected

@@ -11,7 +11,7 @@ import pytest
 import torch
 from model_folders import DATA, copy_of, llada_tokenizer, published, random_folder, sdar_tokenizer
 
-from dllm.models import shipped
+from dllm.models.weights import shipped
 from dllm.parts import (
     CHECKPOINTS,
     FAMILIES,

@@ -216,7 +216,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_template_without_end_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dllm.models.chat_template.RENDER_SECONDS", 0.1)
+    monkeypatch.setattr("dllm.models.text.chat_template.RENDER_SECONDS", 0.1)
     write_tokenizer(tmp_path, byte_tokenizer({}), chat_template=ENDLESS[name])
     found, before = Tokenizer.from_folder(tmp_path), time.thread_time()
     for render in (found.render, found.encode_chat):

@@ -188,7 +188,7 @@ def test_one_process_adds_nothing_up() -> None:
 
 def test_experts_are_read_into_their_stack() -> None:
     """A layer's experts are in memory once: none of them is copied from a matrix of its own."""
-    with patch("dllm.models.fused.stacked", side_effect=AssertionError):
+    with patch("dllm.models.network.fused.stacked", side_effect=AssertionError):
         found = load_model(DATA / "llada2_moe", dtype=torch.float64)
     apart = load_model(DATA / "llada2_moe", dtype=torch.float64, fuse=False)
     assert any(isinstance(part, StackedExperts) for part in found.modules())

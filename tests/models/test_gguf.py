@@ -110,7 +110,7 @@ def test_it_is_described_as_its_config_does(name: str, tmp_path: Path) -> None:
 def test_any_rows_at_a_time_are_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, wide = converted("llada_gqa_tied", tmp_path, Kind.Q8_0)
     plain = load_model(wide, fuse=False)
-    monkeypatch.setattr("dllm.models.tensor_reader.UNPACKED", 1)
+    monkeypatch.setattr("dllm.models.weights.tensor_reader.UNPACKED", 1)
     with TensorReader(contents_of(file, read_model_config(file)).tensors) as reader:
         key = "model.transformer.blocks.1.k_proj.weight"
         expected = plain.layers[1].attn.k.weight
@@ -380,6 +380,6 @@ def test_a_missing_file_and_a_missing_library(tmp_path: Path, sound: bytes, monk
     with pytest.raises(UserError, match=r"is not a file here\. Download it, and give its path"):
         load(tmp_path / "none.gguf")
     (tmp_path / "m.gguf").write_bytes(sound)
-    monkeypatch.setattr("dllm.models.gguf_file.find_spec", lambda name: None)
+    monkeypatch.setattr("dllm.models.formats.gguf_file.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs gguf, which is not installed\. Install it with: .*\[gg"):
         load(tmp_path / "m.gguf")

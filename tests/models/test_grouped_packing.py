@@ -62,7 +62,7 @@ def test_widened_it_computes_what_its_float32_copy_does(name: str, form: str, tm
 def test_few_rows_at_a_time_are_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small, wide = folders("llada2_moe", tmp_path, method="awq")
     plain = load_file(wide / "model.safetensors")
-    monkeypatch.setattr("dllm.models.tensor_reader.UNPACKED", 1)
+    monkeypatch.setattr("dllm.models.weights.tensor_reader.UNPACKED", 1)
     with TensorReader(contents_of(small, read_model_config(small)).tensors) as reader:
         for name, tensor in plain.items():
             assert torch.equal(reader.read(Source(name), torch.float32), tensor.float())

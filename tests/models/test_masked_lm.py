@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dllm import Decoder, Model, UserError, load, part
-from dllm.models import masked_lm_class as own_class
+from dllm.models.network import masked_lm_class as own_class
 from dllm.parts import MaskedLM, Regex, checked_padding, choices, inspect_checkpoint
 from tests.support.harness import OPTIONS, build, of_noise
 from tests.support.masked_lms import MASKED_LMS, make_masked_lm, masked_lm

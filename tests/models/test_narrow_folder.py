@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dllm import Decoder, UserError, load
 from dllm.kernels import narrow_linear
-from dllm.models import narrow_writer
+from dllm.models.weights import narrow_writer
 from dllm.parts import (
     Adapter,
     describe,

@@ -15,7 +15,7 @@ from rank_threads import threads, together
 from torch import Tensor, nn
 
 from dllm import UserError
-from dllm.models import narrow_folder
+from dllm.models.weights import narrow_folder
 from dllm.parts import (
     ALONE,
     NarrowLinear,

@@ -115,7 +115,7 @@ def test_any_rows_are_those_rows(form: str, tmp_path: Path, monkeypatch: pytest.
         for first, last in np.random.default_rng(1).integers(0, len(plain), (6, 2)).tolist():
             rows = (min(first, last), max(first, last) + 1)
             assert torch.equal(reader.read(Source(name, rows), torch.float32), plain[slice(*rows)])
-        monkeypatch.setattr("dllm.models.tensor_reader.UNPACKED", 1)
+        monkeypatch.setattr("dllm.models.weights.tensor_reader.UNPACKED", 1)
         assert torch.equal(reader.read(Source(name), torch.float32), plain)
 
 

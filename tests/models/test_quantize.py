@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from dllm import Decoder, UserError, load
 from dllm.app.command_line import main as cli
-from dllm.models import bundle, quantize
+from dllm.models import bundle
+from dllm.models.weights import quantize
 from dllm.parts import (
     Model,
     ModelConfig,
@@ -183,7 +184,7 @@ def test_a_runtime_in_which_they_are_slower_is_refused() -> None:
 
 def gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], amd: str | None = None) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    for module in ("dllm.kernels.dispatch", "dllm.models.quantize", "dllm.models.arithmetic"):
+    for module in ("dllm.kernels.dispatch", "dllm.models.weights.quantize", "dllm.models.arithmetic"):
         monkeypatch.setattr(f"{module}.amd_kind", lambda device: amd)
 
 

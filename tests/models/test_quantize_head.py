@@ -15,7 +15,6 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from dllm import Decoder, UserError, load
-from dllm.decisions import Choice
 from dllm.parts import (
     Estimator,
     JsonSchema,
@@ -33,6 +32,7 @@ from dllm.parts import (
     save_model,
     unwatched,
 )
+from dllm.scoring.decisions import Choice
 from tests.kernels.test_narrow_embedding import rounded
 
 KINDS = ("int8", "int4")

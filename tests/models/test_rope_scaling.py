@@ -18,7 +18,7 @@ from model_folders import copy_of, edit_config, logits, published
 from recording import FakeGraph
 
 from dllm import load
-from dllm.models import rope
+from dllm.models.network import rope
 from dllm.parts import Graphs, ModelConfig, Rotary, Transformer, UserError, choices, inspect_checkpoint, load_model
 from tests.models.test_parity import native
 from tests.rope_scaling import compared

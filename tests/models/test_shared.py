@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from dllm import Decoder, Model, UserError, load
-from dllm.models import placement
+from dllm.models.weights import placement
 from dllm.parts import (
     ROOM,
     ModelConfig,

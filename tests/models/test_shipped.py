@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from dllm import UserError, load
-from dllm.models import shipped
+from dllm.models.weights import shipped
 from dllm.parts import CHECKPOINTS, PACKED, SINGLE, is_shipped, locate, pack, plain_folder, shipped_models
 from tests.models.model_folders import copy_of
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from dllm import UserError, load
-from dllm.models import load_progress, tensor_reader, weights
+from dllm.models.weights import load_progress, tensor_reader, weights
 from dllm.parts import (
     PROCESS,
     Footprint,

@@ -29,7 +29,7 @@ HOSTILE = json.loads((Path(__file__).parents[1] / "data" / "hostile_templates.js
 @pytest.mark.parametrize("template", HOSTILE, ids=lambda text: text[:60])
 def test_no_template_takes_more_than_its_share(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is written, or refused in words; the peak is of all that Python allocates."""
-    monkeypatch.setattr("dllm.models.chat_template.RENDER_SECONDS", 0.2)
+    monkeypatch.setattr("dllm.models.text.chat_template.RENDER_SECONDS", 0.2)
     tracemalloc.start()
     before = time.thread_time()
     try:
@@ -46,7 +46,7 @@ def test_no_template_takes_more_than_its_share(template: str, monkeypatch: pytes
 
 
 def test_renderings_of_one_prompt_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dllm.models.chat_template.RENDER_SECONDS", 0.3)
+    monkeypatch.setattr("dllm.models.text.chat_template.RENDER_SECONDS", 0.3)
     loops = "{% for a in range(999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
     endless = compile_template(loops)
     before = time.thread_time()

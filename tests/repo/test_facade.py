@@ -23,7 +23,7 @@ def test_every_name_is_found_where_it_is_defined() -> None:
 
 
 def test_a_name_is_the_module_s_own() -> None:
-    assert dllm.parts.Confidence is import_module("dllm.samplers.confidence").Confidence
+    assert dllm.parts.Confidence is import_module("dllm.parts.samplers.confidence").Confidence
     assert (PACKAGE / "parts.py").exists()
 
 

@@ -107,10 +107,10 @@ def test_the_package_imports_nothing_that_its_wheel_lacks() -> None:
 @pytest.mark.parametrize(
     ("place", "module", "bad"),
     [
-        ("samplers", "dllm.tasks.base", True), ("samplers", "dllm.blocks.fixed", True),
-        ("samplers", "dllm.cache.base.Cache", True), ("samplers", "dllm.Decoder", True),
-        ("samplers", "dllm.samplers.static.Static", False), ("samplers", "dllm.contract.canvas.Canvas", False),
-        ("samplers", "torch", False), ("kernels", "dllm.models.transformer", True), ("view", "dllm.app.runs", True),
+        ("samplers", "dllm.tasks.base", True), ("samplers", "dllm.parts.blocks.fixed", True),
+        ("samplers", "dllm.parts.cache.base.Cache", True), ("samplers", "dllm.Decoder", True),
+        ("samplers", "dllm.parts.samplers.static.Static", False), ("samplers", "dllm.contract.canvas.Canvas", False),
+        ("samplers", "torch", False), ("kernels", "dllm.models.network.transformer", True), ("view", "dllm.app.runs", True),
         ("app", "dllm.view.live", False), ("errors", "dllm.common.debug", True),
     ],
 )  # fmt: skip

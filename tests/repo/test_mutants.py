@@ -93,10 +93,10 @@ def test_the_places_of_a_call_are_those_of_its_lines(values: list[str], monkeypa
 
 def test_a_living_function_gets_the_changed_code() -> None:
     canvas = Canvas.of([Request.answer([3, 4], 2, 60)], 0)
-    found = {one.name: one for one in mutants.mutants("dllm/eos/base.py")}
+    found = {one.name: one for one in mutants.mutants("dllm/parts/eos/base.py")}
     sound = after_first.__code__
     try:
-        assert mutants.swapped(found["dllm/eos/base.py after_first: 'first + 1' -> '(first - 1)'"], [after_first])
+        assert mutants.swapped(found["dllm/parts/eos/base.py after_first: 'first + 1' -> '(first - 1)'"], [after_first])
         assert after_first(canvas, canvas.masked)[0].tolist() == [1]
     finally:
         after_first.__code__ = sound
@@ -104,5 +104,5 @@ def test_a_living_function_gets_the_changed_code() -> None:
 
 
 def test_what_runs_at_import_is_not_swapped() -> None:
-    (change, *_) = [one for one in mutants.mutants("dllm/eos/none.py") if one.place == ("FullLength", False)]
+    (change, *_) = [one for one in mutants.mutants("dllm/parts/eos/none.py") if one.place == ("FullLength", False)]
     assert not mutants.swapped(change, [FullLength.cut])

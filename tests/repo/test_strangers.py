@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from dllm.common.ranking import argmax_mask
 from dllm.contract import Need, SamplerTraits, State, Step, View
 from dllm.contract.readouts import HiddenState
-from dllm.samplers.base import Sampler
+from dllm.parts.samplers.base import Sampler
 from stranger.changes import Change
 
 HIDDEN, WEIGHTS = HiddenState(), Path(__file__).with_name("judge.pt")

@@ -19,7 +19,7 @@ def vectors() -> None:
 @pytest.fixture(autouse=True)
 def png_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors take as long as all else of a report."""
-    look = sys.modules.get("dllm.report.plots")
+    look = sys.modules.get("dllm.view.report.plots")
     if look is not None and "vectors" not in request.fixturenames:
         monkeypatch.setattr(look, "DATES", {"png": {}})
 

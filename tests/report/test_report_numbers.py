@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dllm.parts import ReportTable, SettingResults, baselines, code_hash, named_settings, paired, read_cells, targets
-from dllm.report import setting_tables as tables
+from dllm.view.report import setting_tables as tables
 from tests.report.report_cells import config_of, row, stored
 
 Key = tuple[str, str, str]  # model, method, setting

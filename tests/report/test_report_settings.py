@@ -30,7 +30,7 @@ from dllm.parts import (
     wilson_of_items,
     write_report,
 )
-from dllm.report import plots
+from dllm.view.report import plots
 from tests.report.report_cells import cell, config_of, points, row, stored
 
 RIGHT = {"copy": [1, 0]}
@@ -62,7 +62,7 @@ def test_whatever_differs_makes_another_label() -> None:
         {"sampling__temperature": 0.5}, {"batch_size": 4}, {"model__dtype": "bfloat16"},
         {"sampling__forbid_eos": True}, {"model__quantize": "int8"}, {"runtime": "static"}, {"sampling__top_p": 0.9},
         {"stop": ["a"]}, {"gen_length": 8},
-        {"eos": {"_target_": "dllm.eos.none.FullLength"}}, {"task__count": 3}, {"sampler__threshold": 0.7},
+        {"eos": {"_target_": "dllm.parts.eos.none.FullLength"}}, {"task__count": 3}, {"sampler__threshold": 0.7},
     ]  # fmt: skip
     found = made(base, *(changed(base, **one) for one in others))
     assert len(set(names(found))) == len(found) == 13

@@ -32,8 +32,8 @@ from dllm.parts import (
     wilson,
     write_report,
 )
-from dllm.report import figures, plots
-from dllm.report import setting_tables as tables
+from dllm.view.report import figures, plots
+from dllm.view.report import setting_tables as tables
 from tests.report.report_cells import cell, points
 
 Point = tuple[float, float]

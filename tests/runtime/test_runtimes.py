@@ -256,10 +256,10 @@ def test_without_a_compiler_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(UserError, match=rf"={name} compiles for .* 7\.0 .* has 6\.1\. Use runtime={nearest}\."):
             Runtime(name).check(parts, config, CUDA)
         with monkeypatch.context() as bare:
-            bare.setattr("dllm.runtime.runtime.find_spec", lambda name: None)
+            bare.setattr("dllm.loop.runtime.runtime.find_spec", lambda name: None)
             with pytest.raises(UserError, match=f"={name} compiles with Triton, which is.* Use runtime={nearest}"):
                 Runtime(name).check(parts, config, CUDA)
     Runtime("compile").check(parts, config, CPU)
-    monkeypatch.setattr("dllm.runtime.runtime.which", lambda name: None)
+    monkeypatch.setattr("dllm.loop.runtime.runtime.which", lambda name: None)
     with pytest.raises(UserError, match="runtime=compile needs a C\\+\\+ compiler.*use runtime=static"):
         Runtime("compile").check(parts, config, CPU)

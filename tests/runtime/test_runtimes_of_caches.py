@@ -29,7 +29,7 @@ def takes(
 
 
 def test_the_page_lists_what_each_cache_runs_under(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dllm.runtime.runtime.check_compiler", lambda *_: None)  # asks the GPU what it can
+    monkeypatch.setattr("dllm.loop.runtime.runtime.check_compiler", lambda *_: None)  # asks the GPU what it can
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ((?:`\w+`(?:, )?)*|none) \|$", PAGE.read_text(), re.MULTILINE)
     told = {
         cache: set(re.findall(r"\w+", names)) - {"none"} for caches, names in rows
@@ -40,7 +40,7 @@ def test_the_page_lists_what_each_cache_runs_under(monkeypatch: pytest.MonkeyPat
 
 def test_the_page_lists_what_rules_between_mask_and_token_run_under(monkeypatch: pytest.MonkeyPatch) -> None:
     """``tests/laws/test_law_runtimes.py`` decodes with them."""
-    monkeypatch.setattr("dllm.runtime.runtime.check_compiler", lambda *_: None)
+    monkeypatch.setattr("dllm.loop.runtime.runtime.check_compiler", lambda *_: None)
     (told,) = re.findall(r"under `sampler=dmax` or `d2f`, `prefix` under `remix` \| (.*) \|", PAGE.read_text())
     for case in (("finished", "dmax", "fixed", "sdar_b4"), ("prefix", "remix", "fixed", "tiny-llada"),
                  ("finished", "d2f", "pipelined", "tiny-llada-d2f")):  # fmt: skip

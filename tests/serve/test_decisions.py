@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from dllm import Decoder
-from dllm.decisions import Choice
 from dllm.parts import Defaults, Limits, Model
+from dllm.scoring.decisions import Choice
 from tests.serve.live import Live, live
 
 STATE = 'Sort the list:\n["Kai", "Emma", "Hugo"]'

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from dllm.parts import ApiError, Failed, Job, Limits, Model, Progress, error_form
-from dllm.serve import chat_request
+from dllm.serve.dialects import chat_request
 from tests.serve.conftest import ASK, CHAT, HOT, JSON, Place, error_of, events
 from tests.serve.stand_in import Deliver, OneByOne
 from tests.serve.test_passing import SALTED

@@ -111,7 +111,7 @@ def status(place: Place, key: str) -> int:
 def test_keys_are_rotated_without_a_restart(
     placed: Callable[..., Place], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dllm.serve.api_keys.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("dllm.serve.http.api_keys.LOOK_SECONDS", 0.0)
     file = tmp_path / "keys"
     file.write_text(f"# the two of this month\n{OLD}\n\n  {NEW}  \n")
     place = placed(api_key_file=str(file))

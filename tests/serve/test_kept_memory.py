@@ -33,7 +33,7 @@ def tensors(held: Any, seen: set[int]) -> Iterator[Tensor]:
     elif isinstance(held, (list, tuple, dict)):
         for one in held.values() if isinstance(held, dict) else held:
             yield from tensors(one, seen)
-    elif type(held).__module__.startswith("dllm.cache"):
+    elif type(held).__module__.startswith("dllm.parts.cache"):
         for one in vars(held).values():
             yield from tensors(one, seen)
 

@@ -38,8 +38,8 @@ from dllm.parts import (
     part,
     read_canvases,
 )
-from dllm.serve import reads as reads_module
-from dllm.serve import scheduler as scheduler_module
+from dllm.serve.engine import reads as reads_module
+from dllm.serve.engine import scheduler as scheduler_module
 from tests.serve.test_scheduler import Client, alone, bundle, chosen, job, requests
 
 

@@ -155,7 +155,7 @@ def injections(folder: Path) -> list[Any]:
         {"name": "learn2pd", "filter": file}, {"name": "pc", "frequencies": file},
         {"name": "oracle", "reference": file},
         file, "../../secret", "{{ 7 * 7 }}", "__import__('os')",
-        "dllm.samplers.static.Static", "tests.serve.own.Mine", {"name": "confidence", "_convert_": "all"},
+        "dllm.parts.samplers.static.Static", "tests.serve.own.Mine", {"name": "confidence", "_convert_": "all"},
         {"name": "confidence", "_partial_": True}, {"name": "static", "__class__": "x"},
     ]  # fmt: skip
 

@@ -35,7 +35,7 @@ from dllm.parts import (
     use_folder,
     validated_options,
 )
-from dllm.serve import offered
+from dllm.serve.http import offered
 from tests.serve.conftest import Place
 
 PARTS = [(group, name) for group in OFFERED_GROUPS for name in offers(group)]
@@ -197,15 +197,15 @@ _target_: own_rules.Rule
 low: 0.8   # probability from which a position is committed
 high: 0.9
 most: 3   # positions of a forward; serve_max 8
-inner: {_target_: dllm.samplers.static.Static}
+inner: {_target_: dllm.parts.samplers.static.Static}
 word: a
 odd: [1.0]
 """
 OWN_MODULE = """
 from typing import Literal, Optional
 from dllm.contract.canvas import PerRequest
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
+from dllm.parts.samplers.base import Sampler
+from dllm.parts.samplers.confidence import Confidence
 
 class Rule(Confidence):
     per_request = ("low", *Confidence.per_request)
@@ -274,7 +274,7 @@ def test_the_guides_sampler_is_offered_and_served_as_the_page_writes_it(
     page = Path(__file__).parents[2] / "docs" / "add_a_sampler.md"
     blocks = re.findall(r"^`(\S+)`:\n\n```\w+\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     code, text = (text for path, text in blocks if not path.startswith("tests/"))
-    with own_choices(tmp_path, monkeypatch, "dllm.samplers.alternate", code, "alternate", text):
+    with own_choices(tmp_path, monkeypatch, "dllm.parts.samplers.alternate", code, "alternate", text):
         place = Place(served)
         parts = place.call("GET", "/v1/parts").json()
         assert parts["sampler"]["alternate"]["options"]["threshold"]["kind"] == "number"

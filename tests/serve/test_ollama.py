@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from dllm.parts import NOT_SERVED, Model, OllamaChatBody, load, read_body
-from dllm.serve.ollama_request import _messages
+from dllm.serve.dialects.ollama_request import _messages
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import CHAT, Place
 from tests.serve.folds import both

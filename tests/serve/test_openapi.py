@@ -85,7 +85,7 @@ HERE = "http://127.0.0.1:8000"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Live]:
-    from dllm.serve import request_parts
+    from dllm.serve.dialects import request_parts
     from tests.serve import conftest
 
     model = load("mini-llada")

@@ -127,7 +127,9 @@ def test_what_cannot_be_served_is_a_sentence(run: Run, tmp_path: Path, monkeypat
             assert words in found.err and "Traceback" not in found.err, (given, found.err)
 
 
-@pytest.mark.parametrize("place", ["dllm.models.files.safe_open", "dllm.models.tensor_reader.safe_open"])
+@pytest.mark.parametrize(
+    "place", ["dllm.models.weights.files.safe_open", "dllm.models.weights.tensor_reader.safe_open"]
+)
 def test_a_model_that_does_not_fit_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, place: str) -> None:  # noqa: F811
     """As the system says it where a file, or a tensor of it, is larger than what there is (``ulimit -v`` shows it)."""
 
@@ -142,7 +144,7 @@ def test_a_model_that_does_not_fit_is_a_sentence(run: Run, monkeypatch: pytest.M
 
 
 def test_a_missing_extra_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setitem(sys.modules, "dllm.serve.server", None)
+    monkeypatch.setitem(sys.modules, "dllm.serve.http.server", None)
     found = run("serve", bare=True)
     assert found.code == 2 and "[serve]'" in found.err
 

@@ -28,7 +28,7 @@ from dllm.parts import (
     ReadQueue,
     without_port,
 )
-from dllm.serve import reads as reads_module
+from dllm.serve.engine import reads as reads_module
 from tests.serve.conftest import Place
 from tests.serve.live import live
 

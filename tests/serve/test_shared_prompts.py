@@ -136,7 +136,7 @@ def test_a_row_joins_when_there_is_memory_for_its_keys(monkeypatch: pytest.Monke
     """With room for the keys of one row of 64 columns, two requests are decoded one after the other."""
     name, most = "sdar_b4", 0
     room = 64 * column_bytes(bundle(name))
-    monkeypatch.setattr("dllm.serve.scheduler.free_bytes", lambda *_: room)
+    monkeypatch.setattr("dllm.serve.engine.scheduler.free_bytes", lambda *_: room)
     scheduler, clients = Scheduler(bundle(name), "eager"), [Client(), Client()]
     parts = chosen(Combination("confidence", "fixed", "finished", model=name))
     for seed, client in enumerate(clients):

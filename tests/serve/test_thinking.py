@@ -14,7 +14,7 @@ import pytest
 from harness import full
 
 from dllm import load
-from dllm.models import chat_template
+from dllm.models.text import chat_template
 from dllm.parts import NO_THOUGHT, Model, Thinking, ThoughtMarks, ThoughtSplitter, thought_marks
 from tests.serve.bodies import as_messages
 from tests.serve.conftest import Place, error_of, events, writing

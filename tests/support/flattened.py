@@ -14,7 +14,8 @@ import torch
 from drawn_models import write_missing
 from torch import nn
 
-from dllm.models import bundle, weights
+from dllm.models import bundle
+from dllm.models.weights import weights
 from dllm.parts import Model, ModelConfig, Transformer, UserError
 
 _FLAT = re.compile(r"(?P<base>.+)-flat(?P<scale>.*)")
@@ -41,7 +42,7 @@ def read_model_config(folder: Path) -> ModelConfig:
 
 
 def load_model(folder: Path, **options: Any) -> Transformer:
-    """``dllm.models.weights.load_model``."""
+    """``dllm.models.weights.weights.load_model``."""
     base, scale = base_of(folder)
     return _flattened(weights.load_model(base, **options), scale)
 

@@ -43,12 +43,12 @@ UNCLOSED = ("grids=[{sampler: eb, gen_length: 4]", "stop=[a", "sampler.threshold
 TARGETS = (
     "nope",
     "nope.Nope",
-    "dllm.samplers.eb.EBB",
-    "dllm.samplers",
-    "dllm.samplers.nope.A",
+    "dllm.parts.samplers.eb.EBB",
+    "dllm.parts.samplers",
+    "dllm.parts.samplers.nope.A",
     "a..b",
     "os.system",
-    "dllm.cache.none.NoCache",
+    "dllm.parts.cache.none.NoCache",
     "null",
     "5",
 )

@@ -14,9 +14,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from dllm.common.errors import nearest
 from dllm.common.hints import Meaning, as_listed, meaning, other_choice, typed
 from dllm.compose.parts import choices, composed, config_groups, options_of_choices
-from dllm.errors import nearest
 
 SEARCHED = ("task", "model", "sampler", "blocks", "cache", "eos", "length", "constraint", "engine")  # in this order
 UNSETTABLE = ("task.name", "task.run", "model.name")  # what the files of choices say, and no user sets

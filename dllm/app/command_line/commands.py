@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dllm.app.command_line.brought import hub_models, of_model
+from dllm.common.errors import UserError, nearest
 from dllm.compose.parts import choices
-from dllm.errors import UserError, nearest
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?(@[\w./-]+)?")
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=")
@@ -131,7 +131,7 @@ def _model(name: str, word: str) -> list[str]:
     if word.casefold() in hubs:
         return [f"model={hubs[word.casefold()]}"]
     place = Path(word).expanduser()
-    # as ``dllm.models.gguf_file.is_gguf`` has it, whose import takes seconds
+    # as ``dllm.models.formats.gguf_file.is_gguf`` has it, whose import takes seconds
     if place.is_dir() or (place.suffix.lower() == ".gguf" and place.is_file()) or HUB_NAME.fullmatch(word):
         return [f"model.path={word}"]
     way_out = f"Name a folder, a .gguf file, or one of {', '.join(choices('model'))}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dllm.errors import UserError, first_line
+from dllm.common.errors import UserError, first_line
 
 
 def with_contents(constraint: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from dllm.app.command_line.options import check_name
 from dllm.app.command_line.overrides import hydra_quote, parsed_override, setting_names
 from dllm.app.command_line.refusals import refuse_settings
 from dllm.app.runs.destinations import fresh_folder, writing
+from dllm.common.errors import UserError
 from dllm.compose.parts import choices, composed
-from dllm.errors import UserError
 from dllm.record.folders import CONFIG, SWEEP
 
 UNQUOTED = re.compile(r"[\w./+-]+|glob\(.*\)")  # values that are not quoted

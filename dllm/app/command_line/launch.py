@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllm.common.digest import digest
+from dllm.common.errors import UserError, in_range
 from dllm.common.links import Links, current_links, linked, links_over, open_links
 from dllm.common.signals import ENDING
 from dllm.common.terminal import excepthook
 from dllm.common.versions import version_of
 from dllm.compose.parts import choice_of
-from dllm.errors import UserError, in_range
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -187,7 +187,7 @@ def digest_of(settings: Mapping[str, Any]) -> dict[str, str]:
     """By name everything in which ranks must not differ: settings, versions, and what files say of their weights."""
     import torch
 
-    from dllm.models.checkpoint_path import locate
+    from dllm.models.weights.checkpoint_path import locate
     from dllm.record.folders import flatten
 
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else "none"  # type: ignore[no-untyped-call]

@@ -31,6 +31,7 @@ from dllm.app.command_line.too_little import memory_advice
 from dllm.app.commands.pull import run_list, run_pull
 from dllm.app.commands.report import run_report
 from dllm.app.runs.destinations import resumed
+from dllm.common.errors import COMMAND_LINE, TYPED_NAMES, SettingWarning, UserError, first_line, nearest, worded_in
 from dllm.common.signals import SIGNALLED, Terminated, obey_signals, raise_if_told, work_is_done
 from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
@@ -38,7 +39,6 @@ from dllm.compose.chosen_class import with_own_classes
 from dllm.compose.naming import CHOICES, part_at, typed_choices
 from dllm.compose.parts import OWN, composed, store_inner_choices, use_folder
 from dllm.compose.trusted import VARIABLE, refuse_command, refuse_shapes, refuse_strangers, trust_choices, with_trust
-from dllm.errors import COMMAND_LINE, TYPED_NAMES, SettingWarning, UserError, first_line, nearest, worded_in
 
 BROUGHT = ("allow_code", "published", "quantize")  # settings that some choices of ours bring
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from dllm.app.command_line.contents import with_contents
 from dllm.common.coerce import coerce
+from dllm.common.errors import UserError, in_range, nearest
 from dllm.compose.auto_length import with_auto_length
 from dllm.compose.parts import choices
-from dllm.errors import UserError, in_range, nearest
 
 if TYPE_CHECKING:
     from dllm.contract.setting import Sampling

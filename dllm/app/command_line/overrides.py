@@ -17,7 +17,7 @@ from hydra.main import get_args_parser
 
 from dllm.app.command_line.brought import of_flag, values_beside
 from dllm.app.command_line.program import program
-from dllm.errors import UserError, nearest
+from dllm.common.errors import UserError, nearest
 
 # with what a list or mapping begins, where it may be one
 STRUCTURED = {"stop": "[", "constraint.schema": "{", "constraint.functions": "["}

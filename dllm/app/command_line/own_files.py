@@ -17,8 +17,8 @@ from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 
+from dllm.common.errors import UserError
 from dllm.common.plain_yaml import plain_yaml
-from dllm.errors import UserError
 
 MOST_SETTINGS = 4000  # Hydra takes a millisecond for each
 CONSENTS = ("allow_code", "address")  # that running programs is fine; a cluster of Ray's, whose word is unpickled

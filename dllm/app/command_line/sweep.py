@@ -14,8 +14,8 @@ from dllm.app.command_line.grids import Sweep, combinations, expanded, tried_nam
 from dllm.app.command_line.options import checked_settings
 from dllm.app.command_line.overrides import setting_names
 from dllm.app.command_line.program import command
+from dllm.common.errors import UserError
 from dllm.common.terminal import say
-from dllm.errors import UserError
 from dllm.record.folders import REFUSED_FILE, RESULTS
 
 

@@ -12,10 +12,10 @@ from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
 from dllm.app.runs.samples import warn_of_prompts
 from dllm.common.coerce import unwritable
+from dllm.common.errors import UserError
 from dllm.common.links import from_first
 from dllm.common.terminal import as_text, complain, complain_folded, say
 from dllm.decoder import Decoder
-from dllm.errors import UserError
 from dllm.prompts import Message
 from dllm.record.environment import environment_of
 from dllm.record.results import Result

@@ -19,26 +19,26 @@ from rich.table import Table
 from rich.text import Text
 
 from dllm.app.commands.forward_time import ESTIMATED_ROWS, forward_seconds
+from dllm.common.errors import UserError
 from dllm.common.terminal import as_text
-from dllm.errors import UserError
-from dllm.models.checkpoint_path import locate
 from dllm.models.config import ModelConfig
 from dllm.models.families import Family
-from dllm.models.files import Contents, read_contents
-from dllm.models.fit import Fit, check_sizes
-from dllm.models.footprint import NARROW_WITH_HEAD, PROCESS, Footprint, in_units
-from dllm.models.gguf_tokenizer import tokenizer_at
-from dllm.models.ids import Ids, resolve_ids
-from dllm.models.masked_lm_class import MASKED_LM_FAMILY
-from dllm.models.names import parameter_sources
-from dllm.models.narrow_folder import changed_files, checksums, narrow_problems
-from dllm.models.networks import network_of
-from dllm.models.packed_settings import packed_notes
-from dllm.models.quantize import BITS, check_head, check_quantize
-from dllm.models.rope_ntk import RopeSetting
-from dllm.models.tokenizer import Tokenizer, generation_ends
-from dllm.models.transformer import Transformer
-from dllm.models.weights import contents_of, read_model_config
+from dllm.models.formats.gguf_tokenizer import tokenizer_at
+from dllm.models.formats.packed_settings import packed_notes
+from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
+from dllm.models.network.networks import network_of
+from dllm.models.network.rope_ntk import RopeSetting
+from dllm.models.network.transformer import Transformer
+from dllm.models.text.ids import Ids, resolve_ids
+from dllm.models.text.tokenizer import Tokenizer, generation_ends
+from dllm.models.weights.checkpoint_path import locate
+from dllm.models.weights.files import Contents, read_contents
+from dllm.models.weights.fit import Fit, check_sizes
+from dllm.models.weights.footprint import NARROW_WITH_HEAD, PROCESS, Footprint, in_units
+from dllm.models.weights.names import parameter_sources
+from dllm.models.weights.narrow_folder import changed_files, checksums, narrow_problems
+from dllm.models.weights.quantize import BITS, check_head, check_quantize
+from dllm.models.weights.weights import contents_of, read_model_config
 
 BYTES = {"bfloat16": 2, "float32": 4}
 MAX_COUNTED_TENSORS = 25_000  # a model built without weights; LLaDA2-flash has 24,225 tensors, which take 3.5 s

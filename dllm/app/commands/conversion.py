@@ -10,16 +10,16 @@ import torch
 
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import refuse_engine
+from dllm.common.errors import UserError
 from dllm.common.terminal import say
 from dllm.compose.trusted import how_read
-from dllm.errors import UserError
 from dllm.models.arithmetic import check_numbers
 from dllm.models.bundle import describe, read_adapter
-from dllm.models.checkpoint_path import locate
-from dllm.models.footprint import in_units
-from dllm.models.load_progress import load_progress
-from dllm.models.narrow_writer import quantize_folder
-from dllm.models.prequantized import STORED_KINDS
+from dllm.models.formats.prequantized import STORED_KINDS
+from dllm.models.weights.checkpoint_path import locate
+from dllm.models.weights.footprint import in_units
+from dllm.models.weights.load_progress import load_progress
+from dllm.models.weights.narrow_writer import quantize_folder
 
 ITS_SETTINGS = ("task", "quantize.to", "model")
 

@@ -14,14 +14,14 @@ from dllm.app.engines.base import refuse_engine
 from dllm.app.runs.destinations import fresh_folder, writing
 from dllm.app.runs.plan import RunPlan
 from dllm.common.coerce import coerce
+from dllm.common.errors import UserError
 from dllm.common.links import follows
 from dllm.common.terminal import say
-from dllm.decisions.calibration import MIN_ERRORS, Labelled, fitted, quality, write_calibration
-from dllm.decisions.canvases import DecisionState
-from dllm.decisions.protocol import DecisionOptions, deciding
-from dllm.decisions.questions import Question, questions_of_file, text_of
-from dllm.decisions.results import Decisions
-from dllm.errors import UserError
+from dllm.scoring.decisions.calibration import MIN_ERRORS, Labelled, fitted, quality, write_calibration
+from dllm.scoring.decisions.canvases import DecisionState
+from dllm.scoring.decisions.protocol import DecisionOptions, deciding
+from dllm.scoring.decisions.questions import Question, questions_of_file, text_of
+from dllm.scoring.decisions.results import Decisions
 
 DECISIONS, CALIBRATION = "decisions.jsonl", "calibration.json"
 OPTION_KINDS = {"estimator": "str", "slot": "str", "free": "int", "temperature": "float | None"}

@@ -12,11 +12,11 @@ from rich.console import Console
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import Engine
 from dllm.app.runs.cells import Cell, run_cell, sweep_cell
+from dllm.common.errors import UserError
 from dllm.common.terminal import as_text, complain, say
 from dllm.compose.labels import cell_label
 from dllm.compose.naming import typed_name
 from dllm.compose.parts import build_part, class_of
-from dllm.errors import UserError
 from dllm.record.folders import key_of
 from dllm.record.published import Published, beside
 from dllm.tasks.build import task_of

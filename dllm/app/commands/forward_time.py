@@ -17,7 +17,7 @@ from dllm.kernels.packed import PackedLinear, can_pack
 from dllm.kernels.rounded_linear import RoundedLinear, takes
 from dllm.kernels.rounded_machine import least_seconds, this_processor
 from dllm.models.config import ModelConfig
-from dllm.models.quantize import BITS
+from dllm.models.weights.quantize import BITS
 
 ESTIMATED_ROWS = (1, 32, 256)
 MOST_OUTPUTS = 8192  # of the product that is timed

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from dllm.app.command_line.commands import HUBS
 from dllm.app.command_line.program import command
+from dllm.common.errors import UserError, first_line, nearest
 from dllm.common.terminal import VisibleParser, say
 from dllm.compose.parts import choices, options_of_choices
-from dllm.errors import UserError, first_line, nearest
 
 if TYPE_CHECKING:
-    from dllm.models.hub_name import HubName
+    from dllm.models.weights.hub_name import HubName
 
 GIB = 2**30
 
@@ -30,8 +30,8 @@ def run_pull(arguments: Sequence[str]) -> None:
     parser = VisibleParser(command("pull"), description=does)
     parser.add_argument("name", metavar="NAME", help="a word of model=, owner/name[@REVISION], or owner/name/FILE.gguf")
     given = parser.parse_args(arguments).name
-    from dllm.models.checkpoint_path import locate
-    from dllm.models.shipped import shipped_models
+    from dllm.models.weights.checkpoint_path import locate
+    from dllm.models.weights.shipped import shipped_models
 
     path = hub_path(given)
     if path in shipped_models() or Path(path).is_dir():
@@ -56,7 +56,7 @@ def hub_path(given: str) -> str:
 
 def _named(path: str) -> HubName:
     """A name of the hub; of ``owner/name:QUANT`` the GGUF file of that kind. Raises UserError."""
-    from dllm.models.hub_name import HubName
+    from dllm.models.weights.hub_name import HubName
 
     repo, colon, kind = path.partition(":")
     found = HubName.of(repo)
@@ -120,8 +120,8 @@ def _check(name: HubName) -> None:
 
 def _check_config(name: HubName) -> None:
     """Raise UserError for a folder whose config.json no family here can read."""
-    from dllm.models.checkpoint_path import locate
-    from dllm.models.weights import read_model_config
+    from dllm.models.weights.checkpoint_path import locate
+    from dllm.models.weights.weights import read_model_config
 
     read_model_config(locate(_path_of(name), weights=False))
 
@@ -142,7 +142,7 @@ def run_list(arguments: Sequence[str]) -> None:
     """Print the checkpoints that are here, with their sizes."""
     does = "The checkpoints on this machine that can be decoded."
     VisibleParser(command("list"), description=does).parse_args(arguments)
-    from dllm.models.shipped import shipped_models
+    from dllm.models.weights.shipped import shipped_models
 
     rows = [(name, "comes along") for name in shipped_models()] + [*_cached()]
     width = max(len(name) for name, _ in rows)
@@ -154,8 +154,8 @@ def _cached() -> Iterator[tuple[str, str]]:
     """Names and sizes of the hub's checkpoints in its cache that can be read here."""
     from huggingface_hub import scan_cache_dir
 
-    from dllm.models.hub_name import HubName
-    from dllm.models.weights import read_model_config
+    from dllm.models.weights.hub_name import HubName
+    from dllm.models.weights.weights import read_model_config
 
     if not _cache().is_dir():
         return

@@ -15,11 +15,11 @@ from dllm.app.command_line.options import checked_settings
 from dllm.app.runs.folder import trace_name
 from dllm.app.runs.plan import RunPlan
 from dllm.common.coerce import coerce
+from dllm.common.errors import UserError
 from dllm.common.terminal import say
 from dllm.compose.parts import part_of
 from dllm.compose.trusted import refuse_strangers
 from dllm.contract.canvas import Request
-from dllm.errors import UserError
 from dllm.record.trace import ADVICE, Trace, read_trace
 from dllm.record.turns import Commits, ShownMixtures, TurnRecord
 from dllm.view.page import PARTS

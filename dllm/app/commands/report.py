@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dllm.app.command_line.program import command
+from dllm.common.errors import not_installed
 from dllm.common.terminal import VisibleParser, say
-from dllm.errors import not_installed
 
 DOES = "Tables (CSV, LaTeX), pictures (PNG, PDF, SVG) and one page from the folders of sweeps, in FOLDER/report."
 
@@ -44,7 +44,7 @@ def run_report(arguments: Sequence[str]) -> None:
     if given.columns is not None:
         say(tables_of(given.folders, given.columns, given.against, given.methods))
         return
-    from dllm.report.sections import ReportOptions, write_report
+    from dllm.view.report.sections import ReportOptions, write_report
 
     options = ReportOptions(given.machine, given.methods, given.baseline, given.highlight)
     page = write_report(given.folders, given.out or given.folders[0] / "report", options)
@@ -55,10 +55,10 @@ def tables_of(
     folders: Sequence[Path], columns: Sequence[str], against: Sequence[str] = (), chosen: Sequence[str] = ()
 ) -> str:
     """The Markdown tables of ``--columns``. Raises UserError as ``column_tables`` does."""
-    from dllm.report.methods import chosen_settings
-    from dllm.report.pooling import read_cells
-    from dllm.report.setting_columns import column_tables
-    from dllm.report.setting_names import named_settings
+    from dllm.view.report.methods import chosen_settings
+    from dllm.view.report.pooling import read_cells
+    from dllm.view.report.setting_columns import column_tables
+    from dllm.view.report.setting_names import named_settings
 
     cells, _ = read_cells(*folders)
     return column_tables(chosen_settings(named_settings(cells), chosen), columns, against)

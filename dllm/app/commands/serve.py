@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from dllm.app.runs.service import follow_turns, plan_of, served_names, service_of, show_log, url_of
+from dllm.common.errors import UserError, not_installed
 from dllm.common.links import follows
 from dllm.compose.auto_length import with_auto_length
 from dllm.compose.parts import choice_of
-from dllm.errors import UserError, not_installed
 
 # Settings of a run that a server reads: as the defaults of requests, or for its model and device.
 READ = frozenset({"task", "model", "sampler", "blocks", "cache", "eos", "sampling", "engine", "gen_length", "seed",
@@ -23,9 +23,9 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     refuse_unread(config, given)
     config = with_auto_length(config)
     try:
-        from dllm.serve.loading import answering_meanwhile
-        from dllm.serve.server import bound_socket, serve_until_told, server_of
-        from dllm.serve.settings import ServeSettings
+        from dllm.serve.http.loading import answering_meanwhile
+        from dllm.serve.http.server import bound_socket, serve_until_told, server_of
+        from dllm.serve.http.settings import ServeSettings
     except ImportError:
         raise not_installed("task=serve", "Starlette", "serve") from None
     settings = ServeSettings.of(config["task"], os.environ)

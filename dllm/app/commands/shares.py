@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import torch
 
+from dllm.common.errors import UserError
 from dllm.common.ranks import Ranks
-from dllm.errors import UserError
 from dllm.models.config import ModelConfig
-from dllm.models.cut import check_cut, share_of
-from dllm.models.footprint import Footprint, in_units
-from dllm.models.networks import network_of
+from dllm.models.network.networks import network_of
+from dllm.models.weights.cut import check_cut, share_of
+from dllm.models.weights.footprint import Footprint, in_units
 
 WEIGHT_KINDS = ("bfloat16", "int8", "int4")
 GPU_SIZES = (16, 24, 32, 40, 48, 80, 96, 141, 192)  # GB of GPUs that people have

@@ -11,9 +11,9 @@ from dllm.app.engines.local import Local
 from dllm.app.engines.peers import peers_of
 from dllm.app.runs.cells import Cell
 from dllm.app.runs.folder import RunFolder
+from dllm.common.errors import TooLarge, TooLargeForRanks, UserError, first_line
 from dllm.common.links import follows
 from dllm.common.terminal import complain
-from dllm.errors import TooLarge, TooLargeForRanks, UserError, first_line
 from dllm.record.folders import PART_RESULTS, key_of
 
 

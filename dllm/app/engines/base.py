@@ -9,9 +9,9 @@ from typing import Any
 from tqdm import tqdm
 
 from dllm.app.runs.cells import Cell
+from dllm.common.errors import UserError
 from dllm.common.terminal import visible
 from dllm.compose.parts import choice_of
-from dllm.errors import UserError
 from dllm.record.folders import SampleKey
 
 Failure = tuple[Cell, list[SampleKey], str]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dllm.app.engines.base import Engine, progress_bar
 from dllm.app.runs.cells import Cell
 from dllm.app.runs.folder import RunFolder
+from dllm.common.errors import TooLarge, TooLargeForRanks
 from dllm.common.links import current_links
-from dllm.errors import TooLarge, TooLargeForRanks
 from dllm.record.folders import key_of
 
 

@@ -16,9 +16,9 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING
 
+from dllm.common.errors import UserError
 from dllm.common.links import DIED
 from dllm.common.terminal import complain
-from dllm.errors import UserError
 
 if TYPE_CHECKING:
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]

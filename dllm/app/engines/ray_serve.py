@@ -22,16 +22,16 @@ from dllm.app.engines.ray_ranks import tell_followers
 from dllm.app.engines.ray_workers import BAD_STARTS
 from dllm.app.engines.replica_board import TELLS, Board, Teller, print_lines
 from dllm.app.runs.service import plan_of, service_of, show_log, url_of
+from dllm.common.errors import UserError, not_installed
 from dllm.common.signals import ENDING, Terminated, is_ignored
 from dllm.common.terminal import say
 from dllm.compose.parts import build_part
-from dllm.errors import UserError, not_installed
-from dllm.serve.loading import loading_state
-from dllm.serve.replica_app import ReplicaApp
+from dllm.serve.http.loading import loading_state
+from dllm.serve.http.replica_app import ReplicaApp
 
 if TYPE_CHECKING:
-    from dllm.serve.app import Service
-    from dllm.serve.settings import ServeSettings
+    from dllm.serve.http.app import Service
+    from dllm.serve.http.settings import ServeSettings
 
 APPLICATION = "dllm"
 _SPARE = 10  # seconds after the grace, which Ray takes to end a replica
@@ -95,7 +95,7 @@ def replica_app() -> ReplicaApp:
 
 def serve_replicas(config: dict[str, Any], settings: ServeSettings) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises UserError where Ray is missing or the port is taken."""
-    from dllm.serve.server import bound_socket
+    from dllm.serve.http.server import bound_socket
 
     engine: Ray = build_part("engine", config["engine"])
     engine.check(config)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dllm.common.errors import UserError, first_line
 from dllm.common.terminal import complain
-from dllm.errors import UserError, first_line
 
 TOLD_AFTER = 30.0  # seconds without room after which people are told; an actor's process takes 2 to 15 to start
 BAD_STARTS = 3  # workers in a row that die before they are ready: the next one will, too

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dllm.common.terminal import complain, visible
-from dllm.serve.log import formatter
-from dllm.serve.prometheus import counters_of, sum_of_pages
+from dllm.serve.http.log import formatter
+from dllm.serve.http.prometheus import counters_of, sum_of_pages
 
 TELLS = 0.5  # seconds between two words of a replica
 SILENT = 30.0  # seconds after which a replica counts as gone; one on a busy machine is late by a few

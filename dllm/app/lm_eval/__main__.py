@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from dllm.common.errors import UserError, not_installed
 from dllm.common.terminal import complain, excepthook
-from dllm.errors import UserError, not_installed
 
 
 def main(command: Callable[[], None] | None = None) -> None:

@@ -12,9 +12,9 @@ from omegaconf.errors import OmegaConfBaseException
 from dllm.app.command_line.contents import with_contents
 from dllm.app.command_line.overrides import hydra_quote
 from dllm.app.command_line.refusals import explain
+from dllm.common.errors import UserError
 from dllm.compose.chosen_class import with_own_classes
 from dllm.compose.parts import composed
-from dllm.errors import UserError
 
 
 def composed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

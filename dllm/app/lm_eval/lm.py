@@ -1,4 +1,4 @@
-"""``dllm`` as a model of lm-evaluation-harness: Decoder generates, ``dllm.decisions.likelihood`` scores.
+"""``dllm`` as a model of lm-evaluation-harness: Decoder generates, ``dllm.scoring.decisions.likelihood`` scores.
 
 Written for lm-eval 0.4.13. It is found under its name through the entry point group ``lm_eval.models`` (releases
 after 0.4.13), or through ``python -m dllm.app.lm_eval``, which takes the same arguments as ``lm_eval``.
@@ -25,20 +25,20 @@ from dllm.app.lm_eval.configuration import composed_settings
 from dllm.app.runs.destinations import writing
 from dllm.app.runs.plan import RunPlan, weights_of
 from dllm.common.digest import seed_from
+from dllm.common.errors import UserError
 from dllm.compose.trusted import how_read
-from dllm.decisions.likelihood import Estimate, Estimator, Likelihood
 from dllm.decoder import Decoder
-from dllm.errors import UserError
 from dllm.models.bundle import describe, load
 from dllm.prompts import Message, Prompts
 from dllm.record.results import Result
+from dllm.scoring.decisions.likelihood import Estimate, Estimator, Likelihood
 
 
 @register_model("dllm")  # type: ignore[untyped-decorator]
 class DLLM(TemplateLM):  # type: ignore[misc]
     """model_args are the settings of ``python run.py`` (model=..., sampler=..., sampler.threshold=0.8), and:
 
-    likelihood, mc_num, mc_batch, mc_seed, cfg: of ``dllm.decisions.likelihood``. add_bos_token: before every context
+    likelihood, mc_num, mc_batch, mc_seed, cfg: of ``dllm.scoring.decisions.likelihood``. add_bos_token: before every context
     that lacks it. escape_until: ignore the task's stop strings (Dream's setting for code). records: a JSON-lines file
     for what each request cost. gen_length overrides the task's max_gen_toks. ``--gen_kwargs`` may hold settings too.
 

@@ -12,8 +12,8 @@ from dllm.app.runs.destinations import writing
 from dllm.app.runs.evaluation import Evaluation
 from dllm.app.runs.folder import RunFolder, identity, refused_file, write_refused
 from dllm.common.atomic_write import write_whole
+from dllm.common.errors import UserError
 from dllm.common.links import follows
-from dllm.errors import UserError
 from dllm.record.folders import RESULTS, SWEEP, TOTALS, key_of, read_results
 from dllm.record.measures import Totals
 from dllm.record.results import ResultRow

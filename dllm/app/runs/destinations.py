@@ -8,11 +8,11 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from dllm.common.errors import UserError
 from dllm.common.links import from_first
 from dllm.common.plain_yaml import plain_yaml
 from dllm.compose.naming import CHOICES, part_at
 from dllm.compose.trusted import SECTIONS, refuse_shapes, refuse_strangers
-from dllm.errors import UserError
 from dllm.record.folders import CONFIG, SWEEP
 
 MADE: set[Path] = set()  # folders that this process made, which go with a run that is refused

@@ -16,23 +16,23 @@ from dllm.app.runs.plan import RunPlan, spare_threads, weights_of
 from dllm.app.runs.samples import PlannedSample, trace_content, warn_of_prompts
 from dllm.app.runs.scoring_pool import FinishedSample, Judgement, scored, scorers
 from dllm.common.digest import seed_from
+from dllm.common.errors import UserError, not_installed
 from dllm.common.links import follows
 from dllm.compose.parts import build_part, choice_of
 from dllm.constraints.kinds import Constraint, TaskConstraint
 from dllm.contract.canvas import Request
-from dllm.decisions.likelihood import Estimator
 from dllm.decoder import Decoder, requests_per_batch
-from dllm.errors import UserError, not_installed
 from dllm.models import bundle
+from dllm.parts.samplers.base import Sampler
+from dllm.parts.samplers.oracle import Oracle
+from dllm.parts.samplers.static import Static
 from dllm.prompts import PrefilledPrompt
 from dllm.record.bounds import GuessRecorder, lossless_minimum
 from dllm.record.environment import environment_of
 from dllm.record.folders import SampleKey, relevant
 from dllm.record.measures import Totals, by_task, mean
 from dllm.record.results import Result, ResultRow
-from dllm.samplers.base import Sampler
-from dllm.samplers.oracle import Oracle
-from dllm.samplers.static import Static
+from dllm.scoring.decisions.likelihood import Estimator
 from dllm.tasks.answer_formats import is_word, lacking_library
 from dllm.tasks.base import Item, Task
 from dllm.tasks.build import task_of

@@ -26,10 +26,10 @@ from filelock import BaseFileLock, SoftFileLock
 from dllm.app.runs.destinations import make_folder, remove_made, stored_config, writing
 from dllm.common.atomic_write import lock_name, locked, write_whole
 from dllm.common.digest import digest, json_digest
+from dllm.common.errors import UserError
 from dllm.common.links import follows, from_first
 from dllm.common.signals import raise_if_told
 from dllm.compose.parts import choice_of
-from dllm.errors import UserError
 from dllm.record.folders import (
     CONFIG,
     ENVIRONMENT,

@@ -23,6 +23,7 @@ from dllm.app.runs.samples import (
     prompt_entries,
 )
 from dllm.common.coerce import coerce
+from dllm.common.errors import UserError, name_of
 from dllm.common.terminal import complain
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, part
@@ -32,25 +33,24 @@ from dllm.constraints.decoding.requests import Constraints
 from dllm.constraints.kinds import Constraint, TaskConstraint
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
-from dllm.decisions.calibration import read_calibration
 from dllm.decoder import Decoder, refuse_stop
-from dllm.eos.thinking_budget import refuse_budget
-from dllm.errors import UserError, name_of
 from dllm.kernels.dispatch import check_invariant
+from dllm.loop.runtime.runtime import COMPILED, Runtime
 from dllm.models import bundle
 from dllm.models.arithmetic import check_numbers, kinds_of, parse_device, parse_dtype, resolve_device
-from dllm.models.cut import check_cut
-from dllm.models.footprint import parameter_count
-from dllm.models.quantize import check_runtime
-from dllm.models.rope_ntk import RopeSetting
+from dllm.models.network.rope_ntk import RopeSetting
+from dllm.models.weights.cut import check_cut
+from dllm.models.weights.footprint import parameter_count
+from dllm.models.weights.quantize import check_runtime
+from dllm.parts.eos.thinking_budget import refuse_budget
 from dllm.prompts import Prompts
 from dllm.record.code_hash import code_hash, targets
 from dllm.record.fingerprint import fingerprint
 from dllm.record.folders import key_of
-from dllm.runtime.runtime import COMPILED, Runtime
+from dllm.scoring.decisions.calibration import read_calibration
 
 if TYPE_CHECKING:
-    from dllm.models.transformer import Transformer
+    from dllm.models.network.transformer import Transformer
 
 
 SMALL_MODEL = 10_000_000  # parameters

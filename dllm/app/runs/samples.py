@@ -10,12 +10,12 @@ from typing import Any, cast
 
 from dllm.common.coerce import refuse_unwritable
 from dllm.common.digest import digest
+from dllm.common.errors import UserError, warn_once
 from dllm.common.terminal import complain
 from dllm.common.unzip import read_unzipped
 from dllm.compose.parts import part_of
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request
-from dllm.errors import UserError, warn_once
 from dllm.models.bundle import Model
 from dllm.prompts import AskedPrompt, Prompt, Prompts
 from dllm.record.folders import SampleKey

@@ -12,16 +12,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dllm.app.runs.plan import RunPlan, runtime_of
+from dllm.common.errors import UserError
 from dllm.common.links import current_links
 from dllm.common.terminal import VisibleLog
-from dllm.errors import UserError
-from dllm.models.checkpoint_path import called
-from dllm.models.shipped import shipped_models
+from dllm.models.weights.checkpoint_path import called
+from dllm.models.weights.shipped import shipped_models
 
 if TYPE_CHECKING:
-    from dllm.serve.app import Service
-    from dllm.serve.scheduler import Scheduler
-    from dllm.serve.settings import ServeSettings
+    from dllm.serve.engine.scheduler import Scheduler
+    from dllm.serve.http.app import Service
+    from dllm.serve.http.settings import ServeSettings
 
 # What oneDNN keeps of the shapes it met: 1,024 of its own accord, 0.28 MB each. 256 are 51 numbers of rows
 # (``dllm.kernels.packed`` rounds them) in five layers; one made again takes 0.2 ms.
@@ -42,10 +42,10 @@ def plan_of(config: dict[str, Any]) -> RunPlan:
 
 def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -> Service:
     """The model and everything around it but the process."""
-    from dllm.serve.app import Service
-    from dllm.serve.followers import Lead
-    from dllm.serve.request_parts import Defaults
-    from dllm.serve.scheduler import Scheduler
+    from dllm.serve.dialects.request_parts import Defaults
+    from dllm.serve.engine.followers import Lead
+    from dllm.serve.engine.scheduler import Scheduler
+    from dllm.serve.http.app import Service
 
     os.environ.setdefault(*PRIMITIVES)  # read once, when the first weights are packed
     model = plan.load()
@@ -101,7 +101,7 @@ def waits_idle(scheduler: Scheduler, quiet: float = QUIET) -> bool:
 
 def follow_turns(config: dict[str, Any]) -> None:
     """Take a server's turns as its rank 0 orders them, until it stops."""
-    from dllm.serve.followers import follow
+    from dllm.serve.engine.followers import follow
 
     links = current_links()
     assert links is not None, "rank 0 leads"
@@ -119,7 +119,7 @@ def answer_length(config: Mapping[str, Any], plan: RunPlan) -> int:
     """Masks after a prompt where neither the command line nor a request says it. The mini models answer best in as
     many as they were trained on: mini-llada has 95 points of copy, sort and shuffle in 32, and 83 in 256. Where answers
     grow, those of a fixed length have at most the limit."""
-    from dllm.serve.wire import FOR_THE_PROMPT
+    from dllm.serve.dialects.wire import FOR_THE_PROMPT
 
     if plan.parts.length.traits.changes:
         most = min(SERVED_LENGTH, config["length"]["limit"])
@@ -146,7 +146,7 @@ def url_of(host: str, port: int) -> str:
 
 def show_log(form: str = "text") -> None:
     """The server's log goes to stderr, with the time; of uvicorn only what goes wrong. form: of ``task.log``."""
-    from dllm.serve.log import formatter
+    from dllm.serve.http.log import formatter
 
     logging.basicConfig(level=logging.WARNING, handlers=[VisibleLog(formatter(form))])
     logging.getLogger("dllm.serve").setLevel(logging.INFO)

@@ -7,6 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from dllm.common.errors import UserError
 from dllm.constraints.compiler import Compiler
 from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.constraints.decoding.compiled import CompiledConstraint
@@ -17,11 +18,10 @@ from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK
 from dllm.constraints.vocabulary import Vocabulary
 from dllm.contract.canvas import Request
-from dllm.errors import UserError
 
 if TYPE_CHECKING:
-    from dllm.models.ids import Ids
-    from dllm.models.tokenizer import Tokenizer
+    from dllm.models.text.ids import Ids
+    from dllm.models.text.tokenizer import Tokenizer
 
 
 Silent = tuple[int, ...]

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from dllm.common.errors import UserError, first_line, nearest, not_installed
 from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.lark_trees import ENTRY, Rules
 from dllm.constraints.languages.left import without_left_recursion
 from dllm.constraints.languages.terminals import without_marks
 from dllm.constraints.languages.trees import Automaton, Language
-from dllm.errors import UserError, first_line, nearest, not_installed
 
 LARK_GRAMMARS = ("common", "lark", "python", "unicode")  # what Lark brings along
 MOST_PARTS = 20_000  # of all terminals; Lark takes a second for as many

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from dllm.common.errors import UserError, nearest
 from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.regex import REFUSED_PARTS, End, regex_tree, shown_pattern
 from dllm.constraints.languages.terminals import WORD_BEGINS, WORD_ENDS
 from dllm.constraints.languages.trees import Alt, Automaton, Cat, Language, Rep, RuleCall, Tree
-from dllm.errors import UserError, nearest
 
 ENTRY = " start"  # no name of Lark's: the start rule with what may be ignored in front of it
 OPERATORS: dict[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), "+": (1, None)}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dllm.common.errors import UserError
 from dllm.constraints.languages.rules import circles
 from dllm.constraints.languages.trees import Alt, Automaton, Cat, Rep, RuleCall, Tree
-from dllm.errors import UserError
 
 
 def without_left_recursion(rules: Mapping[str, Tree]) -> dict[str, Tree]:

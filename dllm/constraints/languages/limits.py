@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from math import inf
 
+from dllm.common.errors import UserError
 from dllm.common.links import follows
-from dllm.errors import UserError
 
 # Nondeterministic states per state allowed: 200,000 for 20,000. Their arcs and reach are bounded by 40 of these each,
 # so that every table stays below some 200 MB.

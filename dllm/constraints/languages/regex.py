@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from dllm.common.errors import UserError, first_line
 from dllm.constraints.languages.trees import Alt, Cat, Language, Rep, Tree
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, Ranges, characters, inverted
-from dllm.errors import UserError, first_line
 
 ParsedItem = tuple[Any, Any]
 KNOWN_FLAGS = re.IGNORECASE | re.DOTALL | re.UNICODE

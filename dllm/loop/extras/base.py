@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from dllm.cache.base import Session
-from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Scores, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.readouts import HeadInput
 from dllm.loop.hidden import HiddenStates
 from dllm.loop.rows import Rows
-from dllm.models.packed_calls import Inputs
+from dllm.models.network.packed_calls import Inputs
+from dllm.parts.cache.base import Session
+from dllm.parts.cache.passes import Call, ForwardPass
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from dllm.cache.columns import gather_rows
-from dllm.cache.passes import Call, ForwardPass
 from dllm.common.ranks import ALONE, Ranks
 from dllm.common.rowwise import select_or_all
 from dllm.contract.canvas import packed
 from dllm.contract.readouts import AttentionMap, AttentionWeights, HeadInput
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.hidden import HiddenStates
-from dllm.models.attention import Visible, attention_weights
 from dllm.models.config import ModelConfig
-from dllm.models.packed_calls import Inputs
+from dllm.models.network.attention import Visible, attention_weights
+from dllm.models.network.packed_calls import Inputs
+from dllm.parts.cache.columns import gather_rows
+from dllm.parts.cache.passes import Call, ForwardPass
 
 ROWS_AT_ONCE = 64  # whose weights of all heads exist together: 34 MB for 32 heads over 4,096 keys
 

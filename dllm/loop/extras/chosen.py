@@ -20,8 +20,8 @@ from dllm.loop.extras.self_conditioning import CarriedEmbeddings
 from dllm.loop.extras.shadow_queries import ShadowQueries
 from dllm.loop.extras.verified_drafts import Drafts
 from dllm.loop.extras.waiting_rows import Waiting
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
+from dllm.models.network.transformer import Transformer
+from dllm.models.text.ids import Ids
 
 
 def extras_of(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need]) -> tuple[Extra, ...]:

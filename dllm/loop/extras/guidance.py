@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
-from dllm.cache.guided import Guided
 from dllm.common.ranking import top_k_mask
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.readouts import HeadInput
@@ -21,7 +19,9 @@ from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.head import slots
 from dllm.loop.hidden import HiddenStates
 from dllm.loop.proposals import scatter_columns
-from dllm.models.transformer import Transformer
+from dllm.models.network.transformer import Transformer
+from dllm.parts.cache.base import Session
+from dllm.parts.cache.guided import Guided
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
-from dllm.cache.base import Session
-from dllm.cache.passes import Call, ForwardPass
 from dllm.contract import State
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import Soft
 from dllm.loop.extras.base import Extra, Work
 from dllm.loop.extras.self_conditioning import at_queries
-from dllm.models.conditioning import Conditioning
-from dllm.models.experts import at_least_float32
-from dllm.models.packed_calls import Inputs
-from dllm.models.transformer import Transformer
+from dllm.models.network.conditioning import Conditioning
+from dllm.models.network.experts import at_least_float32
+from dllm.models.network.packed_calls import Inputs
+from dllm.models.network.transformer import Transformer
+from dllm.parts.blocks.base import Blocks
+from dllm.parts.cache.base import Session
+from dllm.parts.cache.passes import Call, ForwardPass
 
 MIXED_AT_ONCE = 64  # mixtures at a time: of 50 tokens of 4,096 numbers in float32 they take 52 MB
 

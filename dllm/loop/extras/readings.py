@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from dllm.cache.passes import Call, ForwardPass
 from dllm.contract.readouts import HeadInput, LogitLookup, Readout
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.hidden import CallStates, HiddenStates
-from dllm.models.memory import Memory, summed
-from dllm.models.packed_calls import Inputs
-from dllm.models.rope import Angles
-from dllm.models.transformer import Layer, Transformer, run_layer
+from dllm.models.network.memory import Memory, summed
+from dllm.models.network.packed_calls import Inputs
+from dllm.models.network.rope import Angles
+from dllm.models.network.transformer import Layer, Transformer, run_layer
+from dllm.parts.cache.passes import Call, ForwardPass
 
 
 @dataclass(frozen=True)

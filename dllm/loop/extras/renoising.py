@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from dllm.contract.canvas import Canvas
 from dllm.contract.process import Process
 from dllm.loop.extras.base import Extra, Work
-from dllm.samplers.base import Sampler
+from dllm.parts.samplers.base import Sampler
 
 
 @dataclass(frozen=True)

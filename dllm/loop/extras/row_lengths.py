@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import select_or_all
 from dllm.loop.extras.base import Extra, Work
-from dllm.models.packed_calls import Inputs
+from dllm.models.network.packed_calls import Inputs
+from dllm.parts.cache.passes import Call, ForwardPass
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import select_or_all
 from dllm.contract import BlockState, State
 from dllm.contract.canvas import Canvas
@@ -19,9 +18,10 @@ from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.hidden import HiddenStates
 from dllm.loop.proposals import temper
 from dllm.loop.rows import Rows
-from dllm.models.conditioning import Conditioning
-from dllm.models.packed_calls import Inputs
-from dllm.models.transformer import Transformer
+from dllm.models.network.conditioning import Conditioning
+from dllm.models.network.packed_calls import Inputs
+from dllm.models.network.transformer import Transformer
+from dllm.parts.cache.passes import Call, ForwardPass
 
 
 @dataclass(frozen=True)

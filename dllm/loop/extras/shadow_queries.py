@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from dllm.cache.passes import Call, ForwardPass
 from dllm.contract.canvas import packed
 from dllm.contract.readouts import HeadInput, Shadow
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.hidden import HiddenStates
 from dllm.loop.proposals import scatter_columns
-from dllm.models.packed_calls import Inputs
-from dllm.models.transformer import Transformer
+from dllm.models.network.packed_calls import Inputs
+from dllm.models.network.transformer import Transformer
+from dllm.parts.cache.passes import Call, ForwardPass
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dllm.cache.passes import Call, ForwardPass
 from dllm.contract.readouts import HeadInput
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.hidden import HiddenStates
-from dllm.models.packed_calls import Inputs
+from dllm.models.network.packed_calls import Inputs
+from dllm.parts.cache.passes import Call, ForwardPass
 
 
 @dataclass(frozen=True)

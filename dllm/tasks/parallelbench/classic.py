@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TypeVar
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 from dllm.tasks.base import AnswerScores, Item
 from dllm.tasks.parallelbench.catalog import STOP_STRINGS, SUITES, TaskSpec, templates
 from dllm.tasks.parallelbench.metrics import Judges, metric_scores

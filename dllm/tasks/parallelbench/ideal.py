@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from dllm.models.bundle import Model
-from dllm.models.conditioning import Conditioning
 from dllm.models.config import ModelConfig
-from dllm.models.ids import Ids
-from dllm.models.memory import Memory
-from dllm.models.transformer import RunLayer, Transformer, run_layer
+from dllm.models.network.conditioning import Conditioning
+from dllm.models.network.memory import Memory
+from dllm.models.network.transformer import RunLayer, Transformer, run_layer
+from dllm.models.text.ids import Ids
 from dllm.tasks.parallelbench.theory import outputs
 
 PROMPT = [0]  # there is one question only, so any prompt will do

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dllm.errors import UserError
+from dllm.common.errors import UserError
 from dllm.prompts import Message
 
 Answer = str | Mapping[str, Any]

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dllm.errors import UserError, first_line, nearest, not_installed
+from dllm.common.errors import UserError, first_line, nearest, not_installed
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
 

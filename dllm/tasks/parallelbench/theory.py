@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import permutations
 from math import prod
 
-from dllm.errors import UserError, nearest
+from dllm.common.errors import UserError, nearest
 
 Output = tuple[int, ...]
 Steps = Sequence[Sequence[int]]  # positions filled together, step by step

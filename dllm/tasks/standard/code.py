@@ -10,7 +10,7 @@ import ast
 from dataclasses import replace
 from typing import Any
 
-from dllm.errors import UserError, in_choices
+from dllm.common.errors import UserError, in_choices
 from dllm.tasks.base import Item
 from dllm.tasks.standard import sandbox
 from dllm.tasks.standard.harness import Harness

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dllm.common.digest import json_digest
+from dllm.common.errors import UserError, first_line
 from dllm.common.hub import hub_reachable, stay_offline_without_hub
 from dllm.common.terminal import complain
-from dllm.errors import UserError, first_line
 from dllm.prompts import PrefilledPrompt
 from dllm.tasks.base import AnswerParts, AnswerScores, Item, Task
 from dllm.tasks.standard.json_lines import Doc, read_docs

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dllm.common.errors import UserError, nearest
 from dllm.common.unzip import read_unzipped
-from dllm.errors import UserError, nearest
 
 Doc = dict[str, Any]
 

@@ -10,9 +10,9 @@ from fractions import Fraction
 from typing import Any
 
 from dllm.common.digest import json_digest
+from dllm.common.errors import UserError, nearest
 from dllm.compose.parts import part_of
 from dllm.constraints.kinds import Constraint
-from dllm.errors import UserError, nearest
 from dllm.tasks.base import AnswerScores, Item, Task
 from dllm.tasks.standard.json_lines import Doc, read_docs
 

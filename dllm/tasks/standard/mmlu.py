@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dllm.decisions.likelihood import Estimator
-from dllm.errors import UserError
+from dllm.common.errors import UserError
+from dllm.scoring.decisions.likelihood import Estimator
 from dllm.tasks.build import known_among
 from dllm.tasks.standard.harness import Harness
 from dllm.tasks.standard.json_lines import read_docs
@@ -16,7 +16,7 @@ PREFIX = "mmlu_"
 
 
 class Choices(Harness):
-    """A task of the harness whose answers are choices, compared by their likelihood (dllm.decisions.likelihood)."""
+    """A task of the harness whose answers are choices, compared by their likelihood (dllm.scoring.decisions.likelihood)."""
 
     def __init__(
         self, harness: str, likelihood: str = "mc_count", mc_num: int = 128, mc_batch: int = 8, guidance: float = 0.0,

@@ -18,8 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryFile, mkdtemp
 from threading import Lock
 
+from dllm.common.errors import UserError
 from dllm.common.terminal import complain
-from dllm.errors import UserError
 
 WALLS, JAIL = (Path(__file__).with_name(name) for name in ("walls.py", "jail.py"))
 TAIL = 4096  # bytes of a program's output that are read

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dllm.errors import UserError, first_line, nearest, not_installed
+from dllm.common.errors import UserError, first_line, nearest, not_installed
 
 # Settings that change a prompt.
 TEMPLATE = (

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from dllm.models.transformer import Transformer
+from dllm.models.network.transformer import Transformer
 from experiments.mini.recipe import Recipe
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from dllm.models.transformer import Transformer
+from dllm.models.network.transformer import Transformer
 from experiments.mini import data, tokenizer
 from experiments.mini.data import Batch
 from experiments.mini.forward import logits_at

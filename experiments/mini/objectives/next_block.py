@@ -8,7 +8,7 @@ from random import Random
 import torch
 from tokenizers import Tokenizer
 
-from dllm.models.visibility import ContextCausal
+from dllm.models.network.visibility import ContextCausal
 from experiments.mini.objectives.streams import Copies, FromStreams, Streams, drawn, grouped, noise
 from experiments.mini.recipe import NBDIFF_BLOCK, Recipe
 

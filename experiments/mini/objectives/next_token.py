@@ -7,7 +7,7 @@ from random import Random
 
 from tokenizers import Tokenizer
 
-from dllm.models.visibility import ContextCausal
+from dllm.models.network.visibility import ContextCausal
 from experiments.mini.objectives.streams import FromStreams, Streams, drawn, grouped
 from experiments.mini.recipe import Recipe
 

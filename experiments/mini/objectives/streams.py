@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from dllm.models.transformer import Transformer
-from dllm.models.visibility import AttentionKind, CausalByRank
+from dllm.models.network.transformer import Transformer
+from dllm.models.network.visibility import AttentionKind, CausalByRank
 from experiments.mini import data
 from experiments.mini.forward import logits_at
 from experiments.mini.objectives.base import Objective

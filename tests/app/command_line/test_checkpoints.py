@@ -17,7 +17,9 @@ from tests.app.command_line.conftest import Run
 from tests.support.gguf_files import mini_gguf
 from tests.support.tiny import MODELS, make_tiny
 
-pytestmark = pytest.mark.filterwarnings("always::dllm.errors.SettingWarning")  # pyproject.toml ignores them elsewhere
+pytestmark = pytest.mark.filterwarnings(
+    "always::dllm.common.errors.SettingWarning"
+)  # pyproject.toml ignores them elsewhere
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:aaaa\nsize 12\n"
 UNSCALED = {"rope_type": "default", "rope_theta": 10000, "partial_rotary_factor": 0.5}
 

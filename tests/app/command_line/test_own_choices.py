@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from dllm.parts import built, choices, locate, options_of_choices, use_folder, warn_once, wrappers
-from dllm.serve import offered
+from dllm.serve.http import offered
 from tests.app.command_line.conftest import Run
 
 MODULE = """
 from dllm.common.ranking import argmax_mask
 from dllm.contract import SamplerTraits, State, Step, View
-from dllm.samplers.base import Sampler
-from dllm.samplers.wrapper import Wrapper
+from dllm.parts.samplers.base import Sampler
+from dllm.parts.samplers.wrapper import Wrapper
 
 
 class Mine(Sampler):
@@ -103,7 +103,7 @@ def test_a_refusal_knows_it(words: str, said: str, run: Run, conf: Path) -> None
     assert refused.code == 2 and said in refused.err and "Traceback" not in refused.err
 
 
-@pytest.mark.filterwarnings("always::dllm.errors.SettingWarning")
+@pytest.mark.filterwarnings("always::dllm.common.errors.SettingWarning")
 def test_a_file_that_is_not_read_is_told_and_a_folder_that_is_none(run: Run, conf: Path) -> None:
     warn_once.cache_clear()
     said = run(f"--config-dir={conf}", "--help").err

@@ -261,14 +261,14 @@ def test_runs_of_one_second_get_folders_of_their_own(tmp_path: Path) -> None:
 def test_a_rule_that_commits_nothing_ends_with_a_sentence_and_no_folder(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = "dllm.samplers.confidence.Confidence.step"
+    step = "dllm.parts.samplers.confidence.Confidence.step"
     monkeypatch.setattr(step, lambda self, view, state: view.step(view.canvas.no_positions))
     outcome = run("prompt=w1 w2")
     assert outcome.code == 2 and outcome.err.startswith("Error: sampler=confidence decided nothing in 17 forwards")
     assert not outcome.folder.exists() or not any(outcome.folder.iterdir())
 
 
-@pytest.mark.filterwarnings("always::dllm.errors.SettingWarning")
+@pytest.mark.filterwarnings("always::dllm.common.errors.SettingWarning")
 def test_a_mini_model_that_is_asked_something_else_says_so_in_a_short_line_once(run: Run, tmp_path: Path) -> None:
     warn_once.cache_clear()
     (tmp_path / "asked.jsonl").write_text(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dllm import Decoder, load
-from dllm.models import narrow_writer, weights
+from dllm.models.weights import narrow_writer, weights
 from dllm.parts import Fixed, composed_settings, loaded_model, locate, weights_of
 from tests.app.command_line.conftest import Run
 from tests.support.adapters import DATA, adapted

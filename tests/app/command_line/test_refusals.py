@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from dllm.models import bundle, shipped
+from dllm.models import bundle
+from dllm.models.weights import shipped
 from dllm.parts import SettingWarning, choices, config_groups, warn_once
 from tests.app.command_line.conftest import Run
 

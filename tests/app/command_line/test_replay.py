@@ -13,7 +13,7 @@ from tests.app.command_line.conftest import Run
 
 PACKAGE = """
 from pathlib import Path
-from dllm.samplers.static import Static
+from dllm.parts.samplers.static import Static
 Path({mark!r}).write_text("imported")
 
 
@@ -41,11 +41,11 @@ def traced(run: Run, *arguments: str) -> dict[str, Any]:
 def test_a_trace_imports_no_package_that_the_user_does_not_name(run: Run, tmp_path: Path, package: Path) -> None:
     data = traced(run)
     file = tmp_path / "strange.json"
-    inner = {"_target_": "dllm.samplers.credit.Credit", "inner": {"_target_": "strange_package.Mine"}}
+    inner = {"_target_": "dllm.parts.samplers.credit.Credit", "inner": {"_target_": "strange_package.Mine"}}
     for group, part in (
         ("sampler", {**data["config"]["sampler"], "_target_": "strange_package.Mine"}), ("sampler", inner),
         ("blocks", {"_target_": "strange_package.Mine"}), ("cache", {"_target_": "os.mkdir", "path": "made"}),
-        ("eos", {"_target_": "dllm.samplers.static.Static"}),
+        ("eos", {"_target_": "dllm.parts.samplers.static.Static"}),
     ):  # fmt: skip
         file.write_text(json.dumps({**data, "config": {**data["config"], group: part}}))
         found = run("task=replay", f"trace={file}")
@@ -65,7 +65,7 @@ def test_a_package_that_the_user_names_is_trusted(run: Run, tmp_path: Path, pack
 ODD: list[Any] = [
     {}, [], 5, {"sampler": 5}, {"model": 5}, {"sampling": {"nonsense": 1}}, {"sampling": 5}, {"gen_length": "x"},
     {"stop": 5}, {"gen_length": -1}, {"cache": {"_target_": ["x"]}}, {"model": {"path": "../none"}}, {"lag": [1]},
-    {"sampler": {"_target_": "dllm.samplers.static.Static", "steps": {"_target_": "os.mkdir"}}},
+    {"sampler": {"_target_": "dllm.parts.samplers.static.Static", "steps": {"_target_": "os.mkdir"}}},
 ]  # fmt: skip
 
 

@@ -15,14 +15,14 @@ import pytest
 from dllm import Decoder, UserError, load
 from dllm.common import hub
 from dllm.models import bundle
-from dllm.models.checkpoint_path import locate
+from dllm.models.weights.checkpoint_path import locate
 from dllm.parts import help_text, in_words, loaded_model, memory_advice, read_as_utf8
 from tests.app.command_line.conftest import Run
 from tests.app.conftest import ROOT
 
 MODULES = {
     "syntax": "class A:\n    def x(self:\n        pass\n", "lacking": "import numpyy\n", "name": "x = y\n",
-    "sound": "from dllm.contract.traits import SamplerTraits\nfrom dllm.samplers.base import Sampler\n\n\n"
+    "sound": "from dllm.contract.traits import SamplerTraits\nfrom dllm.parts.samplers.base import Sampler\n\n\n"
              "class Rising(Sampler):\n    traits = SamplerTraits(stateless=True, deterministic=True, "
              "by_confidence=True)\n\n    def __init__(self, low=0.4):\n"
              "        self.low = {}['x']\n\n\nclass Other:\n    pass\n",
@@ -32,7 +32,7 @@ UNIMPORTED = {
     "lacking.A": "lacking.py, line 1: ModuleNotFoundError: No module named 'numpyy'. Mend that line.",
     "name.A": "name.py, line 1: NameError: name 'y' is not defined. Mend that line.",
     "sound.Risin": "names no class: sound has Rising. Did you mean 'Rising'?",
-    "sound.Other": "is no Sampler: derive it from dllm.samplers.base.Sampler",
+    "sound.Other": "is no Sampler: derive it from dllm.parts.samplers.base.Sampler",
     "sound.Rising": "sampler cannot be built with low=0.4: ",
     "nowhere.A": "there is no module nowhere. Write MODULE.CLASS, with the module's folder in PYTHONPATH.",
 }  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dllm.models import weights
+from dllm.models.weights import weights
 from experiments.distill import __main__ as distill
 from experiments.distill import student as students
 from experiments.distill.recipe import RECIPES, parse

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from dllm.common.errors import not_installed
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, Ranges, inverted
-from dllm.errors import not_installed
 
 LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
 NO_LINE_END = inverted(LINE_ENDS)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
+from dllm.common.errors import UserError
 from dllm.constraints.languages.ecma.classes import CLASS_ESCAPES, NO_LINE_END, property_ranges
 from dllm.constraints.languages.ecma.nodes import Assertion, Either, Pattern, Repeat, Sequence, Signs
 from dllm.constraints.languages.regex import REFUSED_PARTS
 from dllm.constraints.languages.utf8 import LAST, Ranges, inverted
-from dllm.errors import UserError
 
 _CONTROLS = {"f": 0x0C, "n": 0x0A, "r": 0x0D, "t": 0x09, "v": 0x0B}
 _COUNTS, _NO_LOW = re.compile(r"\{([0-9]+)(,([0-9]*))?\}"), re.compile(r"\{,[0-9]+\}")

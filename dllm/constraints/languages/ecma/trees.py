@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 
+from dllm.common.errors import UserError
 from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.ecma.classes import ASCII_WORD
 from dllm.constraints.languages.ecma.nodes import Assertion, Either, Pattern, Repeat, Sequence, Signs
@@ -15,7 +16,6 @@ from dllm.constraints.languages.products import intersection
 from dllm.constraints.languages.terminals import unmarked
 from dllm.constraints.languages.trees import Alt, Automaton, ByteAutomaton, Bytes, Cat, Language, Rep, Tree
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, characters
-from dllm.errors import UserError
 
 _ANYTHING = Rep(characters(ALL_CHARACTERS))
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Protocol
 
+from dllm.common.errors import UserError
 from dllm.constraints.languages.limits import Budget
 from dllm.constraints.languages.schema.document import Document
 from dllm.constraints.languages.schema.evaluated import Evaluated
 from dllm.constraints.languages.schema.keywords import PASSED_OVER
 from dllm.constraints.languages.schema.places import Node, pointer_part, refused
-from dllm.errors import UserError
 
 Case = tuple[Node, ...]
 # The cases of one value; each becomes a piece of its automaton.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from dllm.common.errors import UserError, first_line, nearest
 from dllm.constraints.languages.limits import Budget
 from dllm.constraints.languages.schema.drafts import as_2020, check_schema
 from dllm.constraints.languages.schema.keywords import (
@@ -19,7 +20,6 @@ from dllm.constraints.languages.schema.keywords import (
     TYPES,
 )
 from dllm.constraints.languages.schema.places import Node, Schema, refused, too_deep
-from dllm.errors import UserError, first_line, nearest
 
 
 def plain(schema: Any) -> Schema:

@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any
 from urllib.parse import urljoin
 
+from dllm.common.errors import UserError, not_installed
 from dllm.constraints.languages.schema.places import Node, Schema, pointer_part, refused
-from dllm.errors import UserError, not_installed
 
 _NAMED = re.compile(r"https?://json-schema\.org/(?:draft[-/](0?[0-9]|20[0-9-]+)/)?(?:hyper-)?schema#?")
 _OLD = ("4", "6", "7", "2019-09")

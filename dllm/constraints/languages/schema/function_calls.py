@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from dllm.common.errors import UserError
 from dllm.constraints.languages.json import around
 from dllm.constraints.languages.limits import Budget, budget
 from dllm.constraints.languages.schema.document import Document, types_of
@@ -17,7 +18,6 @@ from dllm.constraints.languages.schema.language import Goals
 from dllm.constraints.languages.schema.places import Node, too_deep
 from dllm.constraints.languages.schema.values import comma, enclosed, member, pair, quoted
 from dllm.constraints.languages.trees import Alt, Automaton, Bytes, Cat, Language, OneOrMore, Rep, RuleCall, Tree
-from dllm.errors import UserError
 
 OBJECT = Node("#~object", {"type": "object"})  # holds beside the parameters: arguments are an object
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dllm.common.errors import UserError
 from dllm.constraints.languages.trees import Tree
-from dllm.errors import UserError
 
 Schema = Mapping[str, Any] | bool
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any
 
+from dllm.common.errors import UserError, first_line
 from dllm.constraints.languages.schema.document import Document
 from dllm.constraints.languages.schema.keywords import NUMBER_KINDS
 from dllm.constraints.languages.schema.numbers import as_fraction
 from dllm.constraints.languages.schema.patterns import Patterns
 from dllm.constraints.languages.schema.places import Node, refused, too_deep
 from dllm.constraints.languages.schema.values import value_kind
-from dllm.errors import UserError, first_line
 
 
 class Validity:

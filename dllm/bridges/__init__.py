@@ -1,0 +1,1 @@
+"""Other people's programs: transformers' ``generate`` and trainers."""

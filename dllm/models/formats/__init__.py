@@ -1,0 +1,1 @@
+"""Weights as other programs store them: GGUF, GPTQ, AWQ, MLX, compressed-tensors, bitsandbytes."""

@@ -1,0 +1,203 @@
+"""What the metadata of a GGUF file say, in the words of a published ``config.json``, and its tensors by their published
+names.
+
+As llama.cpp's converter writes them (``conversion/llada.py``, ``dream.py``, ``qwen.py``): its rotary embedding of LLaDA
+turns neighbours, so the rows of q and k are in another order there. DiffusionGemma is in ``dllm.models.formats.gguf_gemma``.
+None writes LLaDA2, SDAR and the others yet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from dllm.common.errors import UserError
+from dllm.models.config import ModelConfig
+from dllm.models.formats.gguf_file import GgufFile, GgufTensor
+from dllm.models.formats.gguf_gemma import GEMMA_ARCHITECTURE, gemma_notes, gemma_published, gemma_stored
+from dllm.models.formats.gguf_keys import FREQUENCIES, Metadata, refuse_scaled
+from dllm.models.formats.gguf_packing import GgufPacking, check_kind
+from dllm.models.keys import printed, shown
+from dllm.models.weights.files import Contents, Stored, broken, first_names
+from dllm.models.weights.names import parameter_source
+
+# Our names of parts by the names of tensors.
+_TOP = {"token_embd": "embed", "output_norm": "norm", "output": "lm_head"}
+_LAYER = {
+    "attn_norm": "attn_norm", "ffn_norm": "mlp_norm", "attn_q": "attn.q", "attn_k": "attn.k", "attn_v": "attn.v",
+    "attn_output": "attn.o", "attn_q_norm": "attn.q_norm", "attn_k_norm": "attn.k_norm", "ffn_gate": "mlp.gate",
+    "ffn_up": "mlp.up", "ffn_down": "mlp.down", "ffn_gate_inp": "mlp.router",
+}  # fmt: skip
+_EXPERTS = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
+_TURNED = ("attn.q", "attn.k")  # of LLaDA
+_SPECIAL = {"mask": "mask", "eos": "eos", "pad": "padding", "bos": "bos"}  # ids: config.json's word, and GGUF's
+Said = Mapping[str, Any]
+
+
+def _qwen(said: Metadata, architecture: str) -> dict[str, Any]:
+    """What all but LLaDA have."""
+    return {
+        "architectures": [architecture],
+        "hidden_size": said.need("embedding_length"), "num_hidden_layers": said.need("block_count"),
+        "num_attention_heads": said.need("attention.head_count"),
+        "num_key_value_heads": said.get("attention.head_count_kv") or said.need("attention.head_count"),
+        "max_position_embeddings": said.need("context_length"), "rope_theta": said.need("rope.freq_base"),
+        "rms_norm_eps": said.need("attention.layer_norm_rms_epsilon"),
+        "tie_word_embeddings": not said.has("output.weight"),
+        **({"head_dim": said.get("attention.key_length")} if said.get("attention.key_length") else {}),
+    }  # fmt: skip
+
+
+def _llada(said: Metadata) -> dict[str, Any]:
+    return {
+        "architectures": ["LLaDAModelLM"], "d_model": said.need("embedding_length"),
+        "n_layers": said.need("block_count"), "n_heads": said.need("attention.head_count"),
+        "n_kv_heads": said.get("attention.head_count_kv"), "mlp_hidden_size": said.need("feed_forward_length"),
+        "max_sequence_length": said.need("context_length"), "rope_theta": said.need("rope.freq_base"),
+        "rms_norm_eps": said.need("attention.layer_norm_rms_epsilon"),
+        "weight_tying": not said.has("output.weight"), "include_bias": said.has("blk.0.attn_output.bias"),
+        "include_qkv_bias": said.has("blk.0.attn_q.bias"), "block_type": "llama", "activation_type": "silu",
+        "layer_norm_type": "rms", "rope": True,
+    }  # fmt: skip
+
+
+def _dream(said: Metadata) -> dict[str, Any]:
+    return {**_qwen(said, "DreamModel"), "intermediate_size": said.need("feed_forward_length")}
+
+
+def _llada_moe(said: Metadata) -> dict[str, Any]:
+    layers = said.need("block_count")
+    sparse = [int(said.has(f"blk.{layer}.ffn_gate_inp.weight")) for layer in range(min(layers, len(said.file.tensors)))]
+    return {
+        **_qwen(said, "LLaDAMoEModelLM"), "num_experts": said.need("expert_count"),
+        "num_experts_per_tok": said.need("expert_used_count"), "moe_layer_freq": sparse, "partial_rotary_factor": 1,
+        "expert_intermediate_size": said.need("expert_feed_forward_length"),
+        "dense_intermediate_size": said.get("feed_forward_length"),
+        "qk_layernorm": said.has("blk.0.attn_q_norm.weight"),
+    }  # fmt: skip
+
+
+def _rnd1(said: Metadata) -> dict[str, Any]:
+    return {
+        **_qwen(said, "RND1LM"), "num_experts": said.need("expert_count"), "norm_topk_prob": True,
+        "num_experts_per_tok": said.need("expert_used_count"), "intermediate_size": said.need("feed_forward_length"),
+        "moe_intermediate_size": said.need("expert_feed_forward_length"),
+    }  # fmt: skip
+
+
+READ_ARCHITECTURES: dict[str, Callable[[Metadata], dict[str, Any]]] = {
+    "llada": _llada, "llada-moe": _llada_moe, "dream": _dream, "rnd1": _rnd1, GEMMA_ARCHITECTURE: gemma_published,
+}  # fmt: skip
+
+
+def gguf_published(file: GgufFile) -> tuple[dict[str, Any], Metadata]:
+    """A config.json of the file, and what it was made from. Raises UserError for another architecture, and where the
+    metadata are not whole."""
+    where, architecture = file.files[0], file.metadata.get("general.architecture")
+    kind = file.metadata.get("general.type", "model")
+    if not isinstance(architecture, str) or architecture not in READ_ARCHITECTURES or kind != "model":
+        held = f"general.architecture={shown(architecture)}" + (
+            f", general.type={shown(kind)}" if kind != "model" else ""
+        )
+        raise UserError(
+            f"{where} has {held}; diffusion language models that are read from GGUF are "
+            f"{', '.join(READ_ARCHITECTURES)}. Take one of these, or a folder of safetensors."
+        )
+    said = Metadata(file, architecture)
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise broken(f"{where} has no tensor token_embd.weight")
+    found = READ_ARCHITECTURES[architecture](said)
+    if architecture == GEMMA_ARCHITECTURE:
+        return found, said
+    found |= {
+        "vocab_size": embedding.shape[0],
+        **({"embedding_size": embedding.shape[0]} if "d_model" in found else {}),
+    }
+    ids = {key: file.metadata.get(f"tokenizer.ggml.{word}_token_id") for key, word in _SPECIAL.items()}
+    found |= {f"{key}_token_id": value for key, value in ids.items() if value is not None}
+    _refuse_rotary(said, found)
+    return found, said
+
+
+def _refuse_rotary(said: Metadata, found: Said) -> None:
+    """Raise UserError for rotary embeddings that are scaled, or turn a part of a head, and for values of another width
+    than keys."""
+    where = said.file.files[0]
+    refuse_scaled(said)
+    heads = found.get("n_heads") or found.get("num_attention_heads")
+    width = found.get("d_model") or found.get("hidden_size")
+    head = found.get("head_dim") or (
+        width // heads if isinstance(width, int) and isinstance(heads, int) and heads else 0
+    )
+    turned = said.get("rope.dimension_count")
+    if turned is not None and turned != head:
+        raise UserError(f"{where} has {said.architecture}.rope.dimension_count={shown(turned)}, and heads of {head}: a "
+                        "part of a head turns, which is not supported. Take the checkpoint's safetensors.")  # fmt: skip
+    for key in ("attention.key_length", "attention.value_length"):
+        if (length := said.get(key)) not in (None, head):
+            raise UserError(f"{where} has {said.architecture}.{key}={shown(length)}, and heads of {head}, which is not "
+                            "supported. Take the checkpoint's safetensors.")  # fmt: skip
+
+
+def gguf_config(file: GgufFile) -> ModelConfig:
+    """The description of a file. Raises UserError as ``gguf_published`` and ``ModelConfig.from_published``."""
+    published, said = gguf_published(file)
+    try:
+        config = ModelConfig.from_published(published)
+    except UserError as error:
+        why = str(error).removesuffix(" Copy the checkpoint's own config.json again.")
+        raise UserError(
+            f"{file.files[0]}: what its metadata say would be refused as a config.json: {why} Take another GGUF file, "
+            "or the checkpoint's safetensors."
+        ) from error
+    notes = () if config.gemma is None else gemma_notes(said)
+    if names := ", ".join(map(printed, said.unread())):
+        notes = (f"{file.files[0].name} has keys that are not known here, and so are not read: {names}.", *notes)
+    return replace(config, notes=notes)
+
+
+def gguf_contents(file: GgufFile, config: ModelConfig) -> Contents:
+    """The tensors of a file under their published names. Raises UserError for tensors and types that are not known."""
+    found: dict[str, Stored] = {}
+    strange = []
+    for name, tensor in file.tensors.items():
+        if name == FREQUENCIES:  # what it says is known, or refused
+            continue
+        check_kind(tensor.kind)
+        stored = _stored(tensor, config) if config.gemma is None else gemma_stored(tensor)
+        found |= {one.name: one for one in stored}
+        strange += [] if stored else [name]
+    if strange:
+        raise UserError(f"{file.files[0]} has {first_names(strange)}, which is not part of {config.architecture} in "
+                        "GGUF. Take a file that llama.cpp's converter wrote.")  # fmt: skip
+    return Contents(found)
+
+
+def _stored(tensor: GgufTensor, config: ModelConfig) -> list[Stored]:
+    """A tensor as published ones: one, or one of each expert; none: its name is unknown."""
+    layer = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", tensor.name)
+    if layer is None:
+        stem, _, leaf = tensor.name.rpartition(".")
+        return [_as(tensor, f"{_TOP[stem]}.{leaf}", config)] if stem in _TOP else []
+    place, part, leaf = f"layers.{int(layer[1])}", layer[2], layer[3]
+    if part in _EXPERTS and config.moe is not None and len(tensor.shape) == 3:
+        return [
+            _as(tensor, f"{place}.mlp.experts.{number}.{_EXPERTS[part]}.{leaf}", config, number)
+            for number in range(tensor.shape[0])
+        ]
+    if part not in _LAYER:
+        return []
+    heads = config.heads if part == "attn_q" else config.kv_heads
+    turned = config.family == "llada" and _LAYER[part] in _TURNED
+    return [_as(tensor, f"{place}.{_LAYER[part]}.{leaf}", config, heads=heads if turned else 0)]
+
+
+def _as(tensor: GgufTensor, ours: str, config: ModelConfig, expert: int | None = None, heads: int = 0) -> Stored:
+    """As the published tensor of our parameter."""
+    name = parameter_source(ours, config).name
+    shape = tensor.shape if expert is None else tensor.shape[1:]
+    packing = GgufPacking(tensor, shape[0], 0 if expert is None else expert * shape[0], heads)
+    return Stored(name, tensor.file, shape, tensor.kind, packing)

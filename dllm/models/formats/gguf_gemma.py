@@ -1,0 +1,181 @@
+"""DiffusionGemma in GGUF: what the metadata say, in the words of its config.json, and its tensors by published names.
+
+As llama.cpp writes and reads it (its conversion of Gemma 4, its model diffusion-gemma). llama.cpp runs a file without
+the self-conditioning, and says nothing; here such a file is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dllm.common.errors import UserError
+from dllm.models.formats.gguf_file import GgufFile, GgufTensor
+from dllm.models.formats.gguf_keys import FREQUENCIES, Metadata, frequencies, refuse_scaled
+from dllm.models.formats.gguf_packing import GgufPacking
+from dllm.models.gemma_config import DIFFUSION_GEMMA, GEMMA, GLOBAL, SLIDING
+from dllm.models.keys import shown
+from dllm.models.weights.files import Stored, broken, first_names
+
+GEMMA_ARCHITECTURE = "diffusion-gemma"
+CANVAS = "diffusion.canvas_length"
+_STILL = np.float32(1e30)  # what divides a frequency that does not turn
+_SAFETENSORS = "Take the checkpoint's safetensors"
+# The sampler's settings that a file may name, ours, and the values that both have without one.
+_SAMPLER: Mapping[str, tuple[str, float]] = {
+    "eb_max_steps": ("steps", 48), "eb_t_min": ("t_min", 0.4), "eb_t_max": ("t_max", 0.8),
+    "eb_entropy_bound": ("entropy_bound", 0.1), "eb_stability_threshold": ("stability", 1),
+    "eb_confidence_threshold": ("stop_entropy", 0.005),
+}  # fmt: skip
+_CONDITIONING = {"pre_norm": "pre_norm", "norm": "pre_norm", "gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+_TOP = {
+    "token_embd": "model.decoder.embed_tokens", "output_norm": "model.decoder.norm",
+    **{f"self_cond_{theirs}": f"model.decoder.self_conditioning.{ours}" for theirs, ours in _CONDITIONING.items()},
+}  # fmt: skip
+_NAMED = {  # parts of a layer whose published names end with the leaf, too
+    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm", "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj", "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2", "post_ffw_norm_2": "post_feedforward_layernorm_2",
+    "post_ffw_norm": "post_feedforward_layernorm", "ffn_gate_inp": "router.proj",
+    "ffn_gate_exps": "experts.gate_proj", "ffn_up_exps": "experts.up_proj",
+}  # fmt: skip
+_LAYER = {f"{theirs}.weight": f"{ours}.weight" for theirs, ours in _NAMED.items()} | {
+    "ffn_gate_inp.scale": "router.scale", "ffn_down_exps.scale": "router.per_expert_scale",
+    "ffn_gate_up_exps.weight": "experts.gate_up_proj", "ffn_down_exps.weight": "experts.down_proj",
+    "layer_output_scale.weight": "layer_scalar",
+}  # fmt: skip
+_PROMPT_SCALE = "enc_layer_output_scale.weight"  # of rows of decided text
+
+
+def gemma_published(said: Metadata) -> dict[str, Any]:
+    """A config.json of the file. Raises UserError for keys and tensors that are missing or have values that its network
+    does not know."""
+    where, layers = said.file.files[0], said.need("block_count")
+    if not isinstance(layers, int) or not 1 <= layers <= len(said.file.tensors):
+        raise broken(f"{where} has {GEMMA_ARCHITECTURE}.block_count={shown(layers)}")
+    _refuse_other(said)
+    _refuse_unconditioned(said.file)
+    heads, slides = (said.of_layers(f"attention.{key}", layers) for key in ("head_count_kv", "sliding_window_pattern"))
+    size, own = _head(said, ""), _head(said, "_swa")
+    kinds = [SLIDING if one else GLOBAL for one in slides]
+    sliding = [count for count, kind in zip(heads, kinds, strict=True) if kind == SLIDING]
+    canvas = said.plain(CANVAS)
+    if canvas is None:
+        raise broken(f"{where} lacks {CANVAS}")
+    text = {
+        "hidden_size": said.need("embedding_length"), "num_hidden_layers": layers,
+        "num_attention_heads": said.need("attention.head_count"), "num_key_value_heads": (sliding or heads)[0],
+        "head_dim": own, "layer_types": kinds, "sliding_window": said.need("attention.sliding_window"),
+        "per_layer_config": {
+            str(layer): {"head_dim": own if kind == SLIDING else size, "num_key_value_heads": count}
+            for layer, (kind, count) in enumerate(zip(kinds, heads, strict=True))
+        },
+        "rope_parameters": {
+            SLIDING: {"rope_type": "default", "rope_theta": said.need("rope.freq_base_swa")},
+            GLOBAL: {"rope_type": "proportional", "rope_theta": said.need("rope.freq_base"),
+                     "partial_rotary_factor": _turning(said.file, size)},
+        },
+        "intermediate_size": said.need("feed_forward_length"), "rms_norm_eps":
+            said.need("attention.layer_norm_rms_epsilon"),
+        "moe_intermediate_size": said.need("expert_feed_forward_length"), "num_experts": said.need("expert_count"),
+        "top_k_experts": said.need("expert_used_count"), "max_position_embeddings": said.need("context_length"),
+        "final_logit_softcapping": said.need("final_logit_softcapping"), "hidden_activation": "gelu_pytorch_tanh",
+        "vocab_size": said.file.tensors["token_embd.weight"].shape[0], "tie_word_embeddings": True,
+        **{f"{ours}_token_id": value for ours, theirs in (("eos", "eos"), ("pad", "padding"))
+           if (value := said.file.metadata.get(f"tokenizer.ggml.{theirs}_token_id")) is not None},
+    }  # fmt: skip
+    return {"architectures": [DIFFUSION_GEMMA], "model_type": GEMMA.model_type, "canvas_length": canvas,
+            "tie_word_embeddings": True, "text_config": text}  # fmt: skip
+
+
+def gemma_notes(said: Metadata) -> tuple[str, ...]:
+    """A sentence about settings of the sampler that the file names and that are not its usual ones."""
+    own = {ours: said.plain(f"diffusion.{theirs}", usual) for theirs, (ours, usual) in _SAMPLER.items()}
+    usual = dict(_SAMPLER.values())
+    other = [f"sampler.{key}={value:g}" for key, value in own.items() if abs(value - usual[key]) > 1e-6]
+    name = said.file.files[0].name
+    return (f"{name} was published with {' '.join(other)}: set it beside sampler=renoise.",) if other else ()
+
+
+def gemma_stored(tensor: GgufTensor) -> list[Stored]:
+    """A tensor under its published name; none: its name is unknown."""
+    if (name := _published(tensor.name)) is None:
+        return []
+    packing = GgufPacking(tensor, tensor.shape[0], stacked=len(tensor.shape) == 3)
+    return [Stored(name, tensor.file, tensor.shape, tensor.kind, packing)]
+
+
+def _published(name: str) -> str | None:
+    found = re.fullmatch(r"blk\.(\d+)\.(\w+\.(?:weight|scale))", name)
+    if found is None:
+        stem, _, leaf = name.rpartition(".")
+        return f"{_TOP[stem]}.weight" if stem in _TOP and leaf == "weight" else None
+    if found[2] == _PROMPT_SCALE:
+        return f"model.encoder.language_model.layers.{int(found[1])}.layer_scalar"
+    return f"model.decoder.layers.{int(found[1])}.{_LAYER[found[2]]}" if found[2] in _LAYER else None
+
+
+def _head(said: Metadata, kind: str) -> int:
+    """The size of a head of one kind of layers: keys, values and what turns have it."""
+    size = said.need(f"attention.key_length{kind}")
+    for key in (f"attention.value_length{kind}", f"rope.dimension_count{kind}"):
+        other = said.need(key) if "value" in key else said.get(key, size)
+        if other != size:
+            raise UserError(
+                f"{said.file.files[0]} has {said.architecture}.{key}={shown(other)}, and keys of {shown(size)}, which "
+                f"is not supported. {_SAFETENSORS}."
+            )
+    return int(size)
+
+
+def _turning(file: GgufFile, head: int) -> float:
+    """The share of a head that turns in global layers: the first frequencies are divided by 1, the rest by 1e30."""
+    tensor = file.tensors.get(FREQUENCIES)
+    if tensor is None:
+        raise broken(f"{file.files[0]} has no tensor {FREQUENCIES}")
+    found, half = frequencies(tensor), head // 2
+    count = 0 if found is None else int((found == 1).sum())
+    if (
+        found is None
+        or len(found) != half
+        or not count
+        or (found[:count] != 1).any()
+        or (found[count:] != _STILL).any()
+    ):
+        raise UserError(f"{file.files[0]} has scaled rotary embeddings ({FREQUENCIES}), which are not supported. "
+                        f"{_SAFETENSORS}.")  # fmt: skip
+    share = count / half
+    return share if int(share * head / 2) == count else float(np.nextafter(share, 1))
+
+
+def _refuse_other(said: Metadata) -> None:
+    """Raise UserError for values that no DiffusionGemma has."""
+    refuse_scaled(said, in_part=True)
+    for key, value in (("attention.causal", False), ("attention.shared_kv_layers", 0),
+                       ("embedding_length_per_layer_input", 0)):  # fmt: skip
+        if (given := said.get(key, value)) != value:
+            held = f"{said.file.files[0]} has {said.architecture}.{key}={shown(given)}"
+            raise UserError(f"{held}, and only {shown(value)} is supported. {_SAFETENSORS}.")
+    if "output.weight" in said.file.tensors:
+        raise UserError(f"{said.file.files[0]} has a head of its own, output.weight, and DiffusionGemma's is the "
+                        f"embedding. {_SAFETENSORS}.")  # fmt: skip
+
+
+def _refuse_unconditioned(file: GgufFile) -> None:
+    """Raise UserError for a file without the tensors of the self-conditioning, and for one with some of them."""
+    held = {ours for theirs, ours in _CONDITIONING.items() if f"self_cond_{theirs}.weight" in file.tensors}
+    if not held:
+        raise UserError(
+            f"{file.files[0]} has no self_cond_* tensors: its converter left out the self-conditioning, without which "
+            "DiffusionGemma answers otherwise than published. Take a file that has them (unsloth's of June 2026 and "
+            "later do), or the safetensors."
+        )
+    if missing := [f"self_cond_{theirs}.weight" for theirs, ours in _CONDITIONING.items()
+                   if ours not in held and theirs != "norm"]:  # fmt: skip
+        raise broken(f"{file.files[0]} lacks {first_names(missing)}, a part of its self-conditioning")

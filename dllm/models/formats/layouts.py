@@ -1,0 +1,79 @@
+"""What a config says of packed weights, whichever program packed them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dllm.common.errors import UserError
+from dllm.models.formats.affine import WHOLE_AXIS, Scheme
+from dllm.models.formats.expressions import expression
+from dllm.models.formats.prequantized import QUANTISATION, UNQUANTISED
+from dllm.models.keys import KeyRules, printed, read_keys, shown
+
+EVERY_MODULE = "re:"  # names every module
+_EMBEDDINGS = ("embed_tokens", "word_embeddings", "wte")
+
+
+@dataclass(frozen=True)
+class PackedSettings:
+    """What is said of packed weights."""
+
+    method: str  # gptq, awq, mlx, compressed-tensors, modelopt, fp8 or bitsandbytes
+    said: str  # that it is, as a sentence begins
+    schemes: Mapping[str, Scheme]  # by a module's name, ``re:`` and an expression, or a class of modules
+    ignored: tuple[str, ...] = ()  # modules that are plain, told in the same ways
+    notes: tuple[str, ...] = ()  # sentences about what is said and not done
+    subtracted: int = 0  # from zeros of GPTQ, of each number of a word
+    symmetric: bool | None = None  # every zero of GPTQ is the middle step; None: not said
+    ordered: bool = False  # columns of GPTQ may be in any group, as g_idx alone says
+
+    @property
+    def usual(self) -> Scheme:
+        """Of a module that is not named."""
+        return self.schemes[EVERY_MODULE]
+
+    @property
+    def group(self) -> int:
+        """Columns with one scale, as files say it: -1 is all."""
+        return -1 if self.usual.block[1] == WHOLE_AXIS else self.usual.block[1]
+
+    def scheme_of(self, module: str) -> Scheme:
+        """Of a module that has scales. Raises UserError for one that is said to be plain, and where none is said."""
+        if any(_match(one, module) for one in self.ignored):
+            raise UserError(f"{QUANTISATION} has {printed(module)} in ignore, and the weights have scales for it. "
+                            f"{UNQUANTISED}.")  # fmt: skip
+        found = [(match, target) for target in self.schemes if (match := _match(target, module))]
+        if not found:
+            raise UserError(f"{QUANTISATION} names no group for {printed(module)}, which has scales. {UNQUANTISED}.")
+        return self.schemes[min(found)[1]]
+
+
+@dataclass(frozen=True)
+class PackedPlace:
+    """Where something is said of packed weights."""
+
+    file: str  # that says it
+    key: str  # of the file, under which it is
+    method: str  # whose words it has
+
+    def wrong(self, key: str, value: Any, rule: str) -> UserError:
+        """The error for a value that is not read."""
+        given = f"{self.method} weights with {key}={shown(value)} in {self.key}"
+        return UserError(f"{self.file} has {given}, which must be {rule} to be read. {UNQUANTISED}.")
+
+    def read(self, rules: KeyRules, said: Mapping[str, Any]) -> dict[str, Any]:
+        """The keys of a table with their values. Raises UserError as ``wrong``."""
+        return read_keys(rules, said, self.file, self.wrong)
+
+
+def _match(target: str, module: str) -> int:
+    """How a target names a module, the first that counts: 1 by its name, 2 by an expression, 3 by its class, 4 by the
+    end of its name; 0: it does not. Equal ones count by the alphabet (compressed-tensors' match_targets, which
+    knows the first three). A linear layer is any that has scales but an embedding."""
+    if target.startswith("re:"):
+        return 2 if expression(target[3:]).matches(module) else 0
+    if target in ("Linear", "Embedding"):
+        return 3 if module.endswith(_EMBEDDINGS) == (target == "Embedding") else 0
+    return 1 if module in (target, f"model.{target}") else 4 if module.endswith(f".{target}") else 0

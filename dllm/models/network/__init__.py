@@ -1,0 +1,1 @@
+"""The network and what a forward of it needs: attention, experts, rotary embeddings, memory."""

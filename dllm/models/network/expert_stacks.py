@@ -1,0 +1,137 @@
+"""Experts that a file holds otherwise than the published checkpoint: all in one tensor, or each by itself, or gate and
+up apart.
+
+mlx_lm stacks the experts of Qwen3-MoE's kind (``mlp.switch_mlp.gate_proj`` [E, f, D]) and those of Gemma 4
+(``experts.switch_glu.gate_proj``); llm-compressor has a module for each, where DiffusionGemma's published tensors are
+``experts.gate_up_proj`` [E, 2 f, D] and ``experts.down_proj`` [E, D, f]. llama.cpp may split gate from up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from dllm.models.config import ModelConfig
+from dllm.models.formats.affine import Scaled
+from dllm.models.formats.gguf_packing import GgufPacking
+from dllm.models.formats.packing import Packing, Part
+from dllm.models.keys import printed
+from dllm.models.weights.files import Contents, Stored, broken
+
+_STACK = re.compile(r"(.+\.mlp)\.switch_mlp\.(gate|up|down)_proj\.weight")
+_ROUTER = re.compile(r"(.+\.mlp\.gate)\.gate_proj\.(weight|bias)")  # mlx_lm's of Ling, which LLaDA2 is
+_OF_GEMMA = re.compile(r"(.+\.experts)\.(?:switch_glu\.|(\d+)\.)?(gate_up|gate|up|down)_proj\.weight")
+
+
+@dataclass(frozen=True)
+class OneExpert(Packing):
+    """A matrix of a plain tensor [E, N, D]."""
+
+    stack: Stored  # of all experts
+    number: int  # of the expert
+
+    @property
+    def bytes(self) -> int:
+        return self.stack.bytes // self.stack.shape[0]
+
+    def numbers(self, part: Part, begin: int, end: int) -> Tensor:
+        return part(self.stack, slice(self.number, self.number + 1), slice(begin, end))[0].float()
+
+
+@dataclass(frozen=True)
+class JoinedRows(Packing):
+    """A tensor [E, N, D] whose rows are those of several matrices of each expert, one after the other."""
+
+    experts: tuple[tuple[Stored, ...], ...]  # the matrices [n, D] of each
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.bytes for group in self.experts for one in group)
+
+    def numbers(self, part: Part, begin: int, end: int) -> Tensor:
+        return torch.stack([torch.cat([_read(one, part) for one in group]) for group in self.experts[begin:end]])
+
+
+def _read(stored: Stored, part: Part) -> Tensor:
+    rows = stored.shape[0]
+    return part(stored).float() if stored.packing is None else stored.packing.numbers(part, 0, rows)
+
+
+def with_published_experts(found: Contents, config: ModelConfig) -> Contents:
+    """The tensors of a folder with its experts as the published checkpoint has them. Raises UserError for experts that
+    are not all there, or differ in shape."""
+    if config.moe is None:
+        return found
+    tensors = dict(found.tensors)
+    if config.gemma is not None:
+        _as_gemma(tensors, config.moe.experts)
+    else:
+        _apart(tensors)
+    return replace(found, tensors=tensors)
+
+
+def _apart(tensors: dict[str, Stored]) -> None:
+    for name in list(tensors):
+        if found := _ROUTER.fullmatch(name):
+            leaf = "weight" if found[2] == "weight" else "expert_bias"
+            tensors[f"{found[1]}.{leaf}"] = tensors.pop(name)
+        elif (found := _STACK.fullmatch(name)) and len(tensors[name].shape) == 3:
+            for number, one in enumerate(_experts_of(tensors.pop(name))):
+                own = f"{found[1]}.experts.{number}.{found[2]}_proj.weight"
+                tensors[own] = replace(one, name=own)
+
+
+def _experts_of(stack: Stored) -> tuple[Stored, ...]:
+    """The matrix of each expert in a tensor [E, N, D]."""
+    rows, packing = stack.shape[1], stack.packing
+    made: Callable[[int], Packing] = partial(OneExpert, stack)
+    if isinstance(packing, GgufPacking):
+        made = lambda number: replace(packing, rows=rows, first=number * rows, stacked=False)  # noqa: E731
+    elif packing is not None:
+        assert isinstance(packing, Scaled), "nothing else packs three sizes under these names"
+        made = lambda number: replace(packing, expert=number)  # noqa: E731
+    return tuple(Stored(stack.name, stack.file, stack.shape[1:], stack.dtype, made(number))
+                 for number in range(stack.shape[0]))  # fmt: skip
+
+
+def _as_gemma(tensors: dict[str, Stored], count: int) -> None:
+    """Puts the published pair of tensors in the place of a layer's experts."""
+    places: dict[str, dict[str, dict[int | None, Stored]]] = {}
+    for name in list(tensors):
+        if found := _OF_GEMMA.fullmatch(name):
+            number = None if found[2] is None else int(found[2])
+            places.setdefault(found[1], {}).setdefault(found[3], {})[number] = tensors.pop(name)
+    for place, kinds in places.items():
+        for published, parts in (("gate_up", ("gate_up",)), ("gate_up", ("gate", "up")), ("down", ("down",))):
+            if all(part in kinds for part in parts):
+                name = f"{place}.{published}_proj"
+                tensors[name] = _joined(name, [kinds.pop(part) for part in parts], count)
+        if kinds:
+            held = [f"{kind}_proj" for kind in kinds]
+            raise broken(f"{printed(place)} has {' and '.join(held)} without the rest of an expert")
+
+
+def _joined(name: str, held: list[dict[int | None, Stored]], count: int) -> Stored:
+    wanted: set[int | None] = {*range(count)}
+    first = next(iter(held[0].values()))
+    if held[0].keys() == {None} and len(held) == 1:
+        return first if first.packing is None else replace(first, name=name)
+    parts = []
+    for one in held:
+        stack = one.get(None)
+        if stack is None and one.keys() != wanted:
+            raise broken(f"{printed(name)} is made up of {max(map(len, held))} experts, and config.json has {count}")
+        if stack is not None and len(stack.shape) != 3:  # noqa: PLR2004
+            raise broken(f"{printed(stack.name)} has shape {list(stack.shape)}, not those of experts")
+        parts.append([one[number] for number in range(count)] if stack is None else _experts_of(stack))
+    shapes = {tuple(one.shape for one in group) for group in zip(*parts, strict=False)}
+    if len({len(one) for one in parts}) > 1 or len(shapes) != 1 or len({shape[1:] for shape in next(iter(shapes))}) > 1:
+        raise broken(f"the experts that make up {printed(name)} differ in number or shape")
+    experts = tuple(zip(*parts, strict=True))
+    rows = sum(one.shape[0] for one in experts[0])
+    return Stored(name, first.file, (len(experts), rows, *experts[0][0].shape[1:]), first.dtype, JoinedRows(experts))

@@ -1,0 +1,409 @@
+"""Who sees whom, as a model declares it: two integers per column, rank and reach.
+
+A query sees the keys whose rank is at most its reach. A kind of model is a class here that gives these numbers, and
+everything that builds visibility (no cache, the exact cache, training, parity) reads them. Columns are positions:
+nothing is ever moved. Where WeDLM runs known tokens before masks, it is their ranks that come first.
+
+Letters: B rows, L columns. ``masked`` [B, L]: undecided columns that are attended to. ``start`` [B]: the answer's first
+column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from dllm.models.network.attention import AllOf, ByRank, MaskParts, Visible
+
+PAGE_COLUMNS = 16  # columns of a page where attention is causal by token; vLLM's, too
+
+
+@dataclass(frozen=True)
+class AttentionOrder:
+    """Who sees whom, by rank and reach."""
+
+    rank: Tensor  # [B, L] of a key
+    reach: Tensor  # [B, L] a query sees the keys whose rank is at most this
+    # [B, L] the rank that a query's window ends with, in layers that have one (None: no layer has)
+    origin: Tensor | None = None
+
+    def at(self, columns: Tensor) -> AttentionOrder:
+        """The order of the ``columns`` [B, n] alone (L: padding)."""
+        length = self.rank.shape[1]
+        inside, origin = columns.clamp(max=length - 1), None
+        if self.origin is not None:  # padding sees all, since a row that sees nothing would be nan
+            origin = self.origin.gather(1, inside).masked_fill(columns >= length, -1)
+        return AttentionOrder(self.rank.gather(1, inside), self.reach.gather(1, inside), origin)
+
+    def visible_to(
+        self, queries: AttentionOrder, keys: Tensor | None, window: int | None, also: MaskParts | None = None
+    ) -> Visible:  # fmt: skip
+        """What each of the ``queries`` [B, n] sees, out of ``keys`` [B, S] (None: all). In layers with a ``window``
+        these are of the ranks before its origin the last ones, as many as the window holds beside one more, and all
+        from the origin on. also: what else must show a key (None: nothing)."""
+        parts: MaskParts = self._parts(queries, keys, window)
+        return (parts if also is None else AllOf(parts, also)).visible(queries.reach.shape[1])
+
+    def visible(self, queries: AttentionOrder, keys: Tensor | None) -> Tensor:
+        """Which keys each of the ``queries`` [B, n] sees [B, n, S], out of ``keys`` [B, S] (None: all)."""
+        return self._parts(queries, keys, None).mask(0, queries.reach.shape[1])
+
+    def _parts(self, queries: AttentionOrder, keys: Tensor | None, window: int | None) -> ByRank:
+        rank = self.rank if keys is None else self.rank[:, : keys.shape[1]]
+        edge = None if window is None or queries.origin is None else queries.origin - window
+        return ByRank(rank, queries.reach, keys, edge)
+
+
+@dataclass(frozen=True)
+class AttentionKind:
+    """Full attention (LLaDA, Dream), and the base of the other kinds.
+
+    name: what caches declare to serve. is_called: what
+    messages say of a model. text, advice: what ``task=check`` says of its attention and of caches. grid_at_zero: blocks
+    count from column 0 instead of from the answer's start. causal: a decided token sees what is before it alone, so
+    that rows which are in for it, or a prompt of masks (guidance), are nothing that the model knows. judges: the row
+    that predicts a decided column tells how likely its token is. everywhere: every forward predicts every masked
+    column. sealed: another class computes it, and only its logits are seen. pipelined: a block was trained to see
+    unfinished blocks before it.
+    """
+
+    name: ClassVar[str] = "full"
+    is_called: ClassVar[str] = "full"
+    advice: ClassVar[str] = "approximate: kept keys go stale as later tokens change"
+    grid_at_zero: ClassVar[bool] = False
+    causal: ClassVar[bool] = False
+    judges: ClassVar[bool] = True
+    everywhere: ClassVar[bool] = True
+    sealed: ClassVar[bool] = False
+    pipelined: ClassVar[bool] = False
+
+    @property
+    def block(self) -> int | None:
+        """Columns of an attention block; None without any."""
+        return None
+
+    @property
+    def text(self) -> str:
+        return "full, both ways; blocks of any length"
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder | None:
+        """Rank and reach of every column; None: everybody sees everybody."""
+        return None
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        """The piece [B, L] of each column, ascending from 0. A piece is final when it and all before it are decided:
+        no row of it changes after that. Not for full attention, where nothing is ever final."""
+        raise NotImplementedError
+
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        """The column after each page of a row whose answer begins at ``start`` and whose first ``decided`` columns are
+        decided, ascending. A page and those before it depend on nothing after them, so rows that begin with the same
+        pages have the same keys and values there. Not for full attention, where every row depends on all others."""
+        return ()
+
+    def predicted(self, masked: Tensor, start: Tensor) -> Tensor | None:
+        """The columns [B, L] that a forward predicts; None: all."""
+        return None
+
+    def alone(self, masked: Tensor, start: Tensor) -> Tensor | None:
+        """Columns [B, L] that a forward commits at once and alone in their rows; None: never any."""
+        return None
+
+    def own_rows(self, masked: Tensor, start: Tensor) -> Tensor | None:
+        """Columns [B, L] of a block that sees itself whole, but for one that is committed alone; None: there is no
+        difference."""
+        return None
+
+    def denoised(self, masked: Tensor, start: Tensor) -> Tensor | None:
+        """Columns [B, L] that run by a pass of their own, with other weights than decided text; None: there is one pass
+        for all."""
+        return None
+
+
+FULL = AttentionKind()
+
+
+@dataclass(frozen=True)
+class InBlocks(AttentionKind):
+    """Attention that goes by blocks of ``length`` columns."""
+
+    length: int  # columns of a block
+
+    @property
+    def block(self) -> int:
+        return self.length
+
+
+@dataclass(frozen=True)
+class ByBlock(InBlocks):
+    """A column sees its own block and those before it."""
+
+    advice = "exact: keys of finished blocks never change"
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
+        number = self.pieces(masked, start)
+        return AttentionOrder(number, number)
+
+
+@dataclass(frozen=True)
+class BlockCausal(ByBlock):
+    """Blocks count from column 0 (SDAR, LLaDA2, DreamReasoner, Stable-DiffCoder)."""
+
+    name = is_called = "block-causal"
+    grid_at_zero = True
+
+    @property
+    def text(self) -> str:
+        return f"block-causal; decode with blocks.block_length={self.length}"
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        return columns_of(masked) // self.length
+
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return range(self.length, decided + 1, self.length)
+
+
+@dataclass(frozen=True)
+class AnswerBlocks(ByBlock):
+    """Blocks count from the answer's start, in both directions, so that the prompt's first one may be short (A2D's
+    -bd3lm checkpoints, arXiv 2602.22661)."""
+
+    name = "answer-blocks"
+    is_called = "block-causal from the answer's start"
+
+    @property
+    def text(self) -> str:
+        return f"block-causal from the answer's start; decode with blocks.block_length={self.length}"
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        number = (columns_of(masked) - start[:, None]) // self.length
+        return number - number[:, :1]
+
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return range(start % self.length or self.length, decided + 1, self.length)
+
+
+@dataclass(frozen=True)
+class PromptBlock(ByBlock):
+    """The prompt is one block, and blocks of ``length`` count from the answer's start (Efficient-DLM, arXiv
+    2512.14067)."""
+
+    name = "prompt-block"
+    is_called = "block-causal after a prompt of one block"
+
+    @property
+    def text(self) -> str:
+        return f"both ways in the prompt, block-causal after it; decode with blocks.block_length={self.length}"
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        """The prompt, then the blocks."""
+        return blocks_behind(columns_of(masked), start, self.length)
+
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return range(start or self.length, decided + 1, self.length)
+
+
+@dataclass(frozen=True)
+class PipelinedBlocks(PromptBlock):
+    """The same order, trained on blocks before which others are unfinished (D2F's adapters, arXiv 2508.09192)."""
+
+    name = "pipelined-blocks"
+    is_called = "block-causal after a prompt of one block, with several blocks open"
+    pipelined = True
+
+    @property
+    def text(self) -> str:
+        return (
+            "both ways in the prompt, block-causal after it, also over unfinished blocks; decode with blocks=pipelined "
+            f"blocks.block_length={self.length}"
+        )
+
+
+@dataclass(frozen=True)
+class ActiveBlock(InBlocks):
+    """Of the blocks, that of the first masked column is decoded: the active one."""
+
+    def _begin(self, masked: Tensor, start: Tensor) -> Tensor:
+        """First column [B, 1] of the active block; L where nothing is masked."""
+        length, grid = masked.shape[1], 0 if self.grid_at_zero else start[:, None]
+        first = torch.where(masked, columns_of(masked), length).amin(1, keepdim=True)
+        return torch.where(first < length, grid + (first - grid) // self.length * self.length, length)
+
+    def _inside(self, masked: Tensor, begin: Tensor) -> Tensor:
+        columns = columns_of(masked)
+        return (columns >= begin) & (columns < begin + self.length)
+
+
+@dataclass(frozen=True)
+class Seeded(ActiveBlock):
+    """Blocks whose first column is decided by the forward that finishes the block before: its last row predicts that
+    column, which is committed alone (the published commit pass, and an autoregressive step). All other forwards predict
+    the rest of the active block, that of the first masked column."""
+
+    everywhere = False
+
+    def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
+        begin = self._begin(masked, start)
+        first = columns_of(masked) == begin
+        opens = (first & masked).any(1, keepdim=True)
+        return torch.where(opens, first, self._inside(masked, begin) & ~first)
+
+    def alone(self, masked: Tensor, start: Tensor) -> Tensor:
+        return masked & (columns_of(masked) == self._begin(masked, start))
+
+    def own_rows(self, masked: Tensor, start: Tensor) -> Tensor:
+        return self._inside(masked, self._begin(masked, start)) & ~self.alone(masked, start)
+
+
+@dataclass(frozen=True)
+class SeededBlocks(Seeded, ByBlock):
+    """Blocks count from column 0, and the first column of a block is committed alone (Fast-dLLM v2, arXiv 2509.26328).
+    In the block that holds the prompt's end the first column is given."""
+
+    name = "seeded-blocks"
+    is_called = "block-causal, and a block's first column is decided alone"
+    grid_at_zero = True
+
+    @property
+    def text(self) -> str:
+        return f"block-causal, a block's first column decided alone; blocks of {self.length} columns"
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        return columns_of(masked) // self.length
+
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return range(self.length, decided + 1, self.length)
+
+
+@dataclass(frozen=True)
+class ContextCausal(Seeded):
+    """The active block sees all of itself; everything else is causal (NBDiff, arXiv 2512.06776, and
+    Nemotron-Labs-Diffusion). Blocks count from the answer's start. The forward that opens a block computes the rows of
+    the block before it, which have just become causal, and so final.
+    """
+
+    name = "context-causal"
+    is_called = "causal outside the block that is decoded"
+    advice = "exact: keys of the causal context never change"
+    causal = True
+
+    @property
+    def text(self) -> str:
+        return f"causal; both ways inside the block that is decoded, of {self.length} columns from the answer's start"
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
+        columns, begin = columns_of(masked), self._begin(masked, start)
+        return AttentionOrder(columns, torch.where(self._inside(masked, begin), begin + self.length - 1, columns))
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        """The prompt, then the blocks."""
+        return blocks_behind(columns_of(masked), start, self.length)
+
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return token_pages(decided)
+
+
+@dataclass(frozen=True)
+class DenoisedBlock(ActiveBlock):
+    """The active block sees all of itself and of the text before it, which is causal (DiffusionGemma: its canvas and
+    its context). Blocks count from the answer's start. The rows of the active block run by a pass of their own, and
+    are thrown away; the forward that opens the next block computes its decided text causally, and so finally.
+
+    In layers with a window of W columns, a causal row sees itself and the W - 1 columns before it, and every row of the
+    active block the W - 1 columns before the block, and the block.
+    """
+
+    name = "denoised-block"
+    is_called = "causal outside the block of noise that is decoded"
+    advice = "exact: keys of the causal context never change"
+    causal = True
+    judges = False
+    everywhere = False
+
+    @property
+    def text(self) -> str:
+        return f"causal; both ways inside the block of noise, of {self.length} columns from the answer's start"
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
+        columns, begin = columns_of(masked), self._begin(masked, start)
+        inside = self._inside(masked, begin)
+        reach = torch.where(inside, begin + self.length - 1, columns)
+        return AttentionOrder(columns, reach, torch.where(inside, begin, columns))
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        """The text before the answer, then the blocks."""
+        return blocks_behind(columns_of(masked), start, self.length)
+
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return token_pages(decided)
+
+    def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
+        return self.denoised(masked, start)
+
+    def denoised(self, masked: Tensor, start: Tensor) -> Tensor:
+        return self._inside(masked, self._begin(masked, start))
+
+
+@dataclass(frozen=True)
+class CausalByRank(AttentionKind):
+    """Causal in an order that puts known tokens before masks, both by position (WeDLM, arXiv 2512.22737).
+
+    A mask sees all known tokens, right of it as well, and the masks before it. A known token sees the known ones before
+    it, and never a mask. So what is before the first mask is as an autoregressive model would have it, and final.
+    """
+
+    name = "causal-by-rank"
+    is_called = "causal, known tokens before masks"
+    advice = "exact: keys before the first mask never change"
+    causal = True
+    judges = False
+
+    @property
+    def text(self) -> str:
+        return "causal, known tokens before masks; any number of masks in flight"
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
+        rank = columns_of(masked) + masked * masked.shape[1]
+        return AttentionOrder(rank, rank)
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        return columns_of(masked)
+
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return token_pages(decided)
+
+    def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
+        return masked  # the row of a known token says nothing of the token itself
+
+
+ORDERED_KINDS = (
+    BlockCausal, AnswerBlocks, PromptBlock, PipelinedBlocks, SeededBlocks, ContextCausal, DenoisedBlock, CausalByRank,
+)  # fmt: skip
+CAUSAL = frozenset(kind.name for kind in ORDERED_KINDS)  # in which decided text becomes final, piece by piece
+
+
+def kinds_called(kinds: Collection[str]) -> str:
+    """What messages say of the models that a cache of these ``kinds`` serves."""
+    if set(kinds) == {ContextCausal.name}:
+        return "context-causal"
+    found = ("causal" if kind.causal else "block-causal" for kind in ORDERED_KINDS if kind.name in kinds)
+    return "full" if "full" in kinds else " or ".join(dict.fromkeys(found))
+
+
+def token_pages(decided: int) -> Sequence[int]:
+    """``AttentionKind.page_ends`` where attention is causal by token."""
+    return range(PAGE_COLUMNS, decided + 1, PAGE_COLUMNS)
+
+
+def columns_of(masked: Tensor) -> Tensor:
+    """The number of each column [B, L]."""
+    return torch.arange(masked.shape[1], device=masked.device).expand_as(masked)
+
+
+def blocks_behind(columns: Tensor, start: Tensor, length: int) -> Tensor:
+    """0 for the ``columns`` [B, L] before ``start`` [B], then 1, 2, ... for blocks of ``length`` from there."""
+    return ((columns - start[:, None]) // length + 1).clamp(min=0)

@@ -1,0 +1,91 @@
+"""Texts to ids such that what spells a special token stays text.
+
+A text is cut after the first character of each spelling, and its pieces are encoded apart: ``<`` and ``|eot_id|>``
+spell nothing. Texts that spell none are encoded whole, as the tokenizer does by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from itertools import pairwise
+
+from tokenizers import Encoding, Tokenizer
+
+from dllm.common.coerce import refuse_unwritable
+from dllm.common.errors import UserError
+from dllm.models.keys import shown
+from dllm.models.weights.files import broken
+
+Span = tuple[int, int]  # begin and end in a text
+LONG = 16384  # characters; they take 10 ms
+HIEROGLYPH = "\U00013000"  # a hieroglyph, which makes the unknown token of a vocabulary that has one
+
+
+def encode_text(backend: Tokenizer, text: str) -> list[int]:
+    """Ids of a text, special tokens recognised. Raises UserError where the vocabulary has neither its pieces nor an
+    unknown token."""
+    return list(_encoding(backend, text).ids)
+
+
+def plain_pieces(
+    backend: Tokenizer, text: str, special: frozenset[int], own: Collection[Span] = (), inside: Tokenizer | None = None
+) -> list[tuple[str, list[int]]]:  # fmt: skip
+    """The pieces of a text and the ids of each, without any of ``special``, unless it stands for unknown text.
+    own: where special tokens stand all the same. inside: the tokenizer of all pieces but the first (None: the same).
+    Raises UserError as ``encode_text``, and where a special token is a single character, which nothing else writes."""
+    done, todo = [], [(0, text)]
+    while todo:
+        start, piece = todo.pop()
+        found = _encoding(backend if start == 0 or inside is None else inside, piece)
+        spelt = () if special.isdisjoint(found.ids) else _spelt(backend, piece, found, special)
+        spots = [_spot(piece, span) for span in spelt if (start + span[0], start + span[1]) not in own]
+        if spots:
+            cuts = pairwise([0, *spots, len(piece)])
+            todo += [(start + begin, piece[begin:end]) for begin, end in cuts][::-1]
+        else:
+            done.append((piece, list(found.ids)))
+    return done
+
+
+def special_spans(backend: Tokenizer, text: str, special: frozenset[int]) -> list[Span]:
+    """Where a text spells tokens of ``special``."""
+    return list(_spelt(backend, text, _encoding(backend, text), special))
+
+
+def _spelt(backend: Tokenizer, text: str, found: Encoding, special: frozenset[int]) -> Iterator[Span]:
+    """Where special tokens stand, without the white space around them that some take in."""
+    unknown = _unknown(backend)
+    for token, (begin, end) in zip(found.ids, found.offsets, strict=True):
+        whole = text[begin:end]
+        if token not in special or (token in unknown and str(backend.id_to_token(token)) not in whole):
+            continue
+        if whole.strip():
+            begin, end = end - len(whole.lstrip()), begin + len(whole.rstrip())
+        yield begin, end
+
+
+def _spot(text: str, span: Span) -> int:
+    """Where to cut a text so that it does not spell the special token of ``span``."""
+    begin, end = span
+    if begin + 1 >= end:
+        spelling = text[begin:end]
+        raise UserError(f"the text holds {spelling!r}, a special token that cannot be written otherwise. Drop it.")
+    return begin + 1
+
+
+def _unknown(backend: Tokenizer) -> list[int]:
+    """The tokens of what the vocabulary lacks, which may count as special, too."""
+    with suppress(UserError):
+        return encode_text(backend, HIEROGLYPH)
+    return []
+
+
+def _encoding(backend: Tokenizer, text: str) -> Encoding:
+    refuse_unwritable("the text", text)
+    try:
+        if len(text) > LONG:  # a batch is encoded without Python's lock: 900 kB would hold it for a second
+            return backend.encode_batch([text], add_special_tokens=False)[0]
+        return backend.encode(text, add_special_tokens=False)
+    except Exception as error:  # tokenizers raises plain Exception
+        raise broken(f"the tokenizer cannot encode {shown(text)} ({error})") from error

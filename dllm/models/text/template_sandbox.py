@@ -1,0 +1,311 @@
+"""Jinja's sandbox with bounds: a rendering ends, and makes little, whatever its template says.
+
+Everything that makes a value asks the budget first: the template's tree is changed so that loops, joins, literals,
+slices, comparisons and what is written go through filters of ours, and calls, operators and all other filters through
+the environment. None of them is computed while a template is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError, TemplateSyntaxError
+from jinja2.ext import Extension
+from jinja2.filters import make_attrgetter
+from jinja2.runtime import BlockReference, Context, LoopContext, Macro, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
+from jinja2.utils import Namespace, pass_context
+from jinja2.visitor import NodeTransformer
+
+from dllm.models.text.template_bounds import FILTER_BOUNDS, LIST_FILTERS, METHOD_BOUNDS, printed_size
+from dllm.models.text.template_budget import LONGEST_TEXT, RenderingBudget
+
+LONGEST_TEMPLATE = 1 << 16  # characters; published ones have up to 20,000
+_LONGEST_FORMAT = 1 << 16  # characters of a text with fields
+_ESCAPED = 6  # characters for one, as in &quot;, where a text is Markup, which has __html__
+_OPERATORS = ("+", "-", "*", "/", "//", "**", "%")
+
+
+class BoundedText(ImmutableSandboxedEnvironment):
+    """A sandbox whose renderings stay within the ``RenderingBudget`` that was begun before."""
+
+    intercepted_binops = frozenset(_OPERATORS)
+
+    def __init__(self, words: Mapping[str, Any], filters: Mapping[str, Callable[..., Any]], **fields: Any) -> None:
+        """words: globals that a template may call. filters: in the place of Jinja's own. fields: of Environment."""
+        super().__init__(**fields)
+        self.globals = {"range": self.globals["range"], **words}
+        self.own = {id(one) for one in self.globals.values()}
+        known = {**self.filters, "join": _join, "sum": _sum, **filters}
+        self.filters = {name: pass_context(partial(self._filtered, name, known[name])) for name in FILTER_BOUNDS}
+        self.filters |= {name: pass_context(hook) for name, hook in _HOOKS.items()}
+        self.tests |= {"lower": lambda value: _text(value).islower(), "upper": lambda value: _text(value).isupper()}
+
+    def bounded(self, tree: nodes.Template) -> nodes.Template:
+        """The tree of a template with our filters in it."""
+        return _Asking().visit(tree)  # type: ignore[no-any-return]
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **fields: Any) -> Any:  # a field may be called self
+        budget = RenderingBudget.now()
+        budget.spend(48 * len(args) + 100 * len(fields))
+        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
+        if isinstance(__obj, Macro | BlockReference | Undefined) or not callable(__obj):
+            return budget.keep(super().call(__context, __obj, *args, **fields))
+        args = tuple(list(budget.each(one)) if isinstance(one, Iterator) else one for one in args)
+        if isinstance(owner, str | list | tuple | dict):
+            methods = next(methods for kind, methods in METHOD_BOUNDS.items() if isinstance(owner, kind))
+            if name not in methods:
+                raise SecurityError(f"a template may not call {name!r} of a {type(owner).__name__}")
+            escaped = _ESCAPED if any(hasattr(one, "__html__") for one in (owner, *args)) else 1
+            budget.room(escaped * methods[name](budget, owner, *args, **_of_method(fields)))
+        elif not (isinstance(__obj, partial | LoopContext) or isinstance(owner, LoopContext | Extension)
+                  or id(__obj) in __self.own or id(owner) in __self.own):  # fmt: skip
+            raise SecurityError(f"a template may not call {name or type(__obj).__name__!r}")
+        else:
+            budget.room(100 * sum(budget.size(one).entries for one in (*args, *fields.values())))
+        return budget.keep(super().call(__context, __obj, *args, **fields))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        budget = RenderingBudget.now()
+        escaped = _ESCAPED if hasattr(left, "__html__") or hasattr(right, "__html__") else 1
+        budget.room(escaped * _operated(budget, operator, left, right))
+        return budget.keep(super().call_binop(context, operator, left, right))
+
+    def call_test(self, name: str, value: Any, *args: Any, **fields: Any) -> Any:
+        RenderingBudget.now().spend()
+        return super().call_test(name, value, *args, **fields)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if not isinstance(argument, int) and RenderingBudget.now().size(argument).written > LONGEST_TEXT >> 6:
+            raise SecurityError("a name is too long to look it up")
+        found = super().getitem(obj, argument)
+        if isinstance(obj, Namespace):  # it has no size of its own: see ``_listed``
+            RenderingBudget.now().spend(12 * RenderingBudget.now().size(found).characters)
+        return found
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        owner, name = getattr(value, "__self__", None), getattr(value, "__name__", "")
+        if not isinstance(owner, str) or name not in ("format", "format_map"):
+            return None
+        return partial(self._formatted, owner, name == "format_map")
+
+    def _formatted(self, form: Any, mapped: bool, *args: Any, **fields: Any) -> str:
+        if len(form) > _LONGEST_FORMAT:
+            raise SecurityError(f"a format of {len(form)} characters is too long")
+        formatter = _EscapeFormatter(self, escape=form.escape) if hasattr(form, "__html__") else _Formatter(self)
+        return str(formatter.vformat(form, () if mapped else args, args[0] if mapped else fields))
+
+    def _filtered(
+        self, name: str, function: Callable[..., Any], context: Context, value: Any, *args: Any, **fields: Any
+    ) -> Any:
+        budget = RenderingBudget.now()
+        if isinstance(value, Iterator) and name in LIST_FILTERS:
+            value = list(budget.each(value))
+        escaped = _ESCAPED if any(hasattr(one, "__html__") for one in (value, *args, *fields.values())) else 1
+        budget.room(escaped * FILTER_BOUNDS[name](budget, value, *args, **fields))
+        kind = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
+        passed: Any = {"context": [context], "eval_context": [context.eval_ctx], "environment": [self]}.get(kind, [])
+        found = function(*passed, value, *args, **fields)
+        if isinstance(found, Iterator):
+            return budget.stream(found, value)
+        return budget.keep(found)
+
+
+def _of_method(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without what the compiler adds for functions that know the context."""
+    return {name: value for name, value in fields.items() if name not in ("_loop_vars", "_block_vars")}
+
+
+def _operated(budget: RenderingBudget, operator: str, left: Any, right: Any) -> int:
+    """What an operator makes at most, in bytes."""
+    both = (left, right)
+    if operator == "**" and not all(isinstance(one, int | float) and abs(one) < 1 << 24 for one in both):
+        raise SecurityError("a power is too large")
+    if operator == "**" and isinstance(right, int) and abs(right) > 64:  # noqa: PLR2004
+        raise SecurityError("a power is too large")
+    if operator == "*":
+        for one, times in (both, both[::-1]):
+            if isinstance(one, str | list | tuple) and isinstance(times, int):
+                return max(0, times) * (4 * len(one) if isinstance(one, str) else 8 * len(one))
+    if operator == "+":
+        return sum(
+            4 * len(one) if isinstance(one, str) else 8 * len(one)
+            for one in both
+            if isinstance(one, str | list | tuple)
+        )
+    if operator == "%" and isinstance(left, str):
+        return printed_size(budget, left, right)
+    if operator == "-" and not all(
+        isinstance(one, int | float | str | list | tuple | dict | Undefined | None) for one in both
+    ):
+        raise SecurityError(f"a template may not subtract from a {type(left).__name__}")
+    return 0
+
+
+class _Bounded:
+    """Fields of a format."""
+
+    def format_field(self, value: Any, spec: str) -> Any:
+        if any(len(digits) > 4 for digits in _digits(spec)):  # noqa: PLR2004
+            raise SecurityError("a format asks for too wide a field")
+        text = _text(value) if isinstance(value, list | tuple | dict) and not spec else value
+        found = super().format_field(text, spec)  # type: ignore[misc]
+        RenderingBudget.now().spend(4 * len(found) + 128)
+        return found
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        budget = RenderingBudget.now()
+        budget.room(40 * budget.size(value).characters + 32 * budget.size(value).entries)
+        return budget.keep(super().convert_field(value, conversion))  # type: ignore[misc]
+
+
+class _Formatter(_Bounded, SandboxedFormatter):
+    """Of a plain text."""
+
+
+class _EscapeFormatter(_Bounded, SandboxedEscapeFormatter):
+    """Of one that escapes."""
+
+
+def _digits(spec: str) -> Sequence[str]:
+    return "".join(sign if sign.isdigit() else " " for sign in spec).split()
+
+
+def _text(value: Any) -> str:
+    return RenderingBudget.now().text(value) if not isinstance(value, str) else value
+
+
+def _written(context: Context, value: Any) -> str:
+    """What an output writes."""
+    text = _text(value)
+    RenderingBudget.now().spend(4 * len(text) + 8)  # one wide character widens all that is written
+    return text
+
+
+def _joined(context: Context, parts: Sequence[Any]) -> Any:
+    """What ``~`` joins."""
+    texts = [_text(part) for part in parts]
+    RenderingBudget.now().room(4 * sum(map(len, texts)))
+    return RenderingBudget.now().keep("".join(texts))
+
+
+def _join(context: Context, values: Any, between: str = "", attribute: str | int | None = None) -> str:
+    """Jinja's filter of this name, each of whose texts is counted before they are joined."""
+    if attribute is not None:
+        values = map(make_attrgetter(context.environment, attribute), values)
+    texts, budget = [], RenderingBudget.now()
+    for value in values:
+        texts.append(_text(value))
+        budget.spend(4 * (len(texts[-1]) + len(between)))
+    return str(between).join(texts)
+
+
+_join.jinja_pass_arg = pass_context(lambda: None).jinja_pass_arg  # type: ignore[attr-defined]
+
+
+def _made(context: Context, value: Any) -> Any:
+    """A list, tuple or dict that the template writes."""
+    return RenderingBudget.now().keep(value)
+
+
+def _compared(context: Context, found: bool) -> bool:
+    RenderingBudget.now().spend()
+    return found
+
+
+def _looped(context: Context, values: Any) -> Iterator[Any]:
+    """What a loop runs over."""
+    return RenderingBudget.now().each(values)
+
+
+def _spread(context: Context, values: Any) -> Sequence[Any]:
+    """What ``*`` hands over."""
+    return list(RenderingBudget.now().each(values))
+
+
+def _sliced(context: Context, values: Any, start: Any, stop: Any, step: Any) -> Any:
+    budget = RenderingBudget.now()
+    budget.room(
+        4 * len(values) if isinstance(values, str) else 8 * len(values) if isinstance(values, list | tuple) else 0
+    )
+    return budget.keep(values[start:stop:step])
+
+
+@pass_context
+def _sum(context: Context, values: Any, attribute: str | int | None = None, start: Any = 0) -> Any:
+    """Jinja's filter of this name, by the operator that is bounded."""
+    if attribute is not None:
+        values = map(make_attrgetter(context.environment, attribute), values)
+    for value in values:
+        start = context.environment.call_binop(context, "+", start, value)  # type: ignore[attr-defined]
+    return start
+
+
+# By names that no template can write.
+_HOOKS: Mapping[str, Callable[..., Any]] = {
+    " written": _written, " joined": _joined, " made": _made, " compared": _compared, " looped": _looped,
+    " spread": _spread, " sliced": _sliced,
+}  # fmt: skip
+
+
+class _Asking(NodeTransformer):
+    """Puts our filters into a tree."""
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:
+        self.generic_visit(node)
+        node.nodes = [_asked("written", one) for one in node.nodes]
+        return node
+
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:
+        return nodes.Const(node.data, lineno=node.lineno, environment=node.environment)
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        node.iter = _asked("looped", node.iter)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _asked("joined", nodes.List(node.nodes, lineno=node.lineno, environment=node.environment))
+
+    def visit_Call(self, node: nodes.Call) -> nodes.Node:
+        self.generic_visit(node)
+        if node.dyn_args is not None:
+            node.dyn_args = _asked("spread", node.dyn_args)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Slice):
+            return node
+        bounds = (node.arg.start, node.arg.stop, node.arg.step)
+        return _asked("sliced", node.node, *(nodes.Const(None) if one is None else one for one in bounds))
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        self.generic_visit(node)
+        return _asked("made", node) if node.ctx == "load" else node
+
+    def visit_List(self, node: nodes.Expr) -> nodes.Node:
+        self.generic_visit(node)
+        return _asked("made", node)
+
+    visit_Dict = visit_List
+
+    def visit_Compare(self, node: nodes.Expr) -> nodes.Node:
+        self.generic_visit(node)
+        return _asked("compared", node)
+
+    visit_Test = visit_Compare
+
+    def visit_ScopedEvalContextModifier(self, node: nodes.Node) -> nodes.Node:
+        raise TemplateSyntaxError("autoescape is for HTML, not for conversations", node.lineno)
+
+
+def _asked(name: str, node: Any, *args: nodes.Expr) -> nodes.Filter:
+    """``node`` through a filter of ours."""
+    return nodes.Filter(
+        node, f" {name}", list(args), [], None, None, lineno=node.lineno, environment=node.environment
+    )  # fmt: skip

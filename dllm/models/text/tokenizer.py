@@ -1,0 +1,431 @@
+"""Text to token ids and back, from a checkpoint's own data files. No code of a checkpoint is ever executed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Template, TemplateError
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from dllm.common.errors import TooLong, UserError, first_line
+from dllm.models.config import FAMILIES
+from dllm.models.families import Family
+from dllm.models.keys import read_keys
+from dllm.models.network.masked_lm_class import MASKED_LM
+from dllm.models.text import token_tables
+from dllm.models.text.chat_template import (
+    ThoughtMarks,
+    compile_template,
+    names_read,
+    one_prompt,
+    parse_template,
+    render_messages,
+    thought_marks,
+)
+from dllm.models.text.chat_tokens import ChatTokens
+from dllm.models.text.inside import without_prefix
+from dllm.models.text.least_tokens import LeastTokens
+from dllm.models.text.pieces import alone, pieces_of
+from dllm.models.text.spelling import encode_text, plain_pieces
+from dllm.models.weights.files import broken, read_json, read_text, refuse_pointer
+
+_FAMILIES = (*FAMILIES.values(), MASKED_LM)
+STOP_TOKENS = tuple(text for family in _FAMILIES for text in family.stop_tokens)
+MASK_TOKENS = tuple(text for family in _FAMILIES for text in family.mask_tokens)
+PROBE = "Ab 1 ∑"  # encoded once at loading, where a vocabulary without its own unknown token fails
+# Qwen2's pre-tokenisation, which the published DreamTokenizer (remote code, never run) repeats.
+QWEN2_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """A checkpoint's tokenizer with the ids that masked diffusion needs."""
+
+    backend: Backend  # of the ``tokenizers`` package
+    special_tokens: Mapping[str, str]  # text by key (``bos_token``, ``eos_token``, ...), as far as the files give them
+    template: str | None  # of a conversation, in Jinja; None: the files have none
+    mask_id: int | None  # the mask; None: the files name none
+    eos_id: int | None  # the end of a text; None: the files name none
+    stop_ids: tuple[int, ...]  # they end an answer
+    # left out of decoded text; MASK and the stop ids are among them, even where the published file does not mark them
+    # as special (SDAR's ``<|MASK|>``)
+    special_ids: frozenset[int]
+    size: int  # one more than the largest id
+    opening: tuple[int, ...] = ()  # ids before a text outside of a chat template (a GGUF file's ``add_bos_token``)
+    tool_template: str | None = None  # of a conversation with tools; None: it has none of its own
+
+    @staticmethod
+    def present(folder: Path) -> bool:
+        """Whether the folder holds tokenizer files at all."""
+        return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json"))
+
+    @staticmethod
+    def from_folder(folder: Path) -> Tokenizer:
+        """Read tokenizer.json, or vocab.json and merges.txt (Dream). Raises UserError for missing or broken files."""
+        settings = _settings(folder)
+        backend = _backend(folder)
+        _add_tokens(backend, _added(folder, settings), folder)
+        encode_text(backend, PROBE)
+        file, templates = _templates(folder, settings)
+        return Tokenizer._of(backend, settings, templates, generation_ends(folder), file)
+
+    @staticmethod
+    def assembled(
+        backend: Backend, special_tokens: Mapping[str, str], templates: Any, ends: Sequence[int], file: Path
+    ) -> Tokenizer:  # fmt: skip
+        """From its parts. special_tokens: text by key. templates: by name, or the only one. ends: ids that end an
+        answer. file: what they come from. Raises UserError for a template that is none, and a vocabulary that lacks
+        bytes."""
+        named = _by_name(templates)
+        if not all(isinstance(one, str) for one in named.values()):
+            raise broken(f"{file} holds a chat_template that is not text")
+        backend.no_truncation()
+        backend.no_padding()
+        encode_text(backend, PROBE)
+        settings = {**read_keys(token_tables.TOKENIZER, {}, ""), **special_tokens}
+        return Tokenizer._of(backend, settings, named, ends, file)
+
+    @staticmethod
+    def _of(
+        backend: Backend, settings: Mapping[str, Any], templates: Mapping[str, str], more_ends: Sequence[int],
+        file: Path,
+    ) -> Tokenizer:  # fmt: skip
+        special_tokens, known = _special_tokens(settings), backend.get_vocab()
+        marked = [special_tokens["mask_token"]] if "mask_token" in special_tokens else []
+        mask = next((known[text] for text in (*marked, *MASK_TOKENS) if text in known), None)
+        ends = tuple(dict.fromkeys([*(known[text] for text in STOP_TOKENS if text in known), *more_ends]))
+        special_ids = _special_ids(backend, known, special_tokens, settings)
+        named = special_tokens.get("eos_token", special_tokens.get("sep_token", ""))  # BERT's is [SEP]
+        used = {name: templates.get(name) for name in ("default", "tool_use")}
+        for template in filter(None, used.values()):
+            _check_template(template, file)
+        return Tokenizer(
+            backend=backend, special_tokens=special_tokens, template=used["default"], mask_id=mask,
+            eos_id=known.get(named), stop_ids=tuple(end for end in ends if end != mask),
+            special_ids=special_ids | {*ends, *([] if mask is None else [mask])},
+            size=max(known.values(), default=-1) + 1, tool_template=used["tool_use"],
+        )  # fmt: skip
+
+    def knowing(self, family: Family | None) -> Tokenizer:
+        """With the mask and the ends that a user's own family spells."""
+        if family is None:
+            return self
+        known = self.backend.get_vocab()
+        masks, ends = ([known[text] for text in some if text in known] for some in (family.mask_tokens,
+                                                                                    family.stop_tokens))  # fmt: skip
+        mask = masks[0] if masks else self.mask_id
+        return replace(
+            self, mask_id=mask, stop_ids=tuple(dict.fromkeys([*self.stop_ids, *ends])),
+            special_ids=self.special_ids | {*masks[:1], *ends},
+        )  # fmt: skip
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, from which ``from_folder`` reads the same."""
+        self.backend.save(str(folder / "tokenizer.json"))
+        used = {"default": self.template, "tool_use": self.tool_template}
+        named = {name: text for name, text in used.items() if text is not None}
+        template = {"chat_template": self.template if self.tool_template is None else named} if named else {}
+        usual = {key: text for key, text in self.special_tokens.items() if key in token_tables.SPECIAL_TOKEN_KEYS}
+        more = {key: text for key, text in self.special_tokens.items() if key not in usual}
+        told = {"extra_special_tokens": more} if more else {}
+        text = json.dumps({**usual, **told, **template}, indent=1)
+        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(self.stop_ids)}) + "\n")
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self.template is not None
+
+    def token(self, number: int) -> str | None:
+        """The string of an id. None: the tokenizer has no such id."""
+        return self.backend.id_to_token(number) if number >= 0 else None
+
+    def encode(
+        self, text: str, special: bool = False, most: int | None = None, begins: bool = False
+    ) -> list[int]:  # fmt: skip
+        """Ids of a text as it is, none added. What spells a special token in it stays text.
+
+        special: special tokens written in the text are recognised, all but the mask, for which only a position to
+        decide is; it is a whole prompt then. most: tokens that may come of it (None: any number), as far as its bytes
+        tell. begins: it is the beginning of a whole prompt, before which some tokenizers put a space. Raises TooLong
+        where it cannot have so few, before it is tokenized, and UserError where a special token is a single character,
+        which no other tokens can write.
+        """
+        self._refuse_long(text, most)
+        plain = self.special_ids.intersection([self.mask_id]) if special else self._spelt
+        first = self.backend if special or begins else self._inside
+        return [token for _, ids in plain_pieces(first, text, plain, inside=self._inside) for token in ids]
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], begin: str = "", beside: Mapping[str, Any] | None = None,
+        most: int | None = None,
+    ) -> list[int]:  # fmt: skip
+        """Ids of a conversation in the chat template, and of ``begin`` after it. beside: what else the template may
+        read, such as ``tools``. Only the template's own text makes
+        special tokens, whatever it does with a message: what spells one there stays text. most: as in ``encode``.
+        Raises UserError as ``render`` and ``encode``."""
+        with one_prompt():
+            self._refuse_long(self.render(messages, beside) + begin, most)  # refuses what cannot be rendered, too
+            *pieces, (last, own) = self._chat_tokens[self._template_for(beside)].pieces(messages, beside)
+        whole = [*pieces, (last + begin, own)]
+        first = [self.backend, *[self._inside] * len(pieces)]
+        found = [plain_pieces(one, text, self._spelt, own, self._inside)
+                 for one, (text, own) in zip(first, whole, strict=True)]  # fmt: skip
+        return [token for some in found for _, ids in some for token in ids]
+
+    def _refuse_long(self, text: str, most: int | None) -> None:
+        """Raise TooLong for a text whose bytes ``most`` tokens cannot all write."""
+        if most is not None and len(text) > most and (least := self.least_tokens(text)) > most:
+            raise TooLong(
+                f"the prompt takes at least {least} tokens, more than the model's limit of {most}. Shorten it."
+            )
+
+    @cached_property
+    def _inside(self) -> Backend:
+        """What encodes texts that follow others."""
+        return without_prefix(self.backend)
+
+    @cached_property
+    def least_tokens(self) -> LeastTokens:
+        """How many tokens a text takes at least."""
+        return LeastTokens.of(self.backend)
+
+    @cached_property
+    def _spelt(self) -> frozenset[int]:
+        """The special ids that a text can spell. A stop id may be an ordinary token, such as a line break."""
+        return self.special_ids.intersection([*self.backend.get_added_tokens_decoder(), self.mask_id])
+
+    @cached_property
+    def _chat_tokens(self) -> Mapping[str, ChatTokens]:
+        """By the text of each template."""
+        known = filter(None, (self.template, self.tool_template))
+        return {text: ChatTokens(self.backend, self._spelt, text, self.special_tokens) for text in known}
+
+    def _template_for(self, beside: Mapping[str, Any] | None) -> str:
+        """The template of a conversation: with tools their own one, as in transformers. Raises UserError without."""
+        with_tools = (beside or {}).get("tools") is not None and self.tool_template is not None
+        found = self.tool_template if with_tools else self.template
+        if found is None:
+            raise UserError(
+                "this tokenizer has no chat template (neither chat_template.jinja nor tokenizer_config.json gives "
+                "one), so messages cannot be rendered. Pass the prompt as plain text, or use an instruct checkpoint."
+            )
+        return found
+
+    def template_problem(self) -> str:
+        """A sentence where a template writes neither a user's message nor one after a system's; empty: it does."""
+        user, system = ({"role": role, "content": "Hello"} for role in ("user", "system"))
+        for text in self._chat_tokens:
+            why, also = (_why_not(text, one, self.special_tokens) for one in ([user], [system, user]))
+            if why and also:
+                return f"The chat template writes no message of a user ({why}). Copy the checkpoint again."
+        return ""
+
+    @property
+    def template_of_tools(self) -> str:
+        """The template of a conversation with tools; empty without one."""
+        return self.tool_template or self.template or ""
+
+    @cached_property
+    def template_names(self) -> frozenset[str]:
+        """What the chat template reads, such as ``messages``; ``tools``, where it can write of them."""
+        return frozenset().union(*(names_read(text) for text in self._chat_tokens))
+
+    def render(self, messages: Sequence[Mapping[str, Any]], beside: Mapping[str, Any] | None = None) -> str:
+        """The conversation as the chat template writes it, up to where the assistant speaks. beside: as in
+        ``encode_chat``.
+
+        Raises UserError without a chat template, and for messages that it refuses.
+        """
+        template = self._template_for(beside)
+        if not messages:
+            raise UserError("messages=[] is an empty conversation. Give it at least one message.")
+        for number, message in enumerate(messages):
+            if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+                raise UserError(f"messages[{number}]={dict(message)!r} must give a role and a content, both strings.")
+        try:
+            return render_messages(self._compiled[template], messages, self.special_tokens, beside)
+        except Exception as error:  # a template may fail in any way that Python can
+            why = str(error) or type(error).__name__
+            raise UserError(f"the chat template refuses these messages: {why}. Change them to fit it.") from error
+
+    @cached_property
+    def _compiled(self) -> Mapping[str, Template]:
+        return {text: compile_template(text) for text in self._chat_tokens}
+
+    @cached_property
+    def thought_marks(self) -> ThoughtMarks | None:
+        """What is around a thought, where the chat template knows of thoughts."""
+        return thought_marks(self.template)
+
+    @cached_property
+    def hidden_marks(self) -> frozenset[int]:
+        """The special ids that write these marks, which decoded text leaves out."""
+        marks = self.thought_marks
+        spelt = () if marks is None else (marks.begin, marks.end)
+        ids = {token: text for token, text in ((one, self.token(one)) for one in self.special_ids) if text}
+        return frozenset(token for token, text in ids.items() if any(mark.startswith(text) for mark in spelt))
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True, shown: frozenset[int] = frozenset()) -> str:
+        """Text of ids, without ``special_ids`` unless ``skip_special`` is False or they are ``shown``. Unknown ids give
+        no text."""
+        kept = [number for number in ids if not (skip_special and number in self.special_ids - shown)]
+        return str(self.backend.decode(kept, skip_special_tokens=False))
+
+    def pieces(self, ids: Sequence[int]) -> list[bytes]:
+        """What each id adds to ``decode(ids)``: joined, they are that text's UTF-8. Special ids add nothing."""
+        kept = iter(pieces_of(self.backend, [number for number in ids if number not in self.special_ids]))
+        return [b"" if number in self.special_ids else next(kept) for number in ids]
+
+    def token_bytes(self, number: int) -> bytes:
+        """The bytes of one id by itself. Special ids have none."""
+        return b"" if number in self.special_ids else alone(self.backend, number)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """special_tokens_map.json, overridden by tokenizer_config.json. Both may be absent."""
+    merged = read_keys(token_tables.TOKENIZER, {}, "")
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            content = read_json(folder / name)
+            read = read_keys({**token_tables.TOKENIZER, **token_tables.named_tokens(content)}, content, name)
+            merged |= {key: value for key, value in read.items() if content.get(key) is not None}
+    return merged
+
+
+def _backend(folder: Path) -> Backend:
+    whole, vocabulary, merges = folder / "tokenizer.json", folder / "vocab.json", folder / "merges.txt"
+    if not whole.is_file() and not (vocabulary.is_file() and merges.is_file()):
+        raise UserError(
+            f"{folder} holds neither tokenizer.json nor both vocab.json and merges.txt, so text cannot be turned "
+            "into ids. Copy the tokenizer files of the checkpoint, or pass prompts as token ids."
+        )
+    for file in (whole,) if whole.is_file() else (vocabulary, merges):
+        refuse_pointer(file)
+    try:
+        backend = Backend.from_file(str(whole)) if whole.is_file() else _byte_level(vocabulary, merges)
+    except Exception as error:
+        raise broken(f"the tokenizer in {folder} cannot be read ({error})") from error
+    backend.no_truncation()  # some published files still hold the limits of their training
+    backend.no_padding()
+    return backend
+
+
+def _byte_level(vocabulary: Path, merges: Path) -> Backend:
+    """Qwen2's byte-level BPE from its two files."""
+    backend = Backend(models.BPE.from_file(str(vocabulary), str(merges)))
+    backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(QWEN2_SPLIT), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])  # fmt: skip
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _added(folder: Path, settings: Mapping[str, Any]) -> dict[int, AddedToken]:
+    """Added tokens by id, from tokenizer_config.json and added_tokens.json."""
+    tokens: dict[int, AddedToken] = {}
+    if (folder / "added_tokens.json").is_file():
+        content = read_json(folder / "added_tokens.json")
+        numbers = read_keys(token_tables.added_tokens(content), content, "added_tokens.json")
+        tokens = {number: AddedToken(text, normalized=False) for text, number in numbers.items()}
+    for number, entry in settings["added_tokens_decoder"].items():
+        flags = {key: bool(entry.get(key)) for key in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+        tokens[int(number)] = AddedToken(entry["content"], **flags)
+    return tokens
+
+
+def _add_tokens(backend: Backend, tokens: Mapping[int, AddedToken], folder: Path) -> None:
+    """Add the tokens that the backend lacks, at the ids of the files. Raises UserError where an id is taken."""
+    present = {token.content for token in backend.get_added_tokens_decoder().values()}
+    for number, token in sorted(tokens.items()):
+        if token.content not in present:
+            backend.add_tokens([token])
+        if backend.token_to_id(token.content) != number:
+            raise broken(
+                f"{folder}: added token {token.content!r} should have id {number} but gets "
+                f"{backend.token_to_id(token.content)}: the tokenizer files contradict each other"
+            )
+
+
+def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The special tokens that the settings name, by their keys: the usual ones, those of a model's own, and those of an
+    object under ``extra_special_tokens``, as transformers 5 hands them to templates."""
+    extra = settings["extra_special_tokens"]
+    own = [key for key in settings if key.endswith("_token") and key not in token_tables.SPECIAL_TOKEN_KEYS]
+    given = {key: settings.get(key) for key in (*token_tables.SPECIAL_TOKEN_KEYS, *own)}
+    given = {
+        **(extra if isinstance(extra, dict) else {}),
+        **{key: one for key, one in given.items() if one is not None},
+    }
+    return {key: text for key, value in given.items() if (text := _text(value)) is not None}
+
+
+def _special_ids(
+    backend: Backend, known: Mapping[str, int], special_tokens: Mapping[str, str], settings: Mapping[str, Any]
+) -> frozenset[int]:
+    flagged = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
+    given = (settings["additional_special_tokens"], settings["extra_special_tokens"])
+    more = [entry for entries in given for entry in (entries.values() if isinstance(entries, dict) else entries)]
+    listed = {*special_tokens.values(), *(text for entry in more if (text := _text(entry)) is not None)}
+    return frozenset(flagged | {known[text] for text in listed if text in known})
+
+
+def _text(entry: Any) -> str | None:
+    """The content of a special token, given as a string or an object."""
+    content = entry.get("content") if isinstance(entry, Mapping) else entry
+    return None if content is None else str(content)
+
+
+def generation_ends(folder: Path) -> list[int]:
+    """The ids that end a text by generation_config.json; none where the folder has no such file."""
+    file = folder / "generation_config.json"
+    ids = read_keys(token_tables.GENERATION, read_json(file), file.name)["eos_token_id"] if file.is_file() else None
+    return [] if ids is None else ids if isinstance(ids, list) else [ids]
+
+
+def _templates(folder: Path, settings: Mapping[str, Any]) -> tuple[Path, Mapping[str, str]]:
+    """The templates by name and the file that they are in: those of chat_template.jinja and of the folder
+    additional_chat_templates, else of tokenizer_config.json."""
+    single, more = folder / "chat_template.jinja", folder / "additional_chat_templates"
+    found = {file.name.removesuffix(".jinja"): read_text(file) for file in sorted(more.glob("*.jinja"))}
+    if single.is_file():
+        return single, {"default": read_text(single), **found}
+    if found:
+        return more, found
+    return folder / "tokenizer_config.json", _by_name(settings["chat_template"])
+
+
+def _by_name(templates: Any) -> Mapping[str, Any]:
+    """Templates by name, whether a file has one, or several as an object or a list."""
+    if isinstance(templates, list):
+        return {entry["name"]: entry["template"] for entry in templates}
+    return templates if isinstance(templates, Mapping) else {} if templates is None else {"default": templates}
+
+
+def _check_template(template: str, file: Path) -> None:
+    try:
+        parse_template(template)
+    except (TemplateError, RecursionError) as error:
+        raise broken(f"{file} holds a chat_template that cannot be parsed ({error})") from error
+
+
+def _why_not(template: str, messages: Sequence[Mapping[str, Any]], special: Mapping[str, str]) -> str:
+    """Why a template does not write messages; empty: it does."""
+    try:
+        render_messages(compile_template(template), messages, special)
+    except Exception as error:  # a template may fail in any way that Python can
+        return f"{type(error).__name__}: {first_line(error)}"
+    return ""

@@ -1,0 +1,1 @@
+"""Published tensors to the network: names, files, shares of ranks, fewer bits, adapters."""

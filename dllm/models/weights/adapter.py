@@ -1,0 +1,225 @@
+"""A LoRA adapter in peft's format, merged into the weights as they are read: ``model.adapter=FOLDER``.
+
+W + scale * B A for every matrix that it adapts, as peft's ``merge_and_unload`` computes it; scale is alpha / r, or
+alpha / sqrt(r) with ``use_rslora``. Decoding is then as fast as without an adapter. Names in the file are those of the
+published model, so adapters that others trained with peft load, and peft loads those of ``experiments.distill``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from dllm.common.errors import UserError
+from dllm.models.formats.expressions import RULE, Expression, expression
+from dllm.models.keys import KeyRule, boolean, integer, read_keys, real, shown
+from dllm.models.network.experts import at_least_float32
+from dllm.models.network.transformer import LowRank, Transformer
+from dllm.models.weights.files import Stored, broken, headers, read_json
+from dllm.models.weights.names import Source, parameter_source
+
+ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+MODULE_PREFIX = "base_model.model."  # peft's, before the published name of a module
+DIGEST = "dllm.base"  # metadata of the weights' file: ``base_digest`` of the base; peft reads no metadata
+
+
+def _patterns(value: Any) -> bool:
+    """Numbers by regular expressions of modules' names."""
+    if not isinstance(value, dict) or not all(isinstance(one, int | float) for one in value.values()):
+        return False
+    try:
+        return bool([_ends_in(one) for one in value]) or not value
+    except UserError:
+        return False
+
+
+def _ends_in(pattern: str) -> Expression:
+    """Matches the modules whose name ends in a pattern, by peft's rule."""
+    return expression(rf"(.*\.)?({pattern})$")
+
+
+_PATTERN = KeyRule(f"an object to numbers from patterns of names, each {RULE}", _patterns, {})
+KEYS = {
+    "base_model_name_or_path": KeyRule("a name", lambda value: isinstance(value, str), ""),
+    "r": integer(1, 2**16, 8), "lora_alpha": real(0, 1e6, 8), "use_rslora": boolean(),
+    "rank_pattern": _PATTERN, "alpha_pattern": _PATTERN,
+}  # fmt: skip
+# With any of these on, the adapter is more than W + scale * B A.
+OFF = (
+    "use_dora", "bias", "lora_bias", "modules_to_save", "fan_in_fan_out", "layer_replication", "target_parameters",
+    "trainable_token_indices", "alora_invocation_tokens", "use_qalora", "use_bdlora", "arrow_config", "kasa_config",
+    "monteclora_config",
+)  # fmt: skip
+SAME_BASE = (None, True, False, "gaussian", "eva")  # ``init_lora_weights`` that leave the base's weights as they are
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two low-rank factors of one matrix."""
+
+    a: Stored  # A [r, in]
+    b: Stored  # B [out, r]
+    scale: float  # their product is multiplied by it
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.b.shape[:1], *self.a.shape[1:])
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """The headers of an adapter."""
+
+    folder: Path  # the adapter's
+    base: str  # the model that its config names
+    pairs: Mapping[str, Pair]  # by the published name of the weight
+    digest: str | None  # of the base's weights; None: other programs write none
+
+    @staticmethod
+    def read(folder: str | Path) -> Adapter:
+        """Reads the headers only. Raises UserError for a folder that holds no LoRA which can be merged."""
+        place = Path(folder).expanduser()
+        config = _read_config(place)
+        file = place / ADAPTER_WEIGHTS
+        if not file.is_file():
+            pickled = (place / "adapter_model.bin").exists()
+            never = " A pickle (adapter_model.bin) can run code, so it is never read." if pickled else ""
+            sentence = f"model.adapter={str(place)!r} lacks {ADAPTER_WEIGHTS}.{never}"
+            raise UserError(f"{sentence} Save the adapter as safetensors.")
+        pairs = _pairs(file, config)
+        with safe_open(file, framework="pt") as stored:
+            digest = (stored.metadata() or {}).get(DIGEST)
+        return Adapter(place, config["base_model_name_or_path"], pairs, digest)
+
+    def check_fits(self, shapes: Mapping[str, tuple[int, ...]], path: str | Path) -> None:
+        """Raise UserError where a weight that it adapts is not in the model ``path``, or has another shape, and where
+        both are hub ids of different names. shapes: of the model's weights, by published name."""
+        if is_hub_id(self.base) and is_hub_id(str(path)) and Path(self.base).name != Path(path).name:
+            raise self._other(path, f"its config names {self.base}")
+        for name, pair in self.pairs.items():
+            if name not in shapes:
+                raise self._other(path, f"it adapts {shown(name)}, which this model does not have")
+            if pair.shape != shapes[name]:
+                sizes = f"{list(pair.shape)}, and this model's has {list(shapes[name])}"
+                raise self._other(path, f"its {shown(name)} has shape {sizes}")
+
+    def check_base(self, stored: Mapping[str, Stored], path: str | Path) -> None:
+        """Raise UserError where it notes what it was trained on, and that is not ``stored``. Reads a row per matrix; of
+        one in few bits that says nothing."""
+        if any(stored[name].packing is not None for name in self.pairs):
+            return
+        if self.digest is not None and self.digest != base_digest(self.pairs, stored):
+            raise self._other(path, "the weights that it adapts are not those it was trained on")
+
+    def _other(self, path: str | Path, why: str) -> UserError:
+        made = f"model.path={self.base}" if self.base else "model.path to the model that it was trained on"
+        return UserError(
+            f"model.adapter={str(self.folder)!r} was made for another base than model.path={str(path)!r}: {why}. "
+            f"Set {made}, or model.adapter=null."
+        )
+
+    def merged(self, name: str, weight: Tensor, part: Source, dtype: torch.dtype) -> Tensor:
+        """The ``part`` of a stored weight with what the adapter adds to it; ``dtype``: what the model
+        computes in. The sum is made in float32 or wider and rounded once."""
+        pair = self.pairs.get(name)
+        if pair is None:
+            return weight
+        wide = at_least_float32(dtype)
+        with safe_open(pair.a.file, framework="pt", device=str(weight.device)) as file:
+            a, b = (file.get_tensor(one.name).to(wide) for one in (pair.a, pair.b))
+        a, b = a[:, slice(*(part.columns or (None,)))], b[slice(*(part.rows or (None,)))]
+        return weight.to(wide) + b @ a * pair.scale
+
+
+def attach_drafts(model: Transformer, adapter: Adapter) -> None:
+    """Keep the adapter beside the weights, for rows that draft. Raises UserError where it adapts another product than
+    the output of attention (``o_proj``), which is the one that published drafts adapt."""
+    left = dict(adapter.pairs)
+    for index, layer in enumerate(model.layers):
+        pair = left.pop(parameter_source(f"layers.{index}.attn.o.weight", model.config).name, None)
+        if pair is not None:
+            with safe_open(pair.a.file, framework="pt", device=str(next(layer.parameters()).device)) as file:
+                a, b = (file.get_tensor(one.name) for one in (pair.a, pair.b))
+            attention = cast("Any", layer).attn
+            ranks, width = model.ranks, a.shape[1] // model.ranks.size  # inputs of ``o``, by heads
+            a = a[:, ranks.rank * width : (ranks.rank + 1) * width]
+            attention.draft = LowRank(a.to(model.dtype), (b.double() * pair.scale).to(model.dtype))
+    if left:
+        raise UserError(
+            f"model.draft_adapter={str(adapter.folder)!r} adapts {shown(next(iter(left)))}, and drafts are adapted at "
+            "the output of attention (o_proj) alone. Take an adapter of that, or set model.draft_adapter=null."
+        )
+    model.streams = False  # a stream of rows that draft and rows that judge is one product
+
+
+def _read_config(place: Path) -> dict[str, Any]:
+    if not (place / ADAPTER_CONFIG).is_file():
+        raise UserError(
+            f"model.adapter={str(place)!r} holds no {ADAPTER_CONFIG}, so it is not an adapter of peft. Point it at a "
+            "folder that peft or experiments.distill wrote."
+        )
+    content = read_json(place / ADAPTER_CONFIG)
+    on = [key for key in OFF if content.get(key) not in (None, False, "none", [], {})]
+    on += ["peft_type"] * (content.get("peft_type") != "LORA")
+    on += ["init_lora_weights"] * (content.get("init_lora_weights") not in SAME_BASE)
+    if on:
+        raise UserError(
+            f"model.adapter={str(place)!r} has {on[0]}={shown(content.get(on[0]))}, which is more than a plain LoRA. "
+            "Merge it into its base with peft's merge_and_unload, and point model.path at the result."
+        )
+    return read_keys(KEYS, content, ADAPTER_CONFIG)
+
+
+def _pairs(file: Path, config: Mapping[str, Any]) -> dict[str, Pair]:
+    """The matrices of the file. Raises UserError for a matrix without its pair."""
+    halves: dict[str, dict[str, Stored]] = {}
+    for stored in headers(file):
+        match = re.fullmatch(re.escape(MODULE_PREFIX) + r"(.+)\.lora_([AB])\.weight", stored.name)
+        if match is None or len(stored.shape) != 2:
+            shape = list(stored.shape)
+            raise broken(f"{file} holds {shown(stored.name)} of shape {shape}, which is not a matrix of a LoRA")
+        halves.setdefault(match[1], {})[match[2]] = stored
+    found = {}
+    for module, half in halves.items():
+        if len(half) < 2 or half["A"].shape[0] != half["B"].shape[1]:
+            raise broken(f"{file} has no two matrices that fit for {shown(module)}")
+        found[f"{module}.weight"] = Pair(half["A"], half["B"], scale_of(module, half["A"].shape[0], config))
+    if not found:
+        raise broken(f"{file} holds no tensors")
+    return found
+
+
+def scale_of(module: str, rank: int, config: Mapping[str, Any]) -> float:
+    """alpha / r of a module, by peft's rule: the first pattern that ends its name, else ``lora_alpha``. Raises
+    UserError where its rank is not the config's."""
+    named = {key: next((one for one in config[key] if _ends_in(one).matches(module)), None)
+             for key in ("rank_pattern", "alpha_pattern")}  # fmt: skip
+    wanted = config["r"] if named["rank_pattern"] is None else config["rank_pattern"][named["rank_pattern"]]
+    if wanted != rank:
+        raise broken(f"{ADAPTER_CONFIG} says rank {wanted} of {shown(module)}, and its matrices have {rank}")
+    alpha = config["lora_alpha"] if named["alpha_pattern"] is None else config["alpha_pattern"][named["alpha_pattern"]]
+    return alpha / (sqrt(rank) if config["use_rslora"] else rank)
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name is of the form owner/name, and no folder here."""
+    return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and not Path(name).is_dir()
+
+
+def base_digest(names: Iterable[str], stored: Mapping[str, Stored]) -> str:
+    """A hash of the first row of each of these weights, as float32: it tells models apart that share all shapes, and
+    reads 2 MB of an 8B model's 16 GB."""
+    found = hashlib.sha256()
+    for name in sorted(names):
+        with safe_open(stored[name].file, framework="pt") as file:
+            found.update(file.get_slice(stored[name].name)[0:1].to(torch.float32).numpy().tobytes())
+    return found.hexdigest()[:16]

@@ -1,0 +1,62 @@
+"""Where a checkpoint is: shipped, a folder, a GGUF file, or on the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dllm.common.errors import UserError, first_line, nearest
+from dllm.common.hub import hub_reachable, stay_offline_without_hub
+from dllm.models.formats.gguf_file import GGUF_SUFFIX, is_gguf
+from dllm.models.weights.hub_name import HubName
+from dllm.models.weights.shipped import plain_folder, shipped_folder, shipped_models
+
+
+def locate(path: str | Path, weights: bool = True) -> Path:
+    """The folder of a shipped model, a local folder or a hub id, or a GGUF file, here or on the hub (owner/name/FILE).
+
+    A hub id may end with a revision (owner/name@REVISION: a branch, a tag or a commit). It is downloaded: data files
+    only, never code, and no weights of a folder if ``weights`` is False. Raises UserError when there is no such model.
+    """
+    name, known, folder = str(path), shipped_models(), Path(path).expanduser()
+    if name in known:
+        folder = shipped_folder(name)
+    if folder.is_dir():
+        return plain_folder(folder)
+    if is_gguf(folder):
+        return folder
+    if folder.is_file():
+        raise UserError(f"model.path={name!r} is a file, and no GGUF. Give the folder that holds the checkpoint.")
+    found = HubName.of(name)
+    if folder.suffix.lower() == GGUF_SUFFIX and (found is None or not found.file):
+        raise UserError(f"model.path={name!r} is not a file here. Download it, and give its path.")
+    if found is None:
+        raise UserError(
+            f"model.path={str(path)!r} is not a shipped model ({', '.join(known) or 'there are none'}), a folder or a "
+            "hub id of the form owner/name (of a GGUF file: owner/name/FILE.gguf; at a revision: owner/name@REVISION)."
+            f"{nearest(name.partition('@')[0], known)}"
+        )
+    stay_offline_without_hub()
+    from huggingface_hub import snapshot_download
+
+    try:
+        wanted = found.wanted(weights)
+        there = Path(snapshot_download(found.repo, revision=found.revision, allow_patterns=wanted)) / found.file
+    except Exception as error:
+        offline = not hub_reachable() and type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled")
+        why = "the hub cannot be reached from here" if offline else first_line(error)
+        kind = "file" if found.file else "folder"
+        raise UserError(
+            f"model.path={str(path)!r} is no {kind} here, and could not be downloaded as a hub id ({why}). Download it "
+            f"elsewhere and pass the {kind}: model.path={kind.upper()}."
+        ) from error
+    if found.file and not is_gguf(there):
+        raise UserError(
+            f"model.path={str(path)!r}: {found.repo} on the hub has no file {found.file}. Give the name of one that it "
+            "has."
+        )
+    return there
+
+
+def called(path: str | Path) -> str:
+    """What reports call a model: its folder's name."""
+    return Path(path).expanduser().resolve().name

@@ -1,0 +1,165 @@
+"""The models that come with the package. Their weights are stored compressed, and unpacked once for each user. So may
+be those of any folder. Four of the six are stored as differences to mini-llada or mini-ar: 11.5 MB in place of 16.4."""
+
+from __future__ import annotations
+
+import atexit
+import lzma
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load, load_file, save
+from torch import Tensor
+
+from dllm.common.digest import digest, sha256_of
+from dllm.common.errors import UserError
+from dllm.models.weights.files import SINGLE
+
+CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
+PACKED = f"{SINGLE}.xz"
+# (lc, lp, pb) that tell pairs of bytes apart, and fours: by the former, weights in bfloat16 shrink to 64 % (68 % by xz
+# alone), by the latter those in float32 to 84 % (92 %).
+LITERALS = ((3, 1, 1), (2, 2, 2))
+
+
+def shipped_models() -> list[str]:
+    """Names of the models that are shipped with the package."""
+    return sorted(folder.name for folder in CHECKPOINTS.glob("*") if (folder / "config.json").is_file())
+
+
+def shipped_folder(name: str) -> Path:
+    """Where a shipped model is in the package. Its weights may be compressed there: see ``plain_folder``."""
+    return CHECKPOINTS / name
+
+
+def is_shipped(folder: Path) -> bool:
+    """Whether a model was loaded by the name of a shipped one."""
+    own = shipped_folder(folder.name)
+    return folder.name in shipped_models() and folder in (own, plain_folder(own))
+
+
+def plain_folder(source: Path) -> Path:
+    """The folder itself, or for one with compressed weights, its copy with plain ones.
+
+    The copy is below ``$XDG_CACHE_HOME/dllm`` (``~/.cache/dllm``), named by the digest of all files. It is made once,
+    in 0.3 to 0.7 s. Where nothing can be written there, it is a temporary folder of this process.
+    """
+    if (source / SINGLE).is_file() or not (source / PACKED).is_file():
+        return source
+    try:
+        folder = _cached(source)
+    except (OSError, RuntimeError):  # a full or read-only disk; RuntimeError: the user has no home
+        return _temporary(source)
+    return folder if _whole(source, folder) else _temporary(source)
+
+
+def pack(folder: Path, base: str = "") -> None:
+    """Compress a folder's weights. Raises OSError.
+
+    base: a shipped model with tensors that are near these, both in bfloat16: what is compressed are differences to
+    them, for mini-llada-distilled, which shares embedding and head, 27 % of the size.
+    """
+    if base:
+        _part(folder / SINGLE, base)
+    plain = (folder / SINGLE).read_bytes()
+    settings = [dict(zip(("lc", "lp", "pb"), found, strict=True)) for found in LITERALS]
+    ways = [lzma.compress(plain, filters=[{"id": lzma.FILTER_LZMA2, "preset": 9, **one}]) for one in settings]
+    (folder / PACKED).write_bytes(min(ways, key=len))
+    (folder / SINGLE).unlink()
+
+
+def _cached(source: Path) -> Path:
+    """The copy among the user's caches, made where it is missing. The model's name comes last: reports show it."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    key = digest("".join(sha256_of(file) for file in _files(source)).encode())
+    folder = home / "dllm" / "checkpoints" / key / source.resolve().name
+    if _whole(source, folder):
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)  # one that a cleaner of caches left incomplete
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        made = Path(place) / "made"
+        _unpack(source, made)
+        with suppress(OSError):  # another process was first
+            made.rename(folder)
+    return folder
+
+
+def _weights(name: str) -> Mapping[str, Tensor]:
+    return load_file(plain_folder(shipped_folder(name)) / SINGLE)
+
+
+def _part(file: Path, base: str) -> None:
+    """Tensors less the base's nearest ones. Which these are is said in the metadata."""
+    held, given = load(file.read_bytes()), _weights(base)
+    pairs = {name: near for name, one in held.items() if (near := _nearest(one, given))}
+    parted = {name: _bits(one) - _bits(given[pairs[name]]) if name in pairs else one for name, one in held.items()}
+    file.write_bytes(save(_floats(parted), metadata={"base": base, **pairs}))
+
+
+def _join(file: Path) -> None:
+    """Undo ``_part``: differences are those of bit patterns read as whole numbers, so that sums are exact."""
+    with safe_open(file, "pt") as opened:
+        pairs = opened.metadata() or {}
+    if "base" in pairs:
+        held, given = load(file.read_bytes()), _weights(pairs["base"])
+        whole = {name: _bits(one) + _bits(given[pairs[name]]) if name in pairs else one for name, one in held.items()}
+        file.write_bytes(save(_floats(whole), metadata={"format": "pt"}))
+
+
+def _nearest(one: Tensor, given: Mapping[str, Tensor]) -> str | None:
+    """The tensor of the same shape that is nearest, if differences are smaller than 0.6 of the numbers themselves."""
+    gaps = {
+        name: float((one.float() - other.float()).abs().mean())
+        for name, other in given.items()
+        if other.shape == one.shape
+    }
+    near = min(gaps, key=gaps.__getitem__, default=None)
+    return near if near and gaps[near] < 0.6 * float(one.float().abs().mean()) else None
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.int16)
+
+
+def _floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: one.view(torch.bfloat16) for name, one in tensors.items()}
+
+
+@cache
+def _temporary(source: Path) -> Path:
+    place = Path(tempfile.mkdtemp(prefix="dllm."))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    folder = place / source.resolve().name
+    _unpack(source, folder)
+    return folder
+
+
+def _files(source: Path) -> list[Path]:
+    return sorted(file for file in source.iterdir() if file.is_file())
+
+
+def _whole(source: Path, folder: Path) -> bool:
+    names = {file.name for file in _files(source)} - {PACKED} | {SINGLE}
+    return all((folder / name).is_file() for name in names)
+
+
+def _unpack(source: Path, folder: Path) -> None:
+    folder.mkdir()
+    for file in _files(source):
+        if file.name != PACKED:
+            shutil.copyfile(file, folder / file.name)
+    try:
+        with lzma.open(source / PACKED) as stream, (folder / SINGLE).open("wb") as target:
+            shutil.copyfileobj(stream, target)
+        if source.parent == CHECKPOINTS:
+            _join(folder / SINGLE)
+    except (lzma.LZMAError, EOFError) as error:
+        raise UserError(f"{source / PACKED} cannot be unpacked ({error}). Fetch it again, whole.") from None

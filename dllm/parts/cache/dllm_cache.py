@@ -1,0 +1,213 @@
+"""Keep what attention and MLP of every layer gave, and recompute the rows that moved (dLLM-Cache, arXiv 2506.06295)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from dllm.common.errors import in_range
+from dllm.common.ranking import top_k_mask
+from dllm.common.ranks import Ranks
+from dllm.contract import ForwardCost, ForwardPlan, State
+from dllm.contract.canvas import Canvas, packed
+from dllm.contract.setting import Setting
+from dllm.models.config import ModelConfig
+from dllm.models.network.memory import AnyLayer, Memory
+from dllm.models.network.rope import Angles
+from dllm.parts.cache.buffer import Buffered, CacheView, ColumnSession
+from dllm.parts.cache.buffer_memory import BufferMemory
+from dllm.parts.cache.columns import gather_padded, gather_rows
+from dllm.parts.cache.kept import LAYER_KEYS, LAYER_VALUES, PER_PLACE, Kept
+from dllm.parts.cache.passes import Call, ForwardPass
+
+SAME = 1e-24  # squared distances of unit vectors below this are rounding, which differs with the batch
+
+
+class DLLMCache(Buffered):
+    """Every row is alive in every layer. A row that a layer does not compute adds what attention and MLP gave there the
+    last time. Every ``prompt_interval``-th forward of a row computes the prompt, every ``response_interval``-th the
+    answer, and the first layer computes everything in every forward. Between them each layer computes the ``share`` of
+    the answer's rows whose value vectors have turned the most since the last forward.
+
+    query_left matters for models that predict from the position before (Dream): with it the row that predicts the
+    answer's first position belongs to the answer, without it (the published code) to the prompt.
+    """
+
+    # a layer has no queries of the rows that it does not compute
+    traits = Buffered.traits.but(
+        regions=frozenset({"block", "suffix", "ahead", "answer"}),
+        attends_all=True,
+        scores_all_at_open=True,
+        committed=True,
+        shadows=False,
+        exposes_attention=False,
+        heads="summed",
+        bounded_shapes=True,
+        acts_in_layers=True,
+        one_call=True,
+    )
+
+    def __init__(
+        self, prompt_interval: int = 50, response_interval: int = 7, share: float = 0.25, query_left: bool = True
+    ) -> None:
+        in_range("cache.prompt_interval", prompt_interval, 1, advice="1 computes the prompt in every forward.")
+        in_range("cache.response_interval", response_interval, 1, advice="1 computes the answer in every forward.")
+        in_range("cache.share", share, 0.0, 1.0)
+        self.prompt_interval, self.response_interval = prompt_interval, response_interval
+        self.share, self.query_left = share, query_left
+
+    def warning(self, setting: Setting) -> str | None:
+        if self.response_interval == 1 or self.share == 1:
+            return None
+        return (
+            f"cache.response_interval={self.response_interval}: rows of the answer that a forward does not compute lag "
+            "after what was committed: mini-llada gets 66 % right, and 95 % with cache.response_interval=1. Set that, "
+            "or compare your own answers with cache=none."
+        )
+
+    def kept(self) -> tuple[Kept, ...]:
+        """Beside keys and values, what attention and MLP of each layer but the first gave."""
+        gave = (
+            Kept(name, lambda config, layer: (PER_PLACE, config.width), from_layer=1) for name in ("attended", "fed")
+        )
+        return LAYER_KEYS, replace(LAYER_VALUES, compared=True), *gave
+
+    def state(self, canvas: Canvas) -> State:
+        """due [B, L]: columns that every layer of the coming forward computes. verified [B, L]: columns among which a
+        layer chooses by their values."""
+        return {"due": canvas.valid, "verified": canvas.no_positions}
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        turn, valid, answer = view.blocks.turn[:, None], view.canvas.valid, self.response(view.canvas, view.config)
+        due = torch.where(answer, turn % self.response_interval == 0, turn % self.prompt_interval == 0) & valid
+        return view.plan(valid, state={"due": due, "verified": answer & ~due & (self.share > 0)})
+
+    def chosen(self, verified: Tensor) -> Tensor:
+        """How many of the ``verified`` columns [B, L] a layer computes [B]: where it chooses, these are the answer."""
+        return (verified.sum(1).double() * self.share).floor().long()
+
+    def response(self, canvas: Canvas, config: ModelConfig) -> Tensor:
+        """The columns [B, L] that belong to the answer."""
+        left = int(self.query_left and config.prediction_shift > 0)
+        return canvas.valid & (canvas.columns >= canvas.start[:, None] - left)
+
+    def widths(self, plan: ForwardPlan, config: ModelConfig) -> list[Tensor]:
+        """The columns among which layers choose, and those that layers compute."""
+        due, verified = plan.state["due"], plan.state["verified"]
+        return [verified.sum(1), due.sum(1) + self.chosen(verified)]
+
+    def own_pass(
+        self, session: ColumnSession, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas
+    ) -> FeaturePass:
+        due, verified = plan.state["due"] & forward.valid, plan.state["verified"] & forward.valid
+        (call,), columns, count = forward.calls, candidates.columns, self.chosen(verified)
+        among, width = plan.shapes.most or (None, None)
+        slots = places = packed(verified, columns, among)
+        if call.columns is not None:
+            due, verified = (gather_padded(one, call.columns, False) for one in (due, verified))
+            places = packed(verified, columns[: call.columns.shape[1]], slots.shape[1])
+        return FeaturePass(
+            **vars(forward), due=due, verified=verified, places=places, slots=slots, count=count,
+            everything=forward.whole and plan.shapes.all(due), width=width,
+        )  # fmt: skip
+
+    def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
+        return FeatureMemory(session, forward, call)
+
+    def cost(self, session: ColumnSession, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+        assert isinstance(forward, FeaturePass)
+        first = torch.arange(session.config.layers, device=forward.valid.device) == 0
+        valid, computed = forward.valid.sum(1, keepdim=True), forward.wide
+        queries = torch.where(first, valid, (forward.due.sum(1) + forward.count)[:, None])
+        ran = torch.where(first, computed[0], torch.full_like(queries, computed[-1]))
+        values = torch.where(first, 0, forward.verified.sum(1, keepdim=True))
+        keys = valid.expand_as(queries)
+        return ForwardCost(queries, keys, queries * (queries == valid), ran, scored, values=values)
+
+
+@dataclass(frozen=True)
+class FeaturePass(ForwardPass):
+    """Which of the n rows that enter the layers of its one call are computed."""
+
+    due: Tensor  # [B, n] rows that every layer computes
+    verified: Tensor  # [B, n] rows among which a layer chooses by their values
+    places: Tensor  # [B, g] where these are among the n (n or more: padding)
+    slots: Tensor  # [B, g] their columns (L: padding)
+    count: Tensor  # [B] how many of them are computed
+    everything: bool  # the host knows that every row is due
+    width: int | None  # the most rows that a layer but the first computes (None: ask the device)
+    # by layer, the rows that it chose by their values [B, n] (None: it chose none)
+    selected: list[Tensor | None] = field(default_factory=list)
+    wide: list[int] = field(default_factory=list)  # by layer, the rows that it computed, padding included
+
+
+class FeatureMemory(BufferMemory):
+    """Computes some rows of each layer, and takes what is kept of the others."""
+
+    forward: FeaturePass
+
+    def run(
+        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles,
+        columns: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        hidden, normal = layer.entered(x, residual)
+        at, own, given, fed = self._computed(index, layer, normal), columns, None, None
+        if at is not None:
+            own = at if columns is None else gather_padded(columns, at, self.session.length)
+            normal, angles = gather_rows(normal, at), Angles(gather_rows(angles.cos, at), gather_rows(angles.sin, at))
+        self.forward.wide.append(normal.shape[1])
+        if normal.shape[1]:
+            self.call = replace(self.call, columns=own, slots=own)
+            given = layer.mixed(self.attend(index, layer.projected(normal, angles), own))
+        hidden = hidden + self._all("attended", index, given, own, columns)
+        if normal.shape[1]:
+            fed = layer.fed(hidden if at is None else gather_rows(hidden, at))
+        return hidden, self._all("fed", index, fed, own, columns)
+
+    def _all(self, name: str, index: int, fresh: Tensor | None, own: Tensor | None, columns: Tensor | None) -> Tensor:
+        """What is known of all rows [B, n, D] after ``fresh`` ones (None: without any) were kept. The first layer,
+        which computes all of them, keeps none."""
+        if index == 0:
+            assert fresh is not None
+            return fresh
+        kept = self.session.kept[name]
+        held = kept.layers[index] if fresh is None else kept.put(index, fresh, own)
+        return held[:, : self.session.length] if columns is None else gather_rows(held, columns)
+
+    def _computed(self, index: int, layer: AnyLayer, normal: Tensor) -> Tensor | None:
+        """Places [B, u] among the rows that the layer computes (n: padding). None: all of them."""
+        forward, selected = self.forward, None
+        if index == 0 or forward.everything:
+            forward.selected.append(None)
+            return None
+        chosen = self.copies(forward.due, normal.device)
+        if forward.places.shape[1]:
+            selected = self._turned(index, layer, normal)
+            chosen = chosen | selected
+        forward.selected.append(selected)
+        return packed(chosen, torch.arange(normal.shape[1], device=normal.device), forward.width)
+
+    def _turned(self, index: int, layer: AnyLayer, normal: Tensor) -> Tensor:
+        """The rows [B, n] whose values have turned the most since the last forward; keeps the values of all that are
+        verified. The distance of the unit vectors ranks as their cosine does, which rounds small angles to 1."""
+        forward, device, store = self.forward, normal.device, self.session.stores[index]
+        assert store is not None, "the first forward computes every row"
+        verified, places, slots, count = (
+            self.copies(one, device) for one in (forward.verified, forward.places, forward.slots, forward.count)
+        )
+        row, values = torch.arange(len(slots), device=device)[:, None], store[1].transpose(1, 2)
+        fresh = layer.values(gather_rows(normal, places)).unflatten(-1, values.shape[2:])
+        ranks = self.session.config.ranks  # each has the values of its heads; of a head that several have, all do
+        turned = unit(fresh.flatten(2), ranks) - unit(values[row, slots].flatten(2), ranks)
+        moved = ranks.sum(turned.square().sum(-1))
+        values.index_put_((row, slots), fresh)
+        score = moved.new_zeros(len(normal), normal.shape[1] + 1).scatter(1, places, moved.masked_fill(moved < SAME, 0))
+        return top_k_mask(score[:, :-1], verified, count)
+
+
+def unit(vectors: Tensor, ranks: Ranks) -> Tensor:
+    """Vectors [..., K] in float64, scaled so that they have length 1 over all ranks."""
+    wide = vectors.double()
+    return wide / ranks.norm(wide.norm(dim=-1, keepdim=True)).clamp(min=1e-8)

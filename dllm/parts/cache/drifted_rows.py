@@ -1,0 +1,175 @@
+"""Rows of Elastic-Cache that have drifted: what a forward finds out of them, and how they run again, whole, from the
+layer after the drift on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from dllm.common.rowwise import select_or_all, update_rows
+from dllm.models.network.attention import Visible
+from dllm.models.network.memory import AnyStack, Exchanged, Memory, Projected, Rerun, StaticMemory, summed
+from dllm.parts.cache.buffer_memory import BufferMemory
+from dllm.parts.cache.columns import gather_rows
+from dllm.parts.cache.drift import attended, attention_received
+from dllm.parts.cache.kept import KeptRows
+from dllm.parts.cache.passes import ForwardPass
+
+
+@dataclass(frozen=True)
+class Redo:
+    """How rows run again in a recording, which serves others as well: layers below a row's bound change nothing."""
+
+    rows: int  # how many rows do: those with the lowest bounds
+    begin: int  # the first layer that they run
+
+
+@dataclass
+class Track:
+    """What a forward finds out while the network runs, where the pass itself is fixed."""
+
+    bound: Tensor  # [B] first layer that computes the whole canvas
+    later: Tensor  # [B] the same of the next forward
+    # ``bound``, as far as the host knows it by now; fixed shapes: one number that is as large as the largest
+    bounds: Sequence[int]
+    narrow: int = 0  # how many layers have run narrow
+    redo: Redo | None = None  # how rows run again in a recording (None: each from its bound on)
+    again: Tensor | None = None  # [b] which rows these are (None: all)
+    alike: list[Tensor] = field(default_factory=list)  # by layer, [B, r] similarity of attention with the last one
+    received: dict[int, Tensor] = field(default_factory=dict)  # by layer, [B, S] attention from the window
+
+    def whole(self, layers: Tensor | int) -> Tensor:
+        """Rows [B, 1] in which a layer computes the whole canvas, or of several layers [B, l]."""
+        return self.bound[:, None] <= layers
+
+    def ran(self, layers: Tensor) -> Tensor:
+        """Rows [B, l] in which the ``layers`` [l] ran over the whole canvas."""
+        if self.redo is None:
+            return self.whole(layers)
+        rows = torch.zeros_like(self.bound, dtype=torch.bool)
+        rows = torch.ones_like(rows) if self.again is None else rows.index_fill(0, self.again, True)
+        return rows[:, None] & (layers >= self.redo.begin)
+
+
+@dataclass(frozen=True)
+class DriftPass(ForwardPass):
+    """A forward that reads attention to find out how far the cache has drifted."""
+
+    decided: Tensor  # [B, L] columns that may be watched next
+    columns: Tensor  # [L] 0 to L - 1
+    probes: Tensor  # [B, w + r] columns whose attention is read: w of the window, then r watched ones (L: no column)
+    window: Tensor  # [B, w] the first of them
+    in_window: Tensor  # [B, w] which of these are columns
+    watched: Tensor  # [B, r] the others
+    mean: Tensor  # [B, r] weights of the watched ones that turn a sum into a mean
+    seen: Tensor  # [B] keys of each row
+    width: int  # columns that rows compute which reuse some
+    reuses: bool  # some rows reuse some, as far as the host knows
+    fixed: bool  # the host knows bounds of shapes alone
+    progress: Track  # what was read, layer after layer
+
+
+class WholeRows(Memory):
+    """Runs the whole canvas of some rows, each from the layer on that the host knows of it. received: by layer, [B, S]
+    attention from the window, which it replaces."""
+
+    def __init__(self, first: BufferMemory, forward: DriftPass, received: dict[int, Tensor]) -> None:
+        self.first, self.session, self.forward, self.received, self.ran = first, first.session, forward, received, False
+        self.numbers, self.gathered = list[int](), -1
+        # [b] in a recording, the first layer in which each row changes anything (None: all that it runs)
+        self.bound: Tensor | None = None
+        self.x = torch.empty(0)  # [b, S, D] what leaves the last layer that ran, of these rows
+
+    def advance(self, layers: AnyStack, first: int, last: int) -> None:
+        """Run the layers ``first`` to ``last`` - 1, of each row those from its bound on."""
+        bounds = self.forward.progress.bounds
+        for begin, end in pairwise([*sorted({max(bound, first) for bound in bounds if bound < last}), last]):
+            numbers = [row for row, bound in enumerate(bounds) if bound <= begin]
+            if numbers != self.numbers:
+                self._take(numbers, begin)
+            self._run(layers, begin, end)
+
+    def redo(self, layers: AnyStack, redo: Redo) -> Tensor | None:
+        """Run as many rows as a recording does, and return which ones."""
+        session, bound = self.session, self.forward.progress.bound
+        self.rerun = None if redo.rows == len(bound) else bound.argsort(stable=True)[: redo.rows]
+        self.bound = select_or_all(bound, self.rerun)
+        self.x = select_or_all(session.kept["inputs"].layers[redo.begin], self.rerun)[:, : self.first.call.reach]
+        self._run(layers, redo.begin, session.config.layers)
+        return self.rerun
+
+    def _run(self, layers: AnyStack, begin: int, end: int) -> None:
+        x, residual, _ = layers.of(self.rerun, self.first.call.reach)(self.x, None, self, begin, end)
+        self.x, self.ran = summed(x, residual), True
+
+    def left(self, layers: AnyStack) -> Rerun:
+        """What the rows have after the last layer."""
+        first, reach, last = self.first, self.first.call.reach, self.session.config.layers
+        hidden, columns = layers.left(self.x, None, None)
+        if first.call.visible.mask is not None or reach < self.session.length:
+            valid = select_or_all(self.forward.valid[:, :reach], self.rerun)
+            columns = torch.where(valid, self.forward.columns[:reach], self.session.length)
+        counts = None if self.bound is None or len(self.bound) == 1 else self.bound < last
+        return Rerun(self.rerun, hidden, columns, counts)
+
+    def _take(self, numbers: list[int], layer: int) -> None:
+        """Go on with the rows ``numbers``; some begin with this layer."""
+        session, reach = self.session, self.first.call.reach
+        held = session.kept["inputs"].layers[layer]
+        if self.numbers:
+            session.kept["inputs"].put(layer, self.x.to(held.device), None, self._here(held.device))
+        everyone = len(numbers) == session.rows
+        self.rerun = None if everyone else session.row_numbers(numbers, self.forward.valid.device)
+        self.x = select_or_all(held, self._here(held.device))[:, :reach]
+        self.numbers, self.gathered = numbers, layer
+
+    def _here(self, device: torch.device) -> Tensor | None:
+        return self.first.copies(self.rerun, device)
+
+    def _put(self, kept: KeptRows, layer: int, rows: Tensor, bound: int) -> Tensor:
+        """Keep rows [b, S, ...] of a layer. Where a row's bound is above ``bound``, what is kept stays, and is returned
+        in their place."""
+        numbers = self._here(rows.device)
+        if self.bound is not None:
+            held = select_or_all(kept.layers[layer], numbers)[:, : rows.shape[1]]
+            rows = update_rows(self.bound <= bound, rows, held)
+        kept.put(layer, rows, None, numbers)
+        return rows
+
+    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if layer > self.gathered:  # a row begins with what has entered its first layer
+            hidden = self._put(self.session.kept["inputs"], layer, hidden, layer - 1)
+        return hidden, columns
+
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        first, session, forward = self.first, self.session, self.forward
+        device, rows, received = fresh.query.device, self._here(fresh.query.device), self.received
+        query, keys, values, visible = self._exchange(layer, fresh)
+        self._put(session.kept["queried"], layer, query, layer)
+        window, in_window = (
+            select_or_all(first.copies(one, device), rows) for one in (forward.window, forward.in_window)
+        )
+        out, weights = attended(query, keys, values, visible, gather_rows(query, window), fresh.tiled)
+        found = attention_received(weights, in_window)
+        if self.bound is not None and layer in received:
+            found = update_rows(self.bound <= layer, found, select_or_all(received[layer], rows))
+        received[layer] = found if rows is None else received[layer].index_copy(0, rows, found)
+        return out
+
+    def _exchange(self, layer: int, fresh: Projected) -> Exchanged:
+        """Keep keys and values, as ``_put`` does, and return the queries and what they attend to."""
+        first, rows, reach = self.first, self._here(fresh.query.device), self.first.call.reach
+        mask, part = first.copies(first.call.visible.mask, fresh.query.device), slice(None) if rows is None else rows
+        stores = first.buffer(layer, fresh)
+        old = None if self.bound is None else [one[part, :, :reach].clone() for one in stores]
+        access = StaticMemory(Visible(select_or_all(mask, rows)), None, reach, self.session.stores, rows)
+        query, *new, visible = access.exchange(layer, fresh, None)
+        if old is not None and self.bound is not None:
+            for store, one, before in zip(stores, new, old, strict=True):
+                store[part, :, :reach] = update_rows(self.bound <= layer, one, before)
+        return query, new[0], new[1], visible

@@ -1,0 +1,312 @@
+"""Refresh the layers after the one in which attention drifts (Elastic-Cache, arXiv 2510.14973).
+
+The published code tests layer by layer, and the host waits for each answer before it runs the next layer. Here all
+layers run narrow first, and the tests stay on the device. Then the host asks once in which layer each row has drifted
+first, and those rows run again, whole, from the next layer on. A test of one row reads nothing of another, and up to
+its first drift a row computes the same in both orders; what it computed narrow after it is overwritten. So tokens and
+costs are those of the published order (``ask_every=1``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from dllm.common.errors import in_choices, in_range
+from dllm.contract import ForwardCost, ForwardPlan, State
+from dllm.contract.canvas import Canvas, packed
+from dllm.models.config import ModelConfig
+from dllm.models.network.attention import attention_weights
+from dllm.models.network.memory import AnyStack, Memory, Projected, summed
+from dllm.parts.cache.buffer import Buffered, CacheView, ColumnSession
+from dllm.parts.cache.buffer_memory import BufferMemory
+from dllm.parts.cache.columns import gather_rows, predictors
+from dllm.parts.cache.drift import attended, attention_received, attention_similarity, strongest
+from dllm.parts.cache.drifted_rows import DriftPass, Redo, Track, WholeRows
+from dllm.parts.cache.kept import LAYER_KEYS, LAYER_VALUES, PER_PLACE, Kept, KeptRows
+from dllm.parts.cache.passes import Call, ForwardPass
+
+REDO_STARTS = 8  # layers from which recordings run rows again, spread over the network
+
+
+class Elastic(Buffered):
+    """A forward computes the leftmost ``window_length`` masks (only these may be committed), what was just committed,
+    and the ``track_num`` decided positions that the window attends to most in each layer. If the attention of these has
+    changed in a layer (similarity to their last attention below ``gamma``), all later layers refresh: they compute
+    the whole canvas.
+
+    similarity: cosine over ``heads`` for every tracked position and key, or over ``keys`` for every head, averaged.
+    trigger: ``same_step`` refreshes in the same forward (published; a decision per layer), ``next_step`` in the next
+    one (a decision per forward). block_caching False: every mask is computed. first_layer: every forward refreshes from
+    this layer on, and none is tested for drift (0: no cache at all). ask_every: layers that run narrow before the host
+    asks which rows have drifted in them (None: all layers); it changes what is computed, and nothing that is found.
+    """
+
+    traits = Buffered.traits.but(
+        shadows=False, bounded_shapes=True, acts_in_layers=True, one_call=True, reads_weights=True, asks=True, facts=1,
+        heads="summed",
+    )  # fmt: skip
+
+    def __init__(
+        self, window_length: int = 16, gamma: float = 0.9, track_num: int = 1, similarity: str = "heads",
+        trigger: str = "same_step", block_caching: bool = True, first_layer: int | None = None,
+        ask_every: int | None = None,
+    ) -> None:  # fmt: skip
+        if first_layer is None:
+            in_range("cache.gamma", gamma, 0.0, 1.0, "0 never refreshes. cache.first_layer=0 forces a refresh always.")
+        in_choices("cache.similarity", similarity, ("heads", "keys"))
+        in_choices("cache.trigger", trigger, ("same_step", "next_step"))
+        in_range("cache.window_length", window_length, 1)
+        in_range("cache.track_num", track_num, 1)
+        in_range("cache.first_layer", first_layer, 0, advice="It is a layer, or {null}.")
+        in_range("cache.ask_every", ask_every, 1, advice="It counts layers; {null} asks once for all layers.")
+        self.window_length, self.gamma, self.track_num, self.similarity = window_length, gamma, track_num, similarity
+        self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
+        self.ask_every = ask_every
+
+    def kept(self) -> tuple[Kept, ...]:
+        """Beside keys and values, what entered each layer, and its queries."""
+        keys = replace(LAYER_KEYS, compared=True)
+        inputs = Kept("inputs", lambda config, layer: (PER_PLACE, config.width))
+        queried = Kept("queried", lambda config, layer: (PER_PLACE, config.heads, config.head_dim), compared=True)
+        return keys, LAYER_VALUES, inputs, queried
+
+    def state(self, canvas: Canvas) -> State:
+        """window [B, L]: the columns that predict the last plan's window. tracked [B, L]: decided positions to watch.
+        later [B]: the first layer that computes the whole canvas in the next forward."""
+        return {"window": canvas.no_positions, "tracked": canvas.no_positions, "later": torch.zeros_like(canvas.start)}
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        canvas, blocks = view.canvas, view.blocks
+        may = canvas.undecided & blocks.in_open
+        window = may & (may.cumsum(1) <= self.window_length)
+        live = predictors(window if self.block_caching else may, canvas, view.config)
+        first, new = (blocks.turn == 0)[:, None], view.masks ^ canvas.masked
+        columns = first | view.state["tracked"] | new | live
+        return view.plan(columns, committable=window, state={"window": live})
+
+    def widths(self, plan: ForwardPlan, config: ModelConfig) -> list[Tensor]:
+        """The columns of the window, the watched ones and the others; these and 1 of rows that reuse some, or 0; and
+        how many layers compute the whole canvas."""
+        parts, later = [part.sum(1) for part in parts_of_plan(plan)], plan.state["later"]
+        return [*parts, torch.where(later > 0, parts[2] + 1, 0), config.layers - later]
+
+    def own_pass(
+        self, session: ColumnSession, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas
+    ) -> DriftPass:
+        valid, columns, bound, shapes = candidates.valid, candidates.columns, plan.state["later"], plan.shapes
+        (call,), parts = forward.calls, parts_of_plan(plan)
+        first = session.config.layers if self.first_layer is None else self.first_layer  # always whole from it on
+        if shapes.most:
+            *widths, near = shapes.most
+            bounds = [first if near else 0]
+        else:
+            *counts, bounds = torch.stack([*(part.sum(1) for part in parts), bound]).tolist()
+            widths = list(map(max, counts))
+            near = max((count + 1 for count, own in zip(counts[2], bounds, strict=True) if own > 0), default=0)
+        window, watched, rest = (packed(part, columns, width) for part, width in zip(parts, widths, strict=True))
+        probes = torch.cat([window, watched], 1)
+        if call.columns is not None:  # first the columns whose attention is read, so that their weights need no copy
+            ordered = torch.cat([probes, rest], 1)
+            call = replace(call, columns=ordered, slots=ordered)
+        real = watched < session.length
+        return DriftPass(
+            **vars(replace(forward, calls=(call,))), decided=~candidates.undecided & valid, columns=columns,
+            probes=probes, window=window, in_window=window < session.length, watched=watched,
+            mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1),
+            width=widths[0] + widths[1] + min(near, widths[2]), reuses=max(bounds) > 0, fixed=shapes.bounded,
+            progress=Track(bound, torch.full_like(bound, first), bounds),
+        )  # fmt: skip
+
+    def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
+        return NarrowMemory(session, forward, call)
+
+    def cost(self, session: ColumnSession, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+        assert isinstance(forward, DriftPass)
+        progress, layers = forward.progress, torch.arange(session.config.layers, device=forward.valid.device)
+        valid, wanted = forward.valid.sum(1, keepdim=True), forward.queries.sum(1, keepdim=True)
+        queries = torch.where(progress.whole(layers), valid, wanted)
+        if forward.whole:
+            computed = torch.full_like(queries, session.length)
+        else:
+            computed = progress.ran(layers) * forward.calls[0].reach + (layers < progress.narrow) * forward.width
+        keys = forward.seen[:, None].expand_as(queries)
+        return ForwardCost(queries, keys, queries * (queries == valid), computed, scored)
+
+
+def parts_of_plan(plan: ForwardPlan) -> tuple[Tensor, Tensor, Tensor]:
+    """The columns [B, L] of the window, those that are watched, and what is computed besides."""
+    window, watched = plan.state["window"] & plan.keys, plan.state["tracked"] & plan.keys
+    return window, watched, plan.columns & ~window & ~watched
+
+
+class NarrowMemory(BufferMemory):
+    """Runs the planned columns of all rows, tests them for drift, and runs the rows that have drifted again."""
+
+    forward: DriftPass
+
+    def __init__(self, session: ColumnSession, forward: ForwardPass, call: Call) -> None:
+        super().__init__(session, forward, call)
+        assert isinstance(session.policy, Elastic)
+        self.policy, self.inputs, self.queried = session.policy, session.kept["inputs"], session.kept["queried"]
+        self.made: dict[int, tuple[Tensor, Tensor]] = {}
+        self.whole: WholeRows | None = None  # the rows that have run again, until `resume`; they refer to this memory
+
+    def through(self, layers: AnyStack, x: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        forward, progress, count, residual = self.forward, self.forward.progress, self.session.config.layers, None
+        if columns is not None:
+            self._keep(0, x, columns)
+            x, columns = x[:, : forward.width], columns[:, : forward.width]
+            self.call = replace(self.call, columns=columns, slots=columns)
+        step = self.policy.ask_every or count if self._asks and not forward.fixed else count
+        for first in range(0, count, step):
+            last = min(first + step, count)
+            end = last if forward.whole else min(last, max(progress.bounds))
+            if first < end:
+                x, residual, columns = layers(summed(x, residual), columns, self, first, end)
+                progress.narrow = end
+                if self._tests:
+                    self._test(first, end)
+            if first <= end < last:
+                self._keep(end, summed(x, residual), columns)
+            self.layers, self.first = layers, first
+            if last < count and not forward.whole:
+                progress.bounds = progress.bound.tolist()
+                self.whole = self.whole or WholeRows(self, self.forward, progress.received)
+                self.whole.advance(layers, first, last)
+        return layers.left(x, residual, columns)
+
+    def asked(self, facts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """The first whole layer of each row; empty: the forward is whole, or no row runs again."""
+        progress, count = self.forward.progress, self.session.config.layers
+        if self.forward.whole:
+            return ()
+        if self._asks or (self.forward.fixed and [len(progress.bound)] != list(map(len, facts))):  # under guidance
+            return tuple(progress.bound.tolist())
+        return tuple(count - whole for whole in facts[0]) if facts else tuple(progress.bounds)
+
+    def rounded(self, asked: tuple[int, ...]) -> Redo | None:
+        count = self.session.config.layers
+        drifted = [bound for bound in asked if bound < count]
+        if not drifted:
+            return None
+        step = max(1, count // REDO_STARTS)
+        return Redo(min(len(asked), 1 << (len(drifted) - 1).bit_length()), min(drifted) // step * step)
+
+    def resume(self, asked: tuple[int, ...] | Redo | None) -> None:
+        progress, layers = self.forward.progress, self.layers
+        # A recording goes on from the same first part again and again.
+        whole = self.whole or WholeRows(self, self.forward, dict(progress.received))
+        self.whole = None  # else the cycle keeps a decode's memory until it is collected
+        progress.redo, progress.again = None, None
+        if isinstance(asked, Redo):
+            progress.redo, progress.again = asked, whole.redo(layers, asked)
+        elif asked:
+            progress.bounds = asked
+            whole.advance(layers, self.first, self.session.config.layers)
+        self._show()
+        self._track(whole.received)
+        self.reruns = [whole.left(layers)] if whole.ran else []
+
+    def _keep(self, layer: int, hidden: Tensor, columns: Tensor | None) -> None:
+        """Keep rows as what enters a layer that does not run them: on its device, where they have not come yet."""
+        inputs = self.inputs
+        there = inputs.layers[layer].device if layer in inputs.layers else hidden.device
+        inputs.put(layer, hidden.to(there), self.copies(columns, there))
+
+    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        self._put(self.inputs, layer, hidden, columns)
+        return hidden, columns
+
+    def _put(self, kept: KeptRows, layer: int, rows: Tensor, columns: Tensor | None) -> None:
+        if columns is None or layer not in kept.layers:
+            kept.put(layer, rows, columns)
+        else:
+            kept.put_at(layer, rows, self._places(columns))
+
+    def _places(self, columns: Tensor) -> Tensor:
+        """``KeptRows.places``, made in the first layer of each device."""
+        if id(columns) not in self.made:  # holding the tensor keeps its id
+            self.made[id(columns)] = columns, self.inputs.places(columns)
+        return self.made[id(columns)][1]
+
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        session, forward, progress = self.session, self.forward, self.forward.progress
+        device, window, old = fresh.query.device, forward.window.shape[1], None
+        probes, in_window = self.copies(forward.probes, device), self.copies(forward.in_window, device)
+        if self._tests:
+            asking = self.queried.at(layer, self._places(self.copies(forward.watched, device)))
+            keys = self.buffer(layer, fresh)[0][:, :, : self.call.reach]
+            old = attention_weights(asking, keys, self.copies(self.call.visible.mask, device))
+        query, keys, values, visible = self.exchange(layer, fresh, columns)
+        self._put(self.queried, layer, query, columns)
+        read = gather_rows(query, probes) if columns is None else query[:, : probes.shape[1]]
+        few = columns is not None and query.dtype.itemsize > 2 and not fresh.tiled
+        out, weights = attended(query, keys, values, visible, None if few else read, fresh.tiled)
+        if old is not None:
+            seen, new = self.copies(forward.seen, device), weights[:, :, window : probes.shape[1]]
+            alike = attention_similarity(old, new, seen, self.policy.similarity, session.config.ranks)
+            progress.alike.append(alike)
+        progress.received[layer] = attention_received(weights[:, :, :window], in_window)
+        return out
+
+    @property
+    def _tests(self) -> bool:
+        """Whether this forward looks for drift: it reuses something, and the answer matters."""
+        policy, forward = self.policy, self.forward
+        matters = policy.trigger == "next_step" or not forward.whole
+        return matters and policy.first_layer is None and forward.mean.shape[1] > 0 and forward.reuses
+
+    @property
+    def _asks(self) -> bool:
+        """Whether the host asks which rows have drifted, to run them again in this forward."""
+        return self._tests and self.policy.trigger == "same_step"
+
+    def _test(self, first: int, end: int) -> None:
+        """Find the rows that have drifted in the layers ``first`` to ``end`` - 1, for this forward or the next."""
+        forward, progress, policy = self.forward, self.forward.progress, self.policy
+        alike = (by_layer(progress.alike[first:end], forward.valid.device) * forward.mean).sum(-1)  # [l, B]
+        after = torch.arange(first + 1, end + 1, device=alike.device)[:, None]
+        drifted = (alike < policy.gamma) & forward.mean.any(1)
+        found = torch.where(drifted, after, self.session.config.layers).amin(0)  # what follows the first drift
+        if policy.trigger == "same_step":
+            progress.bound = torch.minimum(progress.bound, found)
+        else:
+            first_one = torch.where(found <= progress.bound, found, self.session.config.layers)
+            progress.later = torch.minimum(progress.later, first_one)
+
+    def _show(self) -> None:
+        """Let the reader see all layers. What rows computed that ran again is written only now."""
+        session, forward, progress, reader = self.session, self.forward, self.forward.progress, self.reader
+        for layer in range(session.config.layers):
+            if reader is None or not reader.reads(layer):
+                continue
+            store, columns = session.stores[layer], self.call.columns
+            assert store is not None, "every layer has run"
+            if not forward.whole and min(progress.bounds) <= layer:
+                columns = packed(torch.where(progress.whole(layer), forward.valid, forward.queries), forward.columns)
+            held, device = self.queried.layers[layer], store[0].device
+            query = held[:, :-1] if columns is None else gather_rows(held, self.copies(columns, device))
+            visible = self.copies.of(self.call.visible, device)
+            reader.read(layer, query, store[0][:, :, : self.call.reach], visible, columns)
+
+    def _track(self, received_by: dict[int, Tensor]) -> None:
+        """After the last layer: watch the decided positions that each layer's window attends to most."""
+        forward, progress, keys = self.forward, self.forward.progress, self.call.reach
+        received = by_layer([received_by[layer] for layer in sorted(received_by)], forward.valid.device)
+        received = self.session.config.ranks.sum(received)  # over heads
+        found = torch.where(forward.decided[:, :keys], received, 0.0)
+        most = strongest(found, self.policy.track_num) & (found > 0)  # an empty window attends to nothing
+        tracked = torch.zeros_like(forward.decided)
+        tracked[:, :keys] = most.any(0)
+        forward.noted.update(tracked=tracked, later=progress.later)
+
+
+def by_layer(parts: Sequence[Tensor], home: torch.device) -> Tensor:
+    """What layers found [l, ...] on one device, moved at once from each device."""
+    runs = [torch.stack(list(same)).to(home) for _, same in groupby(parts, key=lambda part: part.device)]
+    return runs[0] if len(runs) == 1 else torch.cat(runs)

@@ -1,0 +1,248 @@
+"""What a cache keeps between forwards: declared as ``Kept`` by its policy, and owned by ``KeptTensors``.
+
+How rows leave, join and follow one another, which memory is lent, what recordings know a session by and how much memory
+a row takes: all of it follows from the declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from dllm.common.rowwise import T, each_tensor
+from dllm.models.config import ModelConfig
+from dllm.models.network.memory import Buffers, DeviceCopies, KeyValues
+from dllm.parts.cache.pages import KnownPrefix
+
+PER_PLACE = -1  # in a size: one entry for each column or slot
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A tensor [B, *size] that a session keeps of every layer."""
+
+    name: str  # by which a session has it; ``keys`` and ``values`` are what layers attend to
+    size: Callable[[ModelConfig, int], tuple[int, ...]]  # (description of the model, layer) -> what a row has there
+    # ``PER_PLACE`` of the size are the columns of the canvas and one for padding, or the slots that the policy counts;
+    # what is kept by row has none
+    by: Literal["column", "slot", "row"] = "column"
+    lent: bool = True  # its memory may come from outside, so that turns can be recorded
+    compared: bool = False  # a forward compares it with what it then writes there: recordings put it back
+    from_layer: int = 0  # layers before this one have none
+    dtype: torch.dtype | None = None  # None: that of the model
+
+    def shape(self, config: ModelConfig, layer: int, rows: int, places: int) -> tuple[int, ...]:
+        """Of the tensor of a layer."""
+        return rows, *(places if one == PER_PLACE else one for one in self.size(config, layer))
+
+    def numbers(self, shape: Sequence[int]) -> int:
+        """How many numbers of two bytes at least hold a tensor of that shape."""
+        return prod(shape) if self.dtype is None else -(-prod(shape) * self.dtype.itemsize // 2)
+
+
+def key_size(config: ModelConfig, layer: int) -> tuple[int, ...]:
+    """Of the keys, or the values, that a layer has of a row."""
+    heads, width = config.key_heads(layer)
+    return heads, PER_PLACE, width
+
+
+LAYER_KEYS, LAYER_VALUES = Kept("keys", key_size), Kept("values", key_size)
+
+
+class KeptRows:
+    """Rows of every layer by column [B, L + 1, ...]; the last one takes what padding writes."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.layers: dict[int, Tensor] = {}  # those that have run
+
+    def put(self, layer: int, rows: Tensor, columns: Tensor | None, numbers: Tensor | None = None) -> Tensor:
+        """Keep rows [B, n, ...] at their columns [B, n] (None: the first n), or those of the batch's rows ``numbers``
+        at the first n. Returns all rows of the layer."""
+        if layer not in self.layers:
+            self.layers[layer] = rows.new_zeros(len(rows), self.length + 1, *rows.shape[2:])
+        if columns is None:
+            self.layers[layer][slice(None) if numbers is None else numbers, : rows.shape[1]] = rows
+        else:
+            self.layers[layer][torch.arange(len(rows), device=rows.device)[:, None], columns] = rows
+        return self.layers[layer]
+
+    def places(self, columns: Tensor) -> Tensor:
+        """Where the columns [B, n] of all rows are in a layer, flat [B n]. Made once for all layers it saves two
+        operations in each."""
+        return (columns + torch.arange(len(columns), device=columns.device)[:, None] * (self.length + 1)).flatten()
+
+    def put_at(self, layer: int, rows: Tensor, places: Tensor) -> None:
+        """As ``put``, at their ``places``; the layer has been put before."""
+        self.layers[layer].flatten(0, 1).index_copy_(0, places, rows.flatten(0, 1))
+
+    def at(self, layer: int, places: Tensor) -> Tensor:
+        """The rows [B, n, ...] of a layer at their ``places``."""
+        held = self.layers[layer]
+        return held.flatten(0, 1).index_select(0, places).unflatten(0, (len(held), -1))
+
+
+@final
+class KeptTensors:
+    """All tensors that a session keeps of B rows of L columns. Each is made by the first forward, on its layer's
+    device, or lent."""
+
+    def __init__(self, kept: Sequence[Kept], config: ModelConfig, rows: int, length: int, slots: int = 0) -> None:
+        self.config, self.rows, self.length, self.slots = config, rows, length, slots
+        self.pair = tuple(one for one in kept if one.name in ("keys", "values"))
+        self.rest = tuple(one for one in kept if one.name not in ("keys", "values"))
+        self.stores: list[KeyValues | None] = [None] * config.layers if self.pair else []  # keys and values, by layer
+        self.besides = {one.name: KeptRows(length) for one in self.rest}
+        self.known: list[tuple[int, KnownPrefix]] = []  # rows whose first columns are known, until they are written
+        self.buffers: Buffers | None = None  # the lent memory
+        self.named = 0  # what that memory, or memory of its own, is called on all ranks
+        # the same of what is never lent
+        self.own = 0 if all(one.lent for one in kept) else config.ranks.number()
+
+    def __getitem__(self, name: str) -> KeptRows:
+        """What is kept besides keys and values."""
+        return self.besides[name]
+
+    def _tensors(self) -> Iterator[tuple[Kept, int, Tensor]]:
+        """Every tensor with its declaration and its layer."""
+        for layer, store in enumerate(self.stores):
+            for one, held in zip(self.pair, store or (), strict=False):
+                yield one, layer, held
+        for one in self.rest:
+            for layer, held in self.besides[one.name].layers.items():
+                yield one, layer, held
+
+    def _replace(self, tensors: Iterable[Tensor]) -> None:
+        """Keep ``tensors`` in the places of those that there are."""
+        left = iter(tensors)
+        self.stores = [None if store is None else (next(left), next(left)) for store in self.stores]
+        for rows in self.besides.values():
+            rows.layers = {layer: next(left) for layer in rows.layers}
+
+    def shape(self, kept: Kept, layer: int) -> tuple[int, ...]:
+        """Of a tensor for all rows, columns and slots."""
+        return kept.shape(self.config, layer, self.rows, self.length + 1 if kept.by == "column" else self.slots)
+
+    def made(self, name: str, layer: int, like: Tensor) -> Tensor:
+        """The tensor of a layer. Its first use makes it, on the device of ``like``."""
+        layers = self.besides[name].layers
+        if layer not in layers:
+            kept = next(one for one in self.rest if one.name == name)
+            layers[layer] = like.new_zeros(self.shape(kept, layer), dtype=kept.dtype)
+        return layers[layer]
+
+    def select(self, rows: Tensor) -> None:
+        """Let all rows but the given ones [b], ascending, leave."""
+        places = {old: new for new, old in enumerate(rows.tolist())} if self.known else {}
+        self.known = [(places[row], prefix) for row, prefix in self.known if row in places]
+        self.rows = len(rows)
+        self._replace(moved_up([held for *_, held in self._tensors()], rows))
+
+    def join(self, fresh: KeptTensors) -> None:
+        """Let rows that have kept nothing yet follow."""
+        self.known += [(self.rows + row, prefix) for row, prefix in fresh.known]
+        self.rows, self.length = self.rows + fresh.rows, max(self.length, fresh.length)
+        self.slots, self.buffers = max(self.slots, fresh.slots), None
+        self.make_room()
+        for layer in range(len(self.stores) if self.stores and self.stores[0] else 0):
+            self.write_known(layer)
+
+    def make_room(self) -> None:
+        """Let every tensor have room for all rows, columns and slots; what is new holds zeros."""
+        wide = [(held, self.shape(kept, layer)) for kept, layer, held in self._tensors()]
+        if any(size < most for held, shape in wide for size, most in zip(held.shape, shape, strict=True)):
+            self.named = self.config.ranks.number()  # what grows moves
+            self._replace(with_room(held, shape) for held, shape in wide)
+        for rows in self.besides.values():
+            rows.length = self.length
+
+    def follow(self, leaders: Sequence[int]) -> None:
+        """Give each row what its leader keeps."""
+        led = [row for row, leader in enumerate(leaders) if row != leader]
+        of = [leaders[row] for row in led]
+        for *_, held in self._tensors():
+            held[led] = held[of]
+
+    def key(self) -> tuple[Hashable, ...]:
+        """The shapes, and where the tensors are: by addresses, or by the names that all ranks give to memory."""
+        addresses = tuple(held.data_ptr() for *_, held in self._tensors())
+        places = addresses if self.config.ranks.size == 1 else (self.named, self.own)
+        return self.rows, self.length, self.slots, *places
+
+    def compared(self) -> list[Tensor]:
+        """What a recording, which runs a turn more than once, puts back."""
+        return [held for kept, _, held in self._tensors() if kept.compared]
+
+    def apart(self) -> KeptTensors:
+        """The same tensors in an object of its own."""
+        same = copy(self)
+        same.stores, same.buffers, same.besides = list(self.stores), None, dict[str, KeptRows]()
+        for name, rows in self.besides.items():
+            same.besides[name] = copy(rows)
+            same.besides[name].layers = dict(rows.layers)
+        return same
+
+    def _lent(self) -> list[tuple[Kept, int]]:
+        """What may be lent, in its order: keys and values of each layer in turn, then each of the others."""
+        layers, rest = range(self.config.layers), [one for one in self.rest if one.lent]
+        pairs = [(one, layer) for layer in layers for one in self.pair]
+        return pairs + [(one, layer) for one in rest for layer in layers[one.from_layer :]]
+
+    def missing_buffers(self) -> list[tuple[int, ...]] | None:
+        """The shapes of what may be lent, if it is still missing."""
+        if None not in self.stores and all(self.besides[one.name].layers for one in self.rest if one.lent):
+            return None
+        shapes = [(kept, self.shape(kept, layer)) for kept, layer in self._lent()]
+        return [shape if kept.dtype is None else (kept.numbers(shape),) for kept, shape in shapes]
+
+    def attach_buffers(self, buffers: Buffers) -> None:
+        """Use buffers of these shapes, which may have served another decode."""
+        self.buffers, self.named, self.stores = buffers, buffers.name, []
+        pair = list[Tensor]()
+        for (kept, layer), held in zip(self._lent(), buffers.tensors, strict=True):
+            if kept in self.pair:
+                pair.append(held)
+                continue
+            if kept.dtype is not None:
+                shape = self.shape(kept, layer)
+                held = held.view(kept.dtype)[: prod(shape)].view(shape)
+            self.besides[kept.name].layers[layer] = held
+        self.stores = list(zip(pair[::2], pair[1::2], strict=True))
+        for layer in range(len(self.stores)):
+            self.write_known(layer)
+
+    def take_over(self, known: Sequence[KnownPrefix | None]) -> None:
+        """Begin with what is ``known`` [B] of the rows (None: nothing), before a policy says what it remembers."""
+        self.known = [(row, prefix) for row, prefix in enumerate(known) if prefix is not None]
+
+    def write_known(self, layer: int) -> None:
+        """Write what is known of the rows to the keys and values of a layer, which are there now."""
+        for row, prefix in self.known:
+            for store, one in zip(self.stores[layer] or (), prefix.layers[layer], strict=True):
+                store[row, :, : prefix.columns] = one.transpose(0, 1)
+        if layer == len(self.stores) - 1:
+            self.known = []
+
+
+def moved_up(held: T, rows: Tensor) -> T:
+    """The given rows [b] at the front of the same tensors, so that CUDA graphs recorded on these still find them."""
+    copies = DeviceCopies()
+
+    def moved(one: Tensor) -> Tensor:
+        one[: len(rows)] = one[copies(rows, one.device)]
+        return one[: len(rows)]
+
+    return each_tensor(moved, held)
+
+
+def with_room(held: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor of at least that shape that begins with what is ``held``, and holds zeros elsewhere."""
+    wide = held.new_zeros([max(size, most) for size, most in zip(held.shape, shape, strict=True)])
+    wide[tuple(map(slice, held.shape))] = held
+    return wide

@@ -1,0 +1,244 @@
+"""Attend to blocks of keys that are found once for each head (SparseD, arXiv 2509.24014).
+
+Every forward computes every column, and nothing is kept but patterns: which blocks of keys each block of queries
+attends to. The first forwards attend to everything. The last of them measures, in every layer and head, where the
+attention of each block of queries goes. Blocks of the prompt and of the answer are chosen apart, since masks attract
+little attention early on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dllm.common.errors import IncompatibleParts, Set, UserError, in_choices, in_range
+from dllm.common.rowwise import Owner, select_or_all
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, State
+from dllm.contract.canvas import Canvas, packed
+from dllm.contract.clash import Clash
+from dllm.contract.setting import Setting
+from dllm.contract.traits import CacheTraits
+from dllm.models.config import ModelConfig
+from dllm.models.network.attention import Visible
+from dllm.models.network.memory import Memory, NoCacheMemory, Projected
+from dllm.parts.cache.base import Cache, Session
+from dllm.parts.cache.calls import Group, rows_by_call
+from dllm.parts.cache.kept import PER_PLACE, Kept
+from dllm.parts.cache.key_blocks import attend_by_blocks, count_chosen, find_pattern
+from dllm.parts.cache.passes import Call, ForwardPass
+
+FORWARD_KINDS = ALL_KEYS, MEASURES, BY_PATTERN = range(3)  # of forwards of a row, in their order
+TENSOR_CORES = 64  # a GPU multiplies smaller blocks no faster than the whole
+
+
+class SparseD(Cache):
+    """Forwards attend to everything until ``full_forwards`` of a row are done, and to its pattern from then on.
+
+    full_forwards: their number, at least 2; None: those that start within the share ``skip`` of the row's ``steps``,
+    and two more. steps: forwards of a decode (None: one for each mask). select: share of the key blocks that a block
+    of queries attends to, of the prompt's and of the answer's each; one more is always chosen. block_size: columns of a
+    block. measure_scale: by which products are multiplied where attention is measured: 1 / sqrt of the size of a head
+    (``head_dim``), or of their number (``heads``, as LLaDA's published code).
+    """
+
+    traits = CacheTraits(
+        regions=frozenset({"block", "suffix", "ahead", "answer"}), committed=True, full_on_open=False, heads="summed",
+        bounded_shapes=True, acts_in_layers=True, leads=True,
+    )  # fmt: skip
+    clashes = (
+        *Cache.clashes,
+        Clash(lambda c: c.part.full_forwards is None and (own := getattr(c.sampler, "steps", None)) is not None
+              and own != c.part.steps and {"sampler.steps": own},
+              "{cache} counts the share {cache.skip} of {cache.steps}, and {sampler.steps} is another number.",
+              [lambda c: Set("cache.steps", c.sampler.steps)],  # type: ignore[attr-defined]
+              "Or set {cache.full_forwards:name}.", kind=IncompatibleParts),
+    )  # fmt: skip
+
+    def __init__(
+        self, select: float = 0.3, block_size: int = 128, skip: float = 0.2, steps: int | None = None,
+        full_forwards: int | None = None, measure_scale: str = "head_dim",
+    ) -> None:  # fmt: skip
+        in_range("cache.block_size", block_size, 1, advice="It counts columns.")
+        in_range("cache.skip", skip, 0.0, advice="It is a share of the steps.")
+        in_range("cache.steps", steps, 1)
+        in_range("cache.full_forwards", full_forwards, 2)
+        in_choices("cache.measure_scale", measure_scale, ("head_dim", "heads"))
+        if not 0 <= select < 1:
+            raise UserError(f"cache.select={select} must be from 0 to below 1, since one block more is always chosen.")
+        self.select, self.block_size, self.skip, self.steps = select, block_size, skip, steps
+        self.full_forwards, self.measure_scale = full_forwards, measure_scale
+
+    def warning(self, setting: Setting) -> str | None:
+        if self.block_size >= TENSOR_CORES:
+            return None
+        return (
+            f"cache.block_size={self.block_size} is below {TENSOR_CORES}: a GPU multiplies blocks as small no faster "
+            "than all keys."
+        )
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return PatternSession(self, canvas, config, slots=self.slots(len(canvas.columns), 0, config))
+
+    def kept(self) -> tuple[Kept, ...]:
+        """Which blocks of keys each block of queries attends to, by head, and how many heads do so, for costs."""
+        patterns = Kept(
+            "patterns", lambda config, layer: (config.heads, PER_PLACE, PER_PLACE), by="slot", dtype=torch.bool
+        )
+        return patterns, Kept("counts", lambda config, layer: (PER_PLACE, PER_PLACE), by="slot")
+
+    def slots(self, columns: int, opened: int, config: ModelConfig) -> int:
+        """Blocks of that many columns."""
+        return -(-columns // self.block_size)
+
+
+@dataclass(frozen=True)
+class PatternCall(Call):
+    """A call of rows whose forwards may be of several kinds: of one, where the host knows which."""
+
+    kind: Tensor | None = None  # [b] ALL_KEYS, MEASURES or BY_PATTERN
+    valid: Tensor | None = None  # [b, L] columns of its rows
+    answer: Tensor | None = None  # [b] first block that counts as answer
+    measures: bool = False  # there may be rows that measure
+    chosen: int | None = None  # the most blocks that a block of queries attends to (None: no row goes by its pattern)
+
+
+@dataclass(frozen=True)
+class PatternPass(ForwardPass):
+    """A forward, and how its rows attend. It finds the ``patterns`` that each layer measures."""
+
+    kind: Tensor  # [B] ALL_KEYS, MEASURES or BY_PATTERN
+    answer: Tensor  # [B] first block that counts as answer
+
+
+class PatternSession(Session):
+    """A slot is a block. Of a row it remembers, each [B], the number of its full forwards (``full``), the first block
+    that counts as answer, the kind of its coming forward, and how many blocks it chooses at most (``chosen``)."""
+
+    policy: SparseD
+
+    def remembers(self, canvas: Canvas) -> State:
+        steps, given = canvas.undecided.sum(1), self.policy.steps
+        steps = steps if given is None else torch.full_like(steps, given)
+        full = (steps.double() * self.policy.skip).long() + 2  # as int(S skip) rounds in Python
+        if self.policy.full_forwards is not None:
+            full = torch.full_like(full, self.policy.full_forwards)
+        size, length = self.policy.block_size, canvas.valid.sum(1)
+        blocks, first = -(-length // size), -(-canvas.start // size)
+        answer = torch.where(first < blocks, first, blocks - 1)
+        among_all, own = (count_chosen(one, self.policy.select) for one in (blocks, blocks - answer))
+        chosen = torch.minimum(among_all, answer) + own
+        return {"full": full, "answer": answer, "chosen": chosen, "kind": torch.full_like(full, ALL_KEYS)}
+
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
+        left = remembered["full"] - 1 - blocks.turn  # full forwards before the one that measures
+        kind = torch.where(left > 0, ALL_KEYS, torch.where(left == 0, MEASURES, BY_PATTERN))
+        state = blocks.shapes.update(blocks.active, {**remembered, "kind": kind}, remembered)
+        valid = canvas.valid
+        return ForwardPlan(valid, valid, None, canvas.tokens[:, :0], valid, blocks.shapes, state)
+
+    def widths(self, plan: ForwardPlan) -> list[Tensor]:
+        """The columns; those of a row by the kind of its forward, and 0 in the places of the other kinds. By pattern
+        the columns are those of the blocks that a block of queries attends to, at most."""
+        columns, kind = plan.columns.sum(1), plan.state["kind"]
+        chosen = torch.minimum(plan.state["chosen"] * self.policy.block_size, columns)
+        return [
+            columns,
+            *(torch.where(kind == one, chosen if one == BY_PATTERN else columns, 0) for one in FORWARD_KINDS),
+        ]
+
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> PatternPass:
+        valid, state, shapes = candidates.valid, plan.state, plan.shapes
+        if shapes.bounded:
+            kinds = [(shapes.most, shapes.widths(valid, owner))]
+        else:
+            widths, *by_kind = torch.stack(self.widths(plan)).tolist()
+            widths = shapes.running(widths)
+            most = [max(one) for one in by_kind]
+            kinds = [
+                (tuple(width * (other == one) for other, width in enumerate(most)),
+                 [width * (own > 0) for width, own in zip(widths, by_kind[one], strict=True)])
+                for one in FORWARD_KINDS if most[one]
+            ]  # fmt: skip
+        calls = [
+            self._call(valid, state, most, group.among(shapes.order), candidates.columns)
+            for most, widths in kinds for group in rows_by_call(widths, valid.device, self.row_numbers)
+        ]  # fmt: skip
+        return PatternPass(
+            calls, owner, valid, valid, valid, plan.shadows, False, state, state["kind"], state["answer"]
+        )  # fmt: skip
+
+    def _call(
+        self, valid: Tensor, state: State, most: Sequence[int], group: Group, columns: Tensor
+    ) -> PatternCall:  # fmt: skip
+        """A call of some rows, which computes their columns. most: by kind, the widest row that may be in it."""
+        valid, kind, answer = (select_or_all(one, group.rows) for one in (valid, state["kind"], state["answer"]))
+        queries = packed(valid, columns, group.width)
+        visible = Visible(queries < self.length, valid.sum(1).int())
+        widest = max(most) if most[ALL_KEYS] or most[MEASURES] else most[BY_PATTERN]
+        chosen = -(-min(widest, group.width) // self.policy.block_size) if most[BY_PATTERN] else None
+        return PatternCall(
+            group.rows, queries, visible=visible, kind=kind, valid=valid, answer=answer,
+            measures=most[MEASURES] > 0, chosen=chosen,
+        )  # fmt: skip
+
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
+        assert isinstance(forward, PatternPass) and isinstance(call, PatternCall)
+        one_kind = call.chosen is None and not call.measures
+        return NoCacheMemory(call.visible) if one_kind else PatternMemory(self, forward, call)
+
+    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+        """In a sparse forward, keys are the mean over heads and queries."""
+        assert isinstance(forward, PatternPass)
+        rows, size = forward.valid.sum(1, keepdim=True), self.policy.block_size
+        keys = rows.expand(-1, self.config.layers)
+        layers = self.kept["counts"].layers.values()
+        if layers and any(isinstance(one, PatternCall) and one.chosen for one in forward.calls):
+            counts = torch.stack([one.to(rows.device) for one in layers], 1).double()
+            held = F.pad(forward.valid, (0, -self.length % size)).unflatten(1, (-1, size)).sum(-1).double()
+            seen = torch.einsum("bq,blqk,bk->bl", held, counts, held) / self.config.heads
+            seen = self.config.ranks.mean(seen) / rows
+            keys = torch.where((forward.kind == BY_PATTERN)[:, None], seen.round().long(), keys)
+        computed = forward.computed().expand_as(keys)
+        return ForwardCost(rows.expand_as(keys), keys, torch.zeros_like(keys), computed, scored)
+
+
+class PatternMemory(NoCacheMemory):
+    """The rows of a call measure their patterns, or attend by them."""
+
+    def __init__(self, session: PatternSession, forward: PatternPass, call: PatternCall) -> None:
+        super().__init__(call.visible)
+        self.session, self.forward, self.call = session, forward, call
+
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        query, keys, values, visible = self.exchange(layer, fresh, columns)
+        policy, chosen = self.session.policy, self.call.chosen
+        size = policy.block_size
+        rows, kind = (self.copies(one, query.device) for one in (self.call.candidates, self.call.kind))
+        valid = self.copies(self.call.valid, query.device)
+        assert valid is not None and kind is not None
+        valid, blocks = valid[:, : query.shape[1]], -(-query.shape[1] // size)
+        held, counts = (self.session.kept.made(one, layer, query) for one in ("patterns", "counts"))
+        if self.call.measures:
+            answer = self.copies(self.call.answer, query.device)
+            assert answer is not None
+            found = find_pattern(
+                query, keys, valid, answer, policy.select, size, policy.measure_scale, self.session.config.ranks.size
+            )  # fmt: skip
+            self.forward.found["patterns"].append(found)
+            heads = found.sum(1).to(counts)
+            put_where(kind == MEASURES, found, held[..., :blocks, :blocks], rows)
+            put_where(kind == MEASURES, heads, counts[:, :blocks, :blocks], rows)
+        if chosen is None:
+            return fresh.attend(query, keys, values, visible)
+        pattern = select_or_all(held, rows)[..., :blocks, :blocks] | (kind != BY_PATTERN)[:, None, None, None]
+        return attend_by_blocks(query, keys, values, pattern, valid, size, chosen)
+
+
+def put_where(which: Tensor, found: Tensor, held: Tensor, rows: Tensor | None) -> None:
+    """Write those of ``found`` [b, ...] that are ``which`` [b] to their ``rows`` [b] (None: all) of ``held``."""
+    kept = torch.where(which.view(-1, *[1] * (found.dim() - 1)), found, select_or_all(held, rows))
+    held[slice(None) if rows is None else rows] = kept

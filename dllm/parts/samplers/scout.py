@@ -1,0 +1,126 @@
+"""Scout: verify a tree of what the rule may do next. Our own method, built on FreeDave's verified drafts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllm.common.best_first import Addition, Weighed, best_first
+from dllm.common.errors import in_range
+from dllm.common.ranking import few_largest
+from dllm.common.rowwise import Owner
+from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.readouts import AllLogits, Statistic
+from dllm.contract.traits import Schedule
+from dllm.parts.samplers.base import Sampler
+from dllm.parts.samplers.freedave import FreeDave
+
+
+class Scout(FreeDave):
+    """Candidate 0 is what the inner rule would do. The others are what it may do after that: candidate 0 with a few
+    tokens more, the likeliest such canvases first. The next forward runs on all of them. The row goes on along the
+    inner rule's own steps, from candidate 0, as far as each step ends on a candidate. So every canvas that is kept is
+    one of the inner rule's, and the answer is exactly its answer.
+
+    The tree: from each canvas one more token may follow, at any open position, one of its ``top_k`` likeliest, with a
+    chance proportional to (p1 * p)^2. p is the token's probability, p1 that of the likeliest one there. Besides, the
+    inner rule may go on as on these scores (FreeDave's drafts), with the chance (k + 1) / (n + 5): k of n such steps
+    came true in the row until now. A canvas that several orders lead to has the sum of their chances.
+    candidates: of a turn at most. min_probability: the least chance for which a candidate is worth computing.
+    """
+
+    def __init__(self, inner: Sampler, candidates: int = 8, top_k: int = 3, min_probability: float = 0.01) -> None:
+        in_range("sampler.candidates", candidates, 1, advice="1 is the inner sampler itself.")
+        in_range("sampler.top_k", top_k, 1)
+        in_range("sampler.min_probability", min_probability, 0.0, 1.0)
+        super().__init__(inner, draft_steps=candidates)
+        self.candidates, self.top_k, self.min_probability = candidates, top_k, min_probability
+
+    def needs(self) -> tuple[Need, ...]:
+        return (*super().needs(), Need(reads=(Statistic("first"), AllLogits())))
+
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
+        """due, said [B, L]: the number of the inner rule's further step on the last scores that would have committed a
+        position (0: none), and the token. kept, asked [B]: how many of these steps came true, of how many."""
+        own = {"due": torch.zeros_like(canvas.tokens), "said": canvas.tokens}
+        own |= {name: torch.zeros_like(canvas.start) for name in ("kept", "asked")}
+        return super().start(canvas, blocks) | own
+
+    def propose(self, view: View, state: State) -> Step:
+        made, written, own = self.drafts(view, state)
+        base = made[:, 0]
+        kept, asked = self._came_true(view.canvas.commit(base, written), state)
+        due = (self.candidates - made.sum(1)) % self.candidates
+        own |= {"due": due, "said": written, "kept": kept, "asked": asked}
+        trees = self._trees(view, base, due, written, (kept + 1) / (asked + 5))
+        counts = torch.tensor([1 + len(tree) for tree in trees], device=base.device)
+        owner = Owner(torch.arange(len(trees), device=base.device).repeat_interleave(counts), len(trees))
+        commit, tokens = owner.per_candidate(base).clone(), owner.per_candidate(written).clone()
+        drafts = [draft for tree in trees for draft in (frozenset[Addition](), *tree)]
+        added = [(at, *one) for at, draft in enumerate(drafts) for one in draft]
+        if added:
+            at, column, token = torch.tensor(added, device=base.device).unbind(1)
+            commit[at, column], tokens[at, column] = True, token
+        return view.step(commit, tokens=tokens, owner=owner, state=own)
+
+    def _came_true(self, now: Canvas, state: State) -> tuple[Tensor, Tensor]:
+        """kept and asked [B], with the last drafts judged by the canvas ``now`` after one more step of the inner rule.
+        A step is missed if the rule went another way, and not asked if it has not come to it yet."""
+        due, never = state["due"], self.candidates
+        differs = (due > 0) & (now.masked | (now.tokens != state["said"]))
+        first = torch.where(differs, due, never).amin(1)
+        right = torch.where(first == never, due.amax(1), first - 1)
+        left = state["left"].gather(1, right[:, None])[:, 0]
+        missed = (first < never) & (now.masked.sum(1) != left)
+        return state["kept"] + right, state["asked"] + right + missed
+
+    def _trees(
+        self, view: View, base: Tensor, due: Tensor, written: Tensor, trust: Tensor
+    ) -> list[list[frozenset[Addition]]]:
+        """The drafts of each row: what they commit besides ``base`` [B, L]. trust [B]: chance that the inner rule goes
+        on as on these scores, by ``due`` and ``written`` [B, L]."""
+        found = view.scores.of(AllLogits())
+        logits, ids = few_largest(found.values, self.top_k)
+        inside = found.columns.clamp(max=base.shape[1] - 1)
+        first = view.scores.statistic("first").gather(1, inside)[..., None]
+        weight = self.weight(first, (logits - logits[..., :1]).double().exp())
+        open_ = (view.open & ~base & view.active[:, None]).gather(1, inside) & (found.columns < base.shape[1])
+        host = [value.tolist() for value in (found.columns, open_, due.gather(1, inside), written.gather(1, inside))]
+        return [
+            best_first(*guesses(*row), trust=share, most=self.candidates - 1, least=self.min_probability)
+            for *row, share in zip(*host, ids.tolist(), weight.tolist(), trust.tolist(), strict=True)
+        ]
+
+    def weight(self, first: Tensor, ratio: Tensor) -> Tensor:
+        """How likely the rule commits a token next [B, n, T], up to a factor: ``first`` [B, n, 1] is the probability of
+        the position's likeliest token, ``ratio`` the token's over that. A rule prefers positions that are sure."""
+        return (first * first * ratio) ** 2
+
+    def follows(self, candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:
+        return equality(candidates, successors, rows)
+
+
+def guesses(
+    columns: list[int], open_: list[bool], due: list[int], written: list[int], ids: list[list[int]],
+    weight: list[list[float]],
+) -> tuple[list[Weighed], list[list[Addition]]]:  # fmt: skip
+    """What may be committed next in one row, and the steps of the inner rule on the same scores."""
+    left = [at for at, free in enumerate(open_) if free]
+    single = [
+        Weighed((columns[at], token), value) for at in left for token, value in zip(ids[at], weight[at], strict=True)
+    ]
+    last = max((due[at] for at in left), default=0)
+    steps = [[(columns[at], written[at]) for at in left if due[at] == step] for step in range(1, last + 1)]
+    return single, steps
+
+
+def equality(candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:
+    """[B, K, K]: whether the successor of candidate i is candidate j > i. An end of text cuts a row once: where i is
+    cut, j must be cut there, too."""
+    at, real = rows.clamp(min=0), rows >= 0
+    said, then = (torch.where(one.masked, -1, one.tokens)[at] for one in (candidates, successors))  # [B, K, L]
+    end, cut = candidates.end[at], candidates.shortened[at]
+    order = torch.arange(rows.shape[1], device=rows.device)
+    same = (said[:, None] == then[:, :, None]).all(-1) & (~cut[:, :, None] | (end[:, None] == end[:, :, None]))
+    return same & real[:, None, :] & real[:, :, None] & (order[:, None] < order)

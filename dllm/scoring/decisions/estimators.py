@@ -1,0 +1,235 @@
+"""Scores of alternatives of one or several tokens, all read in one forward.
+
+Letters: a an alternative, a_i its tokens, a_<i those before, "goes on" the tokens that some alternative has there.
+
+local     sum log [p(a_i | a_<i) / sum over c that goes on of p(c | a_<i)]   a distribution over the alternatives
+chain     sum log p(a_i | a_<i)                                              the chain rule from left to right
+marginal  sum log p(a_i | all masked)                                        one canvas; ignores what tokens share
+pseudo    sum log p(a_i | the rest of a)                                     pseudo-likelihood (Besag 1975)
+
+Of alternatives of one token all four are the softmax over their logits. local is the law of drawing from left to right
+under a constraint to the alternatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, fsum, log, prod
+
+from dllm.scoring.decisions.reading import ReadCanvas, Reading, ReadQuery
+
+Cells = tuple[int | None, ...]  # ids by column; None: masked
+TokenIds = tuple[int, ...]
+ESTIMATORS = ("local", "marginal", "chain", "pseudo")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where the alternatives may be."""
+
+    head: Cells  # what is before it
+    alternatives: tuple[TokenIds, ...]  # the tokens of each
+    tail: Cells  # what is after it
+    start: int  # column where the answer begins
+    mask: int  # the mask's id
+    width: int  # columns of the slot
+
+    @property
+    def columns(self) -> int:
+        """Of each of its canvases."""
+        return len(self.head) + self.width + len(self.tail)
+
+    def canvas(self, given: Cells) -> ReadCanvas:
+        """The canvas with the slot's first columns as ``given``, the rest of it masked."""
+        cells = (*self.head, *given, *[None] * (self.width - len(given)), *self.tail)
+        masked = frozenset(at for at, cell in enumerate(cells) if cell is None)
+        return ReadCanvas(tuple(self.mask if cell is None else cell for cell in cells), masked, self.start)
+
+    def query(self, given: Cells, wanted: Mapping[int, TokenIds]) -> ReadQuery:
+        """What to read of that canvas: tokens by column of the slot."""
+        return ReadQuery(self.canvas(given), tuple((len(self.head) + at, ids) for at, ids in wanted.items()))
+
+
+@dataclass(frozen=True)
+class SlotScores:
+    """What an estimator says of the alternatives, in their order."""
+
+    scores: tuple[float, ...]  # softmax over them gives the probabilities
+    logprobs: tuple[float, ...]  # unnormalised, over all texts of these lengths
+    mass: tuple[float | None, ...]  # probability that any alternative is there, seen from each (None: not known)
+    likeliest: tuple[bool, ...]  # whether at each of its steps the likeliest of all tokens goes on
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to read, and what the readings say."""
+
+    queries: list[ReadQuery]  # canvases, and what to read of each
+    finish: Callable[[Sequence[Reading]], SlotScores]  # makes the scores of the readings, one for each query
+
+
+@dataclass(frozen=True)
+class AlternativesTrie:
+    """Beginnings of alternatives as nodes, the empty one first. A node holds no beginning: of n tokens those have
+    n * n / 2 in all, 1 GB of two alternatives of 9 kB."""
+
+    onward: list[
+        dict[int, int]
+    ]  # of each node: tokens that go on, and the node that each leads to (-1: no more goes on)
+    paths: list[list[int]]  # of each alternative: the node before each of its tokens
+    places: list[tuple[int, int]]  # of each node: an alternative that passes it, and how many tokens come before
+
+    @staticmethod
+    def of(alternatives: Sequence[TokenIds]) -> AlternativesTrie:
+        """Of distinct alternatives."""
+        found = AlternativesTrie([], [], [])
+        for number, one in enumerate(alternatives):
+            path, before = list[int](), (-1, -1)  # the node before, and the token that leads on from it
+            for at, token in enumerate(one):
+                node = found.onward[before[0]][before[1]] if at else min(len(found.onward) - 1, 0)
+                if node < 0:
+                    node = len(found.onward)
+                    found.onward.append({})
+                    found.places.append((number, at))
+                    if at:
+                        found.onward[before[0]][before[1]] = node
+                found.onward[node].setdefault(token, -1)
+                path.append(node)
+                before = node, token
+            found.paths.append(path)
+        return found
+
+
+def canvases(slot: Slot, estimator: str) -> int:
+    """How many canvases ``planned`` makes, without making them."""
+    if estimator == "marginal":
+        return 1
+    paths = AlternativesTrie.of(slot.alternatives).paths
+    if estimator != "pseudo":
+        return len({node for path in paths for node in path})
+    # lengths apart: others are masked
+    backwards = AlternativesTrie.of([(len(one), *one[::-1]) for one in slot.alternatives]).paths
+    return len({pair for ahead, behind in zip(paths, backwards, strict=True)
+                for pair in zip(ahead, behind[:0:-1], strict=True)})  # fmt: skip
+
+
+def log_sum(values: Sequence[float]) -> float:
+    """log of the sum of exp."""
+    most = max(values)
+    return most + log(fsum(exp(value - most) for value in values))
+
+
+def softmax(values: Sequence[float], temperature: float = 1.0) -> list[float]:
+    """Probabilities of scores, divided by the temperature before."""
+    scaled = [value / temperature for value in values]
+    most = max(scaled)
+    weights = [exp(value - most) for value in scaled]
+    total = fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def planned(slot: Slot, estimator: str) -> Plan:
+    """The plan of an estimator for one slot."""
+    if estimator == "marginal":
+        return _marginal(slot)
+    return _pseudo(slot) if estimator == "pseudo" else _in_order(slot, local=estimator == "local")
+
+
+def _in_order(slot: Slot, local: bool) -> Plan:
+    """A row for each inner node of the trie."""
+    trie = AlternativesTrie.of(slot.alternatives)
+    ids = [tuple(tokens) for tokens in trie.onward]
+    queries = [slot.query(slot.alternatives[one][:at], {at: ids[node]}) for node, (one, at) in enumerate(trie.places)]
+
+    def finish(found: Sequence[Reading]) -> SlotScores:
+        read = [
+            (dict(zip(tokens, one.log_p[0], strict=True)), log_sum(one.log_p[0]), one.top[0])
+            for tokens, one in zip(ids, found, strict=True)
+        ]
+        scores, chains, masses, likeliest = [], [], [], []
+        for one, path in zip(slot.alternatives, trie.paths, strict=True):
+            steps = [(*read[node], token) for node, token in zip(path, one, strict=True)]
+            chains.append(fsum(values[token] for values, _, _, token in steps))
+            # A step that all share costs nothing: 0, not what is left of rounding.
+            scores.append(fsum(values[token] - total for values, total, _, token in steps if len(values) > 1))
+            masses.append(min(1.0, prod(exp(total) for _, total, _, _ in steps)))
+            likeliest.append(all(top in values for values, _, top, _ in steps))
+        if local:
+            return SlotScores(tuple(scores), tuple(chains), tuple(masses), tuple(likeliest))
+        mass = min(1.0, fsum(map(exp, chains)))
+        return SlotScores(tuple(chains), tuple(chains), (mass,) * len(chains), tuple(likeliest))
+
+    return Plan(queries, finish)
+
+
+def _marginal(slot: Slot) -> Plan:
+    """One row, all masked."""
+    longest = max(map(len, slot.alternatives))
+    ids = {at: tuple(dict.fromkeys(one[at] for one in slot.alternatives if len(one) > at)) for at in range(longest)}
+
+    def finish(found: Sequence[Reading]) -> SlotScores:
+        read = [dict(zip(ids[at], found[0].log_p[at], strict=True)) for at in range(longest)]
+        sums = tuple(fsum(read[at][token] for at, token in enumerate(one)) for one in slot.alternatives)
+        likeliest = tuple(all(found[0].top[at] in read[at] for at in range(len(one))) for one in slot.alternatives)
+        return SlotScores(sums, sums, (min(1.0, fsum(map(exp, sums))),) * len(sums), likeliest)
+
+    return Plan([slot.query((), ids)], finish)
+
+
+def _pseudo(slot: Slot) -> Plan:
+    """A row for each token of each alternative."""
+    pairs = [(one, at) for one in slot.alternatives for at in range(len(one))]
+    queries = [slot.query((*one[:at], None, *one[at + 1 :]), {at: (one[at],)}) for one, at in pairs]
+
+    def finish(found: Sequence[Reading]) -> SlotScores:
+        each = iter(found)
+        mine = [[next(each) for _ in one] for one in slot.alternatives]
+        sums = tuple(fsum(read.log_p[0][0] for read in reads) for reads in mine)
+        likeliest = tuple(
+            all(read.top[0] == token for read, token in zip(reads, one, strict=True))
+            for reads, one in zip(mine, slot.alternatives, strict=True)
+        )
+        return SlotScores(sums, sums, (None,) * len(sums), likeliest)
+
+    return Plan(queries, finish)
+
+
+def slots_by_length(slot: Slot, opened: Slot, estimator: str) -> list[Slot]:
+    """A slot for each length, and where ``local`` weighs several, the open one."""
+    lengths = sorted({len(one) for one in slot.alternatives})
+    parts = [replace(slot, alternatives=tuple(a for a in slot.alternatives if len(a) == n), width=n) for n in lengths]
+    return [*parts, opened] if estimator == "local" and len(lengths) > 1 else parts
+
+
+def by_length(slot: Slot, opened: Slot, estimator: str) -> Plan:
+    """A closed slot: text after it is given, so that every length has a canvas of its own. Sums are compared as they
+    are. local is a distribution within a length, and ``opened``, where lengths compete through what ends them, says how
+    likely each length is."""
+    slots = slots_by_length(slot, opened, estimator)
+    lengths = sorted({len(one) for one in slot.alternatives})
+    weighed, plans = len(slots) > len(lengths), [planned(one, estimator) for one in slots]
+
+    def finish(found: Sequence[Reading]) -> SlotScores:
+        each = iter(found)
+        told = [plan.finish([next(each) for _ in plan.queries]) for plan in plans]
+        if weighed:
+            overall = told.pop()
+            told = [
+                replace(one, scores=tuple(score + log_sum([
+                    s for s, a in zip(overall.scores, slot.alternatives, strict=True) if len(a) == n
+                ]) for score in one.scores)) for one, n in zip(told, lengths, strict=True)
+            ]  # fmt: skip
+        return _merged(slot, lengths, told)
+
+    return Plan([query for plan in plans for query in plan.queries], finish)
+
+
+def _merged(slot: Slot, lengths: Sequence[int], told: Sequence[SlotScores]) -> SlotScores:
+    """Scores of several lengths in the order of the alternatives."""
+    rows: dict[int, Iterator[tuple[float, float, float | None, bool]]] = {
+        n: iter(list(zip(one.scores, one.logprobs, one.mass, one.likeliest, strict=True)))
+        for n, one in zip(lengths, told, strict=True)
+    }
+    columns = tuple(zip(*(next(rows[len(one)]) for one in slot.alternatives), strict=True))
+    return SlotScores(*columns)

@@ -1,0 +1,171 @@
+"""Log-probabilities of given tokens at given columns of given canvases: a forward that commits nothing.
+
+A masked column has no draw, or the noise of seed 0, so a reading is deterministic. Canvases that are equal are computed
+once for all that ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dllm.contract.process import Uniform, process_of
+from dllm.models.bundle import Model
+from dllm.models.network.experts import at_least_float32
+from dllm.scoring.decisions.shared_beginnings import Beginnings, beginnings, encode_behind
+
+HEAD_ROWS = 128  # rows of logits at a time: of 126,464 columns in float32 they take 65 MB, three to five times
+Wanted = tuple[int, tuple[int, ...]]  # a column, and the tokens whose log-probabilities there are wanted
+
+
+@dataclass(frozen=True)
+class ReadCanvas:
+    """One row of a forward."""
+
+    tokens: tuple[int, ...]  # its ids, the mask's where undecided
+    masked: frozenset[int]  # its undecided columns
+    start: int  # column where the answer begins
+
+
+@dataclass(frozen=True)
+class ReadQuery:
+    """What is wanted of one canvas."""
+
+    canvas: ReadCanvas  # the canvas to compute
+    wanted: tuple[Wanted, ...]  # the log-probabilities to read of it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a query found. Work on a canvas that several queries share is counted for the first of them."""
+
+    log_p: tuple[tuple[float, ...], ...]  # of every wanted token, in nats, over the whole vocabulary
+    top: tuple[int, ...]  # the likeliest token of every wanted column
+    forwards: int  # of the network, begun for this query
+    rows: int  # canvases of these forwards
+    query_tokens: int  # columns of these canvases that were computed
+    cached_tokens: int = 0  # columns that another canvas had computed
+
+
+def read_canvases(
+    model: Model, queries: Sequence[ReadQuery], max_rows: int = 64, max_columns: int | None = None,
+    guidance: float = 0.0,
+) -> list[Reading]:  # fmt: skip
+    """The readings in the order of the queries. max_rows, max_columns: canvases, and their columns with padding, in a
+    forward; a canvas that is longer goes alone. guidance w > 0: logits are u + (w + 1) (c - u), u those of a canvas
+    whose columns before ``start`` are masked."""
+    groups = dict[ReadCanvas, list[int]]()
+    for number, query in enumerate(queries):
+        groups.setdefault(query.canvas, []).append(number)
+    found: list[Reading | None] = [None] * len(queries)
+    for chunk in in_chunks(list(groups), max_rows, max_columns):
+        asked = [(row, number) for row, canvas in enumerate(chunk) for number in groups[canvas]]
+        wanted = [(row, *one) for row, number in asked for one in queries[number].wanted]
+        logs, saved, begun = _forward(model, chunk, wanted, guidance)
+        values, seen = iter(logs), set[int]()
+        for row, number in asked:
+            pairs = [next(values) for _ in queries[number].wanted]
+            fresh = row not in seen
+            width = fresh * (len(chunk[row].tokens) - saved[row]) * (2 if guidance else 1)
+            found[number] = Reading(
+                tuple(p for p, _ in pairs), tuple(top for _, top in pairs), begun, int(fresh), width, fresh * saved[row]
+            )
+            seen.add(row)
+            begun = 0
+    assert all(one is not None for one in found)
+    return [one for one in found if one is not None]
+
+
+def in_chunks(
+    canvases: Sequence[ReadCanvas], max_rows: int, max_columns: int | None = None
+) -> Iterator[list[ReadCanvas]]:
+    """The canvases in order, cut into forwards."""
+    chunk: list[ReadCanvas] = []
+    for canvas in canvases:
+        widest = max(len(one.tokens) for one in [*chunk, canvas])
+        full = max_columns is not None and (len(chunk) + 1) * widest > max_columns
+        if chunk and (full or len(chunk) == max_rows):
+            yield chunk
+            chunk = []
+        chunk.append(canvas)
+    if chunk:
+        yield chunk
+
+
+@torch.inference_mode()
+def _forward(
+    model: Model, canvases: Sequence[ReadCanvas], wanted: Sequence[tuple[int, int, tuple[int, ...]]], guidance: float
+) -> tuple[list[tuple[tuple[float, ...], int]], list[int], int]:
+    """Log-probabilities and the likeliest token of each of ``wanted``: row, column, tokens. Also columns of each canvas
+    that were not computed for it, and calls of the network."""
+    network, mask = model.transformer, model.ids.placeholder
+    length = max(len(canvas.tokens) for canvas in canvases)
+    rows = torch.tensor([[*one.tokens, *[mask] * (length - len(one.tokens))] for one in canvases])
+    masked = torch.tensor([[at in one.masked for at in range(length)] for one in canvases])
+    ends, start = (torch.tensor([len(one.tokens) for one in canvases]), torch.tensor([one.start for one in canvases]))
+    valid = None if bool((ends == length).all()) else torch.arange(length) < ends[:, None]
+    if guidance:
+        before = torch.arange(length) < start[:, None]
+        rows = torch.cat([rows, rows.masked_fill(before, mask)])
+        masked, start = torch.cat([masked, masked]), torch.cat([start, start])
+        valid = None if valid is None else torch.cat([valid, valid])
+    rows = filled(model, rows, masked)
+    sources = model.config.sources(masked, start).tolist()
+    sourced = [(row, sources[row][column], tokens) for row, column, tokens in wanted]
+    shared = None if guidance else _shared(model, canvases, rows, masked, start, sourced)
+    if shared is not None:
+        hidden, cut = encode_behind(model, rows, ends, shared), shared.cut.tolist()
+        sourced = [(row, source - cut[row], tokens) for row, source, tokens in sourced]
+    else:
+        device = network.device
+        hidden = network.encode(
+            rows.to(device), None if valid is None else valid.to(device), masked.to(device), start.to(device)
+        )
+    out: list[tuple[tuple[float, ...], int]] = []
+    for at in range(0, len(wanted), HEAD_ROWS):
+        out += _log_p(model, hidden, len(canvases), sourced[at : at + HEAD_ROWS], guidance)
+    return out, [0] * len(canvases) if shared is None else shared.saved.tolist(), 1 if shared is None else 2
+
+
+def filled(model: Model, rows: Tensor, masked: Tensor) -> Tensor:
+    """The rows [B, L] as the network sees them: of a model that undoes noise, undecided columns show that of seed 0, as
+    in the first forward of a decode."""
+    process = process_of(model.config)
+    if not isinstance(process, Uniform):
+        return rows
+    return torch.where(masked, process.ids(0, torch.arange(rows.shape[1])[None], 0), rows)
+
+
+def _shared(
+    model: Model, canvases: Sequence[ReadCanvas], rows: Tensor, masked: Tensor, start: Tensor,
+    sourced: Sequence[tuple[int, int, tuple[int, ...]]],
+) -> Beginnings | None:  # fmt: skip
+    """Where the canvases may be cut before the first row that is read."""
+    needed = torch.full((len(canvases),), rows.shape[1])
+    for row, source, _ in sourced:
+        needed[row] = min(int(needed[row]), source)
+    prompts = [canvas.tokens[: canvas.start] for canvas in canvases]
+    return beginnings(model, rows, masked, start, needed, prompts)
+
+
+def _log_p(
+    model: Model, hidden: Tensor, free: int, wanted: Sequence[tuple[int, int, tuple[int, ...]]], guidance: float
+) -> list[tuple[tuple[float, ...], int]]:
+    """The same, of the hidden states that predict the columns. free: the first row whose prompt is masked."""
+    network = model.transformer
+    row, column = (torch.tensor([one[which] for one in wanted]) for which in (0, 1))
+    logits = network.logits(hidden[row, column])
+    if guidance:
+        unguided = network.logits(hidden[free + row, column]).to(logits.dtype)
+        logits = unguided + (guidance + 1) * (logits - unguided)
+    log_p = F.log_softmax(logits.to(at_least_float32(logits.dtype)), -1)
+    widest = max(len(tokens) for _, _, tokens in wanted)
+    ids = torch.tensor([[*tokens, *[0] * (widest - len(tokens))] for _, _, tokens in wanted])
+    values = log_p.gather(1, ids.to(log_p.device)).double().tolist()
+    tops = logits.argmax(-1).tolist()
+    return [(tuple(line[: len(tokens)]), top)
+            for (_, _, tokens), line, top in zip(wanted, values, tops, strict=True)]  # fmt: skip

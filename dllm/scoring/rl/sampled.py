@@ -1,0 +1,173 @@
+"""Decodes prompts into rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from dllm.common.errors import in_range
+from dllm.common.noise import mixed
+from dllm.common.ranking import one_of
+from dllm.contract import Turn
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Sampling
+from dllm.loop.runner import Runner
+from dllm.models.network.experts import at_least_float32
+from dllm.record.collector import Collector, Text
+from dllm.record.results import Result
+from dllm.scoring.rl.gathered import GatheredTurns
+from dllm.scoring.rl.live_weights import gradient_notes, refuse_replaced
+from dllm.scoring.rl.rollout_checks import limits_of, notes_of, refuse_copies, refuse_parts, refuse_requests
+from dllm.scoring.rl.rollouts import Origin, Rollouts
+from dllm.scoring.rl.trajectories import goes_by_block, trajectory_logprobs
+
+DecodeRows = Callable[[Runner, Sequence[Request], Callable[[int, Request], None]], Iterator[Turn]]
+
+
+@dataclass(frozen=True)
+class RolloutRequest:
+    """What is asked of ``decoder.rollouts``."""
+
+    n: int = 1  # rollouts of each prompt
+    seed: int = 0  # of the first row
+    step: int | None = None  # number of the update, which the seeds are mixed with (None: seed + row)
+    draws: bool = False  # keep every proposal and canvas
+    rescore: bool = False  # compute the log-probabilities again, without a cache
+
+    def __post_init__(self) -> None:
+        in_range("n", self.n, 1, advice="It counts rollouts of a prompt.")
+
+    def row_seeds(self, prompts: int) -> list[int]:
+        """The seeds of all rows, prompt by prompt. With ``step`` they are 63 bits, so that no two updates share
+        noise."""
+        count = prompts * self.n
+        if self.step is None:
+            return list(range(self.seed, self.seed + count))
+        numbers = torch.arange(count)
+        hashed = mixed(self.seed, self.step, numbers // self.n, numbers % self.n)
+        return ((hashed >> 1) & ((1 << 63) - 1)).tolist()  # type: ignore[no-any-return]
+
+
+def rollouts_of(
+    runner: Runner, requests: Sequence[Request], asked: RolloutRequest, text: Text, stop: Sequence[str] = (),
+    stream: DecodeRows | None = None, observe: Callable[[Turn], None] | None = None,
+) -> Rollouts:  # fmt: skip
+    """Decode ``requests``, ``asked.n`` in a row of each prompt. text: of ids. stop: strings that end an answer. stream:
+    decodes requests in their order (None: all at once). Raises UserError, before anything is decoded, for what gives no
+    rollouts."""
+    model, parts = runner.model, runner.parts
+    refuse_replaced(model)
+    refuse_parts(parts)
+    refuse_requests(requests)
+    requests = [parts.sampler.prepare(replace(one, param_index=number)) for number, one in enumerate(requests)]
+    runner.constraints.batch(requests)
+    pad = model.ids.eos if model.config.pad_id is None else model.config.pad_id
+    temperature = Canvas.of(requests, pad, temperature=parts.sampling.temperature).temperature
+    refuse_copies(parts, asked.n, temperature.tolist())
+    network = model.transformer
+    gathered = GatheredTurns(requests, model.ids, pad, network.device, at_least_float32(network.dtype), asked.draws)
+    collector = Collector((), model.ids, text, stop, trace=False)
+    stream = stream or (lambda runner, all_rows, joined: runner.stream(all_rows, len(all_rows), joined))
+    for turn in stream(runner.scoring(), requests, collector.join):
+        gathered.observe(turn)
+        collector.observe(turn)
+        if observe is not None:
+            observe(turn)
+    found = _laid_out(runner, requests, gathered, collector.results(), temperature, pad, asked)
+    found = replace(found, completion_mask=_completion_mask(found, stop, text))
+    if asked.rescore or parts.sampler.traits.tokens != "proposed":
+        found = _rescored(runner, found, asked.rescore)
+    return replace(found, notes=_notes(runner, found, int(gathered.taken_back.sum()), asked.rescore))
+
+
+def _laid_out(
+    runner: Runner, requests: Sequence[Request], gathered: GatheredTurns, results: list[Result], temperature: Tensor,
+    pad: int, asked: RolloutRequest,
+) -> Rollouts:  # fmt: skip
+    """Everything but what the texts decide."""
+    device, config = gathered.start.device, runner.model.config
+    prompts = [torch.tensor(one.tokens[: one.answer_start][::-1]) for one in requests]  # reversed: padded on the left
+    prompt_ids = pad_sequence(prompts, batch_first=True, padding_value=pad).flip(1).to(device)
+    columns = torch.arange(prompt_ids.shape[1], device=device)
+    real = columns >= prompt_ids.shape[1] - gathered.start[:, None]
+    grid = torch.zeros_like(gathered.start) if config.attention.grid_at_zero else gathered.start
+    heats = {*temperature.tolist()}
+    shared = heats.pop() if len(heats) == 1 else 0.0
+    sampling = Sampling(**{**vars(runner.parts.sampling), "temperature": shared})
+    return Rollouts(
+        prompt_ids=prompt_ids, prompt_mask=real.long(), completion_ids=gathered.tokens,
+        completion_mask=torch.ones_like(gathered.tokens), step_map=gathered.step, origin=gathered.origin,
+        own_logps=gathered.own, drawn_logps=gathered.drawn,
+        block=gathered.blocks(runner.parts.blocks.fixed_length, grid), width=gathered.widths(),
+        forwards=gathered.forwards(), seeds=torch.tensor([one.seed for one in requests], device=device),
+        group=torch.arange(len(requests), device=device) // asked.n, temperature=temperature.to(device),
+        bent=gathered.bent, draw_ids=gathered.draw_ids(), canvas_ids=gathered.canvas_ids(),
+        finish=[one.stop_reason for one in results], texts=[one.text for one in results], notes=[], results=results,
+        mask_id=runner.model.ids.placeholder, pad_id=pad, ends=runner.model.ids.ends, sampling=sampling,
+        limits=limits_of(runner.parts), by_block=goes_by_block(runner.model),
+    )  # fmt: skip
+
+
+def _completion_mask(rollouts: Rollouts, stop: Sequence[str], text: Text) -> Tensor:
+    """1 through the token that ends each text, or completes a stop string [R, G]; all 1 of what was asked for without
+    one."""
+    asked = rollouts.asked
+    ends = one_of(rollouts.completion_ids, rollouts.ends) & (rollouts.origin != Origin.GIVEN) & asked
+    mask = asked & (ends.cumsum(1) - ends.long() == 0)
+    for row, result in enumerate(rollouts.results):
+        if result.stop_reason == "stop_string":
+            ids = result.canvas
+            last = next(at for at in range(1, len(ids) + 1) if any(one in text(ids[:at]) for one in stop))
+            mask[row, last:] = False
+    return mask.long()
+
+
+def _rescored(runner: Runner, rollouts: Rollouts, all_of_them: bool) -> Rollouts:
+    """The same with log-probabilities of forwards without a cache; where the model did not draw, ``own`` alone."""
+    scored = (rollouts.origin != Origin.GIVEN) & (rollouts.origin != Origin.FILLED)
+
+    def again(law: str) -> Tensor:
+        with torch.no_grad():
+            found = trajectory_logprobs(runner.model, rollouts, law=law, corrected=True)
+        return found.masked_fill(~scored, torch.nan)
+
+    drawn = rollouts.drawn_logps
+    if "drawn" in rollouts.limits:
+        drawn = torch.full_like(drawn, torch.nan)
+    elif all_of_them and not bool(rollouts.bent.any()):
+        drawn = again("drawn")
+    return replace(rollouts, own_logps=again("own"), drawn_logps=drawn)
+
+
+def _notes(runner: Runner, rollouts: Rollouts, taken_back: int, rescored: bool) -> list[str]:
+    """Sentences about these rollouts."""
+    model = runner.model
+    kind = str(model.transformer.dtype).removeprefix("torch.")
+    found = [*notes_of(runner.parts, kind, model.quantize, rescored), *gradient_notes(model)]
+    answers = [tuple(one.canvas) for one in rollouts.results]
+    groups = rollouts.group.tolist()
+    distinct = [len(set(of)) for of in _by_group(groups, answers).values()]
+    if len(answers) > len(distinct):
+        count = len(answers) // len(distinct)
+        mean = sum(distinct) / len(distinct)
+        found.append(f"Of {count} answers to a prompt {mean:.3g} differ on average, {min(distinct)} at least.")
+    filled = int((rollouts.origin == Origin.FILLED).sum())
+    if filled:
+        share = filled / int(rollouts.asked.sum())
+        found.append(f"The end-of-text policy filled {share:.0%} of the columns, which the model did not draw.")
+    if taken_back:
+        found.append(f"{taken_back} commits were taken back; step_map and log-probabilities are of the last one.")
+    if bent := int(rollouts.bent.sum()):
+        found.append(f"A constraint changed or held up commits in {bent} of {len(rollouts)} rollouts.")
+    return found
+
+
+def _by_group(groups: Sequence[int], answers: Sequence[tuple[int, ...]]) -> dict[int, list[tuple[int, ...]]]:
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for group, answer in zip(groups, answers, strict=True):
+        found.setdefault(group, []).append(answer)
+    return found

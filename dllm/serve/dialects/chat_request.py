@@ -1,0 +1,75 @@
+"""OpenAI's chat and completions: what their bodies ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dllm.serve.answer_request import AnswerRequest, same_fields
+from dllm.serve.dialects.chat_reply import ChatWriter, CompletionWriter
+from dllm.serve.dialects.fields import Answered, ChatBody, CompletionBody, Sampled
+from dllm.serve.dialects.messages import as_messages
+from dllm.serve.dialects.request_parts import Defaults
+from dllm.serve.dialects.response_formats import AnswerForm, form_of
+from dllm.serve.dialects.wire import ParsedRequest, parsed_request
+from dllm.serve.http.api_errors import ApiError
+from dllm.serve.http.typed import read_body
+
+LENGTHS = ("max_completion_tokens", "max_tokens")
+FORM_UNUSED = "binds the text of an answer, and a call is forced: the call follows its function alone."
+
+
+def parse_request(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequest:
+    """What ``body`` asks for; chat: of the chat route, else of completions. Raises ApiError for whatever cannot be
+    served."""
+    kind: type[Answered] = ChatBody if chat else CompletionBody
+    fields, unknown = read_body(kind, body, defaults.refuses_unknown)
+    return parsed_request(_request(fields, body, unknown), defaults)
+
+
+def _request(body: Answered, raw: Mapping[str, Any], unknown: tuple[str, ...]) -> AnswerRequest:
+    """raw: as it was sent, which the chat template reads of tools."""
+    lengths = {name: getattr(body, name) for name in LENGTHS if body.has(name)}
+    if len(set(lengths.values())) > 1:
+        raise ApiError(400, f"{' and '.join(lengths)} say the same thing differently. Drop one.", LENGTHS[0])
+    own: dict[str, Any] = {
+        "length": next(iter(lengths.values()), None), "n": body.n if body.has("n") else None, "unknown": unknown,
+        "logprobs": body.logprobs is not False, "likeliest": _likeliest(body),
+    }  # fmt: skip
+    form = None if body.response_format is None else body.response_format.asked("response_format")
+    if isinstance(body, ChatBody):
+        tools = body.tools_asked(raw)
+        forced = tools.named is not None or tools.mode == "required"
+        request = AnswerRequest(
+            ChatWriter, messages=as_messages(body.messages), tools=tools,
+            chat_template_kwargs=body.chat_template_kwargs, **of_sampled(body, form, forced), **own,
+        )  # fmt: skip
+    else:
+        prompt = getattr(body, "prompt", None)
+        request = AnswerRequest(CompletionWriter, prompt=prompt, **of_sampled(body, form, False), **own)
+    return request.calling({"max_tokens": next(iter(lengths))}) if lengths else request
+
+
+def _likeliest(body: Answered) -> int:
+    """Of how many of the likeliest tokens log-probabilities are asked for: in chat by true and ``top_logprobs``, in
+    completions by that number. Raises ApiError."""
+    count = body.top_logprobs if isinstance(body.logprobs, bool) else body.logprobs
+    if count and body.logprobs is False:
+        raise ApiError(400, f"top_logprobs={count} goes with logprobs=true. Add it.", "top_logprobs")
+    return count
+
+
+def of_sampled(body: Sampled, form: AnswerForm | None, forced: bool) -> dict[str, Any]:
+    """What OpenAI's forms have in common. form: as the form of the request says it. forced: a call must be made. Raises
+    ApiError for two forms."""
+    asked, unused = form_of(body, form, forced)
+    told, budget = body.reasoning, body.thinking_token_budget
+    effort = "none" if told.enabled is False or told.max_tokens == 0 else told.effort or body.reasoning_effort
+    thought = told.max_tokens or None if budget is None else budget
+    return {
+        **same_fields(body), "form": asked, "stop": tuple(body.stop), "thought_tokens": thought,
+        "effort": effort if thought is None else None,
+        "include_usage": body.stream_options.include_usage and body.stream,
+        "usage_so_far": body.stream_options.continuous_usage_stats and body.stream,
+        "notes": (f"{unused} {FORM_UNUSED}",) if unused else (),
+    }  # fmt: skip

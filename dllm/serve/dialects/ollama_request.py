@@ -1,0 +1,145 @@
+"""Ollama's interface: what a body of ``/api/chat`` or ``/api/generate`` asks for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+from dllm.contract.refusal import OLLAMA_WORDS
+from dllm.serve.answer_request import AnswerRequest
+from dllm.serve.dialects.fields import Diffusion
+from dllm.serve.dialects.messages import ChatMessage, MessageCall, check_order
+from dllm.serve.dialects.ollama_fields import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaMessage
+from dllm.serve.dialects.ollama_reply import OllamaWriter
+from dllm.serve.dialects.request_parts import Defaults
+from dllm.serve.dialects.response_formats import AnswerForm
+from dllm.serve.dialects.wire import ParsedRequest, parsed_request
+from dllm.serve.http.api_errors import ApiError
+from dllm.serve.http.typed import read_body
+
+LATEST = ":latest"  # a tag that says nothing
+UNBOUNDED = (-1, -2)  # lengths: as many tokens as there are
+
+
+class NothingAsked(Exception):  # noqa: N818  an answer, no fault
+    """A request without a prompt, or with a system message alone, by which clients load a model. name: of the model.
+    body: as it was read."""
+
+    def __init__(self, name: str, body: OllamaBody) -> None:
+        super().__init__(name)
+        self.name, self.is_chat, self.leaves = name, isinstance(body, OllamaChatBody), body.keep_alive == 0
+
+
+def parse_ollama(body: Mapping[str, Any], is_chat: bool, defaults: Defaults) -> ParsedRequest:
+    """What a body asks for; is_chat: of ``/api/chat``. Raises ApiError, with fields as Ollama calls them, for what
+    cannot be served, and NothingAsked."""
+    kind: type[OllamaBody] = OllamaChatBody if is_chat else OllamaGenerateBody
+    fields, unknown = read_body(kind, body, defaults.refuses_unknown)
+    name = served_name(fields.model, defaults)
+    request = _shared(fields, defaults)
+    writes: dict[str, Any] = {"name": fields.model or name, "generates": not is_chat}
+    if isinstance(fields, OllamaChatBody):
+        request = replace(request, messages=_messages(fields.messages), tools=fields.tools_asked(body))
+    if isinstance(fields, OllamaGenerateBody):
+        writes |= {"suffix": fields.suffix, "plain": fields.raw or bool(fields.suffix)}
+        request = _generated(fields, request, defaults)
+    asks = request.prompt or any(one.role != "system" for one in request.messages or ())
+    if not asks and not writes.get("suffix"):
+        raise NothingAsked(name, fields)
+    check_order(request.messages or ())
+    if request.tools.named is not None or request.tools.mode == "required":
+        request = replace(request, form=None)
+    return parsed_request(replace(request, writer=partial(OllamaWriter, **writes), model=name, unknown=unknown),
+                          defaults)  # fmt: skip
+
+
+def served_name(asked: str | None, defaults: Defaults) -> str:
+    """The model's name without ``:latest``. Raises ApiError for a model that is not served."""
+    name = defaults.name if asked is None else asked
+    if name not in defaults.names and name.removesuffix(LATEST) in defaults.names:
+        name = name.removesuffix(LATEST)
+    if name not in defaults.names:
+        sentence = f"model {name!r} not found: this server has {defaults.listed_names}."
+        raise ApiError(404, sentence, "model", "model_not_found")
+    return name
+
+
+def _shared(body: OllamaBody, defaults: Defaults) -> AnswerRequest:
+    """What chat and generate have in common."""
+    options, think, length = body.options, body.think, body.options.num_predict
+    tokenizer = defaults.model.tokenizer
+    switches = tokenizer is not None and "enable_thinking" in tokenizer.template_names and think is not None
+    effort: Any = think if isinstance(think, str) else None
+    request = AnswerRequest(
+        OllamaWriter, OLLAMA_WORDS, chat_template_kwargs={"enable_thinking": bool(think)} if switches else {},
+        form=_form(body.format), length=defaults.model.config.max_length if length in UNBOUNDED else length, fits=True,
+        temperature=options.temperature, top_p=options.top_p, top_k=options.top_k, seed=options.seed,
+        stop=tuple(options.stop), logprobs=bool(body.logprobs or body.top_logprobs), likeliest=body.top_logprobs,
+        stream=body.stream, return_token_ids=body.return_token_ids, effort=effort,
+        diffusion=body.diffusion or options.diffusion or Diffusion(), cache_salt=body.cache_salt,
+    )  # fmt: skip
+    return request.calling({"diffusion": "options.diffusion"}) if options.has("diffusion") else request
+
+
+def _generated(body: OllamaGenerateBody, request: AnswerRequest, defaults: Defaults) -> AnswerRequest:
+    """The request with the prompt of generate: in the chat template, or plain."""
+    if body.suffix:
+        return _gap(body, request, defaults)
+    if body.raw:
+        return replace(request, prompt=body.prompt, effort=None, chat_template_kwargs={})
+    request = request.calling({"messages": "prompt"})
+    system = [ChatMessage("system", body.system, "system")] if body.system else []
+    asked = [ChatMessage("user", body.prompt, "prompt")] if body.prompt else []
+    return replace(request, messages=(*system, *asked))
+
+
+def _gap(body: OllamaGenerateBody, request: AnswerRequest, defaults: Defaults) -> AnswerRequest:
+    """A gap between prompt and suffix. Its length is a number of tokens: a gap's cannot change."""
+    length = body.options.num_predict
+    if length is not None and length < 1:
+        sentence = f"options.num_predict={length!r} must be the tokens of the gap before suffix: a whole number from 1."
+        raise ApiError(400, sentence, "options.num_predict")
+    settings = {} if body.options.diffusion is None else body.options.diffusion.model_dump(exclude_unset=True)
+    settings = ({} if body.diffusion is None else body.diffusion.model_dump(exclude_unset=True)) | settings
+    canvas = [length or defaults.gen_length, body.suffix]
+    diffusion = Diffusion.model_validate({**settings, "canvas": canvas})
+    return replace(request, prompt=body.prompt or None, length=None, diffusion=diffusion, effort=None,
+                   chat_template_kwargs={})  # fmt: skip
+
+
+def _form(asked: Any) -> AnswerForm | None:
+    if asked == "json":
+        return AnswerForm("json_object", None, "format", "format")
+    return AnswerForm("json_schema", asked, "format", "format") if asked else None
+
+
+def _messages(sent: Sequence[OllamaMessage]) -> tuple[ChatMessage, ...]:
+    """The messages, in which each result names its call. Raises ApiError for a result without a call."""
+    found = list[ChatMessage]()
+    waiting = list[MessageCall]()  # those without a result
+    for number, one in enumerate(sent):
+        place = f"messages[{number}]"
+        calls = tuple(MessageCall(call.id or f"call_{number}_{at}", call.function.name,
+                                  json.dumps(call.function.arguments, ensure_ascii=False))
+                      for at, call in enumerate(one.tool_calls))  # fmt: skip
+        waiting += calls
+        call = _answered(one, waiting, place) if one.role == "tool" else None
+        role: Literal["system", "user", "assistant", "tool"] = one.role
+        found.append(ChatMessage(role, one.content, f"{place}.content", calls, None if call is None else call.id,
+                                 thought=one.thinking))  # fmt: skip
+    return tuple(found)
+
+
+def _answered(message: OllamaMessage, waiting: list[MessageCall], place: str) -> MessageCall:
+    """The call that a result answers: as it says, else the first open one of its function, else the first open one. It
+    is open no more."""
+    name = message.tool_name or message.name
+    asked = [call for call in waiting if message.tool_call_id in (None, call.id)]
+    mine = next((call for call in asked if name in (None, call.name)), asked[0] if asked else None)
+    if mine is None:
+        raise ApiError(400, f"{place} has role tool, and no call before it waits for a result. Send the call.", place)
+    waiting.remove(mine)
+    return mine

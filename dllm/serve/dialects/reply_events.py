@@ -1,0 +1,132 @@
+"""What becomes of a reply, in order. Every form writes its stream from these events; a plain reply is their fold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dllm.serve.dialects.tools import ToolCall
+from dllm.serve.engine.jobs import Progress
+from dllm.serve.http.api_errors import ApiError
+
+
+@dataclass(frozen=True)
+class ReplyBegun:
+    """Its rows decode."""
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """New final text of a choice."""
+
+    choice: int  # its index
+    text: str  # what is new
+    written: int | None = None  # the choice's tokens up to here; None: the request does not ask
+
+
+@dataclass(frozen=True)
+class ThoughtPiece:
+    """New final text of what the model thinks before it answers."""
+
+    choice: int  # its index
+    text: str  # what is new
+    written: int | None = None  # as of ``TextPiece``
+
+
+@dataclass(frozen=True)
+class CallBegun:
+    """A call of a function. Only the arguments of the only function that can be called go on in ``CallPiece``."""
+
+    choice: int  # its index
+    at: int  # which of the choice's calls
+    name: str  # of the function
+    arguments: str  # as much of them as is final
+
+
+@dataclass(frozen=True)
+class CallPiece:
+    """More of the last call's arguments."""
+
+    choice: int  # its index
+    at: int  # which of the choice's calls
+    arguments: str  # what is new
+
+
+@dataclass(frozen=True)
+class CanvasSnapshot:
+    """A choice's canvas after a turn."""
+
+    choice: int  # its index
+    progress: Progress  # the row after the turn
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A token of a reply."""
+
+    piece: bytes  # what it adds to the reply's text
+    name: str  # what it is called where there is no tokenizer, and so no text
+    logprob: float  # at its commit under the model alone, nats
+    others: tuple[Scored, ...] = ()  # the tokens that were likeliest there, if they are asked for
+    drawn: float | None = None  # its log-probability under what it was drawn from; None: not known
+
+
+@dataclass(frozen=True)
+class ChoiceEnded:
+    """A finished choice."""
+
+    choice: int  # its index
+    reason: str  # ``stop`` or ``length``, in OpenAI's words
+    written: int  # its tokens, without those that were given
+    cost: dict[str, Any]  # what the reply says under ``diffusion``
+    stop: str | None = None  # the stop string that ended it
+    scored: tuple[Scored, ...] = ()  # its tokens, if log-probabilities are asked for
+    thought_tokens: int = 0  # those of ``written`` that its thought took
+    cached: int | None = None  # tokens of its prompt that an earlier request had computed; None: its cache shares none
+    replay: dict[str, Any] = field(default_factory=dict)  # token_ids and meta_info, if they are asked for
+    ids: dict[str, list[int]] = field(default_factory=dict)  # of prompt and answer, in vLLM's words, if asked for
+
+
+@dataclass(frozen=True)
+class ReplyFailed:
+    """The reply ends before its time."""
+
+    error: ApiError
+
+
+ReplyEvent = ReplyBegun | TextPiece | ThoughtPiece | CallBegun | CallPiece | CanvasSnapshot | ChoiceEnded | ReplyFailed
+
+
+@dataclass
+class ReplyChoice:
+    """One choice of a reply, as its events so far make it up."""
+
+    text: str = ""
+    thought: str = ""  # what the model thought before
+    calls: list[ToolCall] = field(default_factory=list)
+    written: int = 0  # its tokens so far, if each piece tells them
+    end: ChoiceEnded | None = None  # None: it goes on
+
+    def add(self, event: ReplyEvent) -> None:
+        """Take an event of this choice in."""
+        match event:
+            case TextPiece():
+                self.text, self.written = self.text + event.text, event.written or 0
+            case ThoughtPiece():
+                self.thought, self.written = self.thought + event.text, event.written or 0
+            case CallBegun():
+                self.calls.append(ToolCall(event.name, event.arguments))
+            case CallPiece():
+                self.calls[-1] = replace(self.calls[-1], arguments=self.calls[-1].arguments + event.arguments)
+            case ChoiceEnded():
+                self.end, self.written = event, event.written
+
+
+def folded(events: Iterable[ReplyEvent]) -> dict[int, ReplyChoice]:
+    """The choices by their indices."""
+    found: dict[int, ReplyChoice] = {}
+    for event in events:
+        if not isinstance(event, ReplyBegun | ReplyFailed):
+            found.setdefault(event.choice, ReplyChoice()).add(event)
+    return dict(sorted(found.items()))

@@ -1,0 +1,94 @@
+"""What a model thinks before it answers, told apart from the answer, whole and piece by piece."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dllm.models.text.chat_template import ThoughtMarks
+from dllm.models.text.tokenizer import Tokenizer
+from dllm.serve.dialects.stream import open_tail
+
+PROMPT_END = 32  # tokens at the end of a prompt that tell whether a thought is open
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """How the text of an answer begins with a thought, if it does."""
+
+    marks: ThoughtMarks  # around it
+    opened: bool  # the prompt ends inside of one; else the answer's first text must be the mark
+
+    @staticmethod
+    def behind(prompt: Sequence[int], tokenizer: Tokenizer | None) -> Thinking | None:
+        """Of an answer that follows the ids of a prompt. None: the chat template has no thoughts, or ended one there,
+        as Qwen's does under ``enable_thinking=False``."""
+        marks = None if tokenizer is None else tokenizer.thought_marks
+        if marks is None or tokenizer is None:
+            return None
+        tail = tokenizer.decode(prompt[-PROMPT_END:], skip_special=False).rstrip()
+        return None if tail.endswith(marks.end) else Thinking(marks, tail.endswith(marks.begin))
+
+    def split(self, text: str) -> tuple[str, str]:
+        """The thought of a whole text (empty if it has none), and the answer after it."""
+        pieces = ThoughtSplitter(self).fed(text, final=True)
+        thought, answer = (
+            "".join(piece for piece, is_thought in pieces if is_thought is kind) for kind in (True, False)
+        )
+        return thought, answer
+
+    def tokens(self, ids: Sequence[int], text: Callable[[Sequence[int]], str]) -> int:
+        """How many ids of an answer are its thought, with its marks. text: of ids."""
+        whole = text(ids)
+        splitter = ThoughtSplitter(self)
+        splitter.fed(whole, final=True)
+        if not splitter.thinks:
+            return 0
+        end = whole.find(self.marks.end)
+        cut = len(whole) if end < 0 else end + len(self.marks.end)
+        return bisect_right(range(len(ids) + 1), cut, key=lambda count: len(text(ids[:count]))) - 1
+
+
+class ThoughtSplitter:
+    """Splits one text. Its pieces are (text, whether it is thought). White space around a thought, and between it and
+    the answer, belongs to neither."""
+
+    def __init__(self, thinking: Thinking) -> None:
+        self.marks, self.thinks = thinking.marks, thinking.opened  # thinks: there is a thought
+        self.part, self.unmarked = "unknown", "thought" if thinking.opened else "answer"  # if it begins with no mark
+        self.left, self.bare = "", True  # text that waits; nothing of the present part has been told
+
+    def fed(self, text: str, final: bool = False) -> list[tuple[str, bool]]:
+        """What new text makes certain; final: no more comes."""
+        self.left += text
+        if self.part == "unknown":
+            self._begin(final)
+        told = self._thought(final) if self.part == "thought" else []
+        if self.part == "answer":
+            told += self._told(self.left.lstrip() if self.bare else self.left, False)
+            self.left = ""
+        return told
+
+    def _begin(self, final: bool) -> None:
+        """Find out whether the text begins with a thought, if that is known by now."""
+        text = self.left.lstrip()
+        if text.startswith(self.marks.begin):
+            self.part, self.thinks, self.left = "thought", True, text[len(self.marks.begin) :]
+        elif final or not self.marks.begin.startswith(text):  # else the mark may still come
+            self.part, self.bare = self.unmarked, self.thinks
+
+    def _thought(self, final: bool) -> list[tuple[str, bool]]:
+        """What can be told of the thought; the white space at its end waits for what follows."""
+        end = self.left.find(self.marks.end)
+        sure = end if end >= 0 else len(self.left) if final else open_tail(self.left, (self.marks.end,))
+        text, rest = self.left[:sure].lstrip() if self.bare else self.left[:sure], self.left[sure:]
+        told = self._told(kept := text.rstrip(), True)
+        self.left = text[len(kept) :] + rest
+        if end >= 0:
+            self.part, self.bare, self.left = "answer", True, rest[len(self.marks.end) :]
+        return told
+
+    def _told(self, text: str, is_thought: bool) -> list[tuple[str, bool]]:
+        self.bare = self.bare and not text
+        return [(text, is_thought)] * bool(text)

@@ -1,0 +1,1 @@
+"""The running batch: jobs, scheduler, lanes, ranks that follow."""

@@ -1,0 +1,116 @@
+"""One request for decisions: laid on canvases away from the event loop, read by the decode thread, answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from dllm.common.errors import TooLong
+from dllm.scoring.decisions import Decisions
+from dllm.scoring.decisions.canvases import TooManyCanvases, Unanswerable
+from dllm.scoring.decisions.protocol import Deciding, deciding
+from dllm.scoring.decisions.reading import Reading, ReadQuery
+from dllm.serve.dialects.decision_fields import ParsedDecisions
+from dllm.serve.engine.decoding import STATUS, too_late
+from dllm.serve.engine.jobs import Failed
+from dllm.serve.engine.reads import ReadDone, ReadJob
+from dllm.serve.engine.scheduler import Scheduler
+from dllm.serve.http.api_errors import ApiError, as_refusal
+
+CANVASES_PER_ROW = 32  # canvases of a request, times the rows that are decoded together
+OVERRUN = 2.0  # seconds after the deadline in which the scheduler may say so itself
+
+
+class Apart(Protocol):
+    """Runs a function away from the event loop."""
+
+    def __call__(self, act: Callable[[], Any]) -> Awaitable[Any]: ...
+
+
+async def decisions_of(
+    asked: ParsedDecisions, scheduler: Scheduler, apart: Apart, timeout: float, ident: str = ""
+) -> Decisions:
+    """The answers. Raises ApiError for questions that cannot be laid on a canvas, and where they cannot be read; Full
+    and Closing as the scheduler does."""
+    began, waited = time.monotonic(), 0.0
+    most = scheduler.limits.max_rows * CANVASES_PER_ROW
+    check_count(asked, most)
+    work = deciding(asked.prompts, scheduler.model.ids, asked.state, asked.questions, asked.options, most)
+    names = list(asked.questions)
+    step: list[list[ReadQuery]] | Decisions = await apart(partial(advanced, work, None, names))
+    while not isinstance(step, Decisions):
+        check_rows(step, most)
+        done = await _read(ReadJob(step, began + timeout, ident), scheduler, timeout)
+        waited += done.waited
+        step = await apart(partial(advanced, work, done.readings, names))
+    costs = {"waited": waited, "seconds": time.monotonic() - began}
+    return replace(step, model=asked.model, more=costs, unnamed=asked.unnamed)
+
+
+def advanced(
+    work: Deciding, readings: list[list[Reading]] | None, names: Sequence[str]
+) -> list[list[ReadQuery]] | Decisions:
+    """What the request reads next, or its answer. names: of the questions, in order. Raises ApiError."""
+    with as_refusal("questions"):
+        try:
+            return next(work) if readings is None else work.send(readings)
+        except StopIteration as end:
+            answer: Decisions = end.value
+            return answer
+        except TooLong as error:
+            raise ApiError(400, str(error), "input", "context_length_exceeded") from None
+        except TooManyCanvases as error:
+            raise too_many(error) from None
+        except Unanswerable as error:
+            place = f"questions[{names.index(error.name)}]"
+            raise ApiError(400, f"{place}: {error.sentence}", place) from None
+
+
+def check_count(asked: ParsedDecisions, most: int) -> None:
+    """Raise ApiError for questions that take too many canvases, however their texts are written."""
+    if len(asked.questions) > most:  # each has a canvas of its own
+        raise too_many(TooManyCanvases(most))
+
+
+def check_rows(groups: Sequence[Sequence[ReadQuery]], most: int) -> None:
+    """Raise ApiError for more canvases than a request may have."""
+    if sum(len({query.canvas for query in group}) for group in groups) > most:
+        raise too_many(TooManyCanvases(most))
+
+
+def too_many(error: TooManyCanvases) -> ApiError:
+    return ApiError(413, str(error), "questions", "too_many_rows")
+
+
+async def _read(job: ReadJob, scheduler: Scheduler, timeout: float) -> ReadDone:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[ReadDone | Failed] = loop.create_future()
+
+    def put(event: ReadDone | Failed) -> None:
+        if not future.done():
+            future.set_result(event)
+
+    def deliver(event: ReadDone | Failed) -> None:
+        with suppress(RuntimeError):  # the event loop has gone, and with it the client
+            loop.call_soon_threadsafe(put, event)
+
+    with as_refusal("input"):
+        number = scheduler.submit_read(job, deliver)
+    try:
+        found = await asyncio.wait_for(future, job.deadline - time.monotonic() + OVERRUN)
+    except TimeoutError:
+        raise too_late(timeout) from None
+    finally:
+        if not future.done() or future.cancelled():
+            scheduler.abort(number)
+    if isinstance(found, Failed) and found.kind == "timeout":
+        raise too_late(timeout)
+    if isinstance(found, Failed):
+        message = f"{found.message} The log has it as {found.id}."
+        raise ApiError(STATUS.get(found.kind, 500), message, code=found.kind)
+    return found

@@ -1,0 +1,283 @@
+"""One request under way: its rows handed to the scheduler, and what comes of them turn by turn."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import asdict, fields, replace
+from math import isfinite, nan
+from typing import Any, TypeVar
+
+from dllm.prompts import Prompts
+from dllm.record.results import Result
+from dllm.record.trace import Trace, origin_of
+from dllm.scoring.rl.whole_blocks import block_of, replay_of
+from dllm.serve.dialects.reply_events import CanvasSnapshot, ChoiceEnded, ReplyEvent, Scored, TextPiece, ThoughtPiece
+from dllm.serve.dialects.stream import AnswerText, Ending
+from dllm.serve.dialects.thinking import ThoughtSplitter
+from dllm.serve.dialects.tool_stream import CallSplitter
+from dllm.serve.dialects.wire import ParsedRequest
+from dllm.serve.engine.jobs import Done, Failed, Job, Mailbox, Progress, Update
+from dllm.serve.engine.scheduler import Scheduler
+from dllm.serve.http.api_errors import ApiError, in_requests
+
+Awaited = TypeVar("Awaited")
+UNKNOWN = -9999.0  # OpenAI's word for a log-probability that is not known
+OVERDUE = 2.0  # seconds after the deadline in which the scheduler may say so itself
+STATUS = {"timeout": 504, "closing": 503}
+
+
+class Decoding:
+    """The rows of one request. ``submit`` them, read ``events``, and ``abort`` in the end, whatever happened.
+
+    ident: the request's name, which its trace takes. timeout: seconds from now. config: of the model, for a trace.
+    """
+
+    def __init__(
+        self,
+        asked: ParsedRequest,
+        scheduler: Scheduler,
+        prompts: Prompts,
+        ident: str,
+        timeout: float,
+        config: dict[str, Any],
+    ) -> None:
+        self.parsed, self.scheduler, self.prompts, self.ident, self.config = asked, scheduler, prompts, ident, config
+        self.timeout, self.began = timeout, time.monotonic()
+        self.ends = frozenset((prompts.ids.eos, *prompts.ids.stops))
+        marked = asked.thinking is not None
+        text, least = prompts.marked_text if marked else prompts.text, asked.request.min_tokens
+        self.texts = [
+            replace(AnswerText.of(job.request, text, self.ends, asked.stop, least), marked=marked) for job in asked.jobs
+        ]
+        self.splitters = [ThoughtSplitter(asked.thinking) for _ in asked.jobs] if asked.thinking is not None else []
+        self.calls = [CallSplitter(asked.tools, row) for row in range(len(asked.jobs))] if asked.tools else []
+        self.box, self.numbers = Mailbox(len(asked.jobs)), dict[int, int]()
+        self.first_text: float | None = None  # seconds until the first final text
+        self.language: object = None  # of its constraint: compiled, and kept at hand while its rows decode
+
+    def submit(self) -> None:
+        """Queue every row, or none. Raises Full, Closing or UserError as the scheduler does."""
+        for job in self.parsed.jobs:
+            self.scheduler.runner_of(job.chosen)  # made before others wait for it
+        try:
+            with self.scheduler.condition:  # rows that are queued together join together, and share their first forward
+                for row, job in enumerate(self.parsed.jobs):
+                    timed = replace(job, deadline=self.began + self.timeout, ident=self.ident)
+                    self.numbers[row] = self.scheduler.submit(timed, self.box.slot(row))
+        except BaseException:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Take the rows that are not finished out of the batch."""
+        for row in list(self.numbers):
+            self.scheduler.abort(self.numbers.pop(row))
+
+    async def begun(self) -> None:
+        """Wait for the first turn of a row that is followed. Raises ApiError if one fails before."""
+        await self._in_time(self.box.some)
+        for failed in self.box.failures():
+            raise self._failure(failed)
+
+    async def events(self) -> AsyncGenerator[ReplyEvent]:
+        """What comes, until every choice is finished. Raises ApiError if one of them fails."""
+        while self.numbers:
+            found = await self._in_time(self.box.take)
+            for row, mail in found:
+                for event in self._read(row, mail) if row in self.numbers else ():
+                    yield event
+
+    async def _in_time(self, waiting: Callable[[float], Awaitable[Awaited]]) -> Awaited:
+        """What is waited for until a time of the loop's clock. Raises ApiError then."""
+        until = asyncio.get_running_loop().time() + self.began + self.timeout + OVERDUE - time.monotonic()
+        try:
+            return await waiting(until)
+        except TimeoutError:
+            raise too_late(self.timeout) from None
+
+    def _read(self, row: int, mail: Update) -> Iterator[ReplyEvent]:
+        """What the mail of a row says. Raises ApiError if the row has failed."""
+        if mail.latest is not None:
+            yield from self._grown(row, mail.latest, mail.grown)
+        if row not in self.numbers:  # a stop string has ended it
+            return
+        if isinstance(mail.end, Failed):
+            raise self._failure(mail.end)
+        if mail.end is not None:
+            del self.numbers[row]
+            yield from self._finished(row, mail.end, mail.latest)
+
+    def _grown(self, row: int, now: Progress, grown: list[tuple[int, int]]) -> Iterator[ReplyEvent]:
+        """What a row's newest state adds to its text, and its end if a stop string is there."""
+        job, text = self.parsed.jobs[row], self.texts[row]
+        if job.snapshots:
+            yield CanvasSnapshot(row, now)
+        # A stop string counts from the turn in which it was there, not from the one in which we looked.
+        for turn, final in grown if text.stop else grown[-1:]:
+            new, ending = text.follow(now.tokens, final)
+            yield from self._pieces(row, new, self._so_far(row, now.tokens, final))
+            whole = (
+                self.parsed.request.logprobs or self.parsed.request.return_token_ids or job.trace
+            )  # they come with the whole answer
+            if ending is not None and not whole:
+                self.scheduler.abort(self.numbers.pop(row))
+                written = written_of(job, text, ending)
+                yield from self._pieces(row, "", written, final=True)
+                yield self._ended(row, ending, written, self._cost_so_far(job, written, turn), now.cached)
+                return
+
+    def _finished(self, row: int, done: Done, before: Progress | None) -> Iterator[ReplyEvent]:
+        """The rest of a row's text, and its end. before: what has come with it."""
+        job, text = self.parsed.jobs[row], self.texts[row]
+        if job.snapshots:
+            yield CanvasSnapshot(row, self._last(job, done, before))
+        new, ending = text.finish(done.result)
+        written = written_of(job, text, ending)
+        yield from self._pieces(row, new, written, final=True)
+        ended = self._ended(row, ending, written, self._cost(row, done, written), done.cached)
+        if self.parsed.request.logprobs:
+            ended = replace(ended, scored=tuple(self._scored(text, ending, done)))
+        if self.parsed.request.return_token_ids:
+            ended = self._with_ids(ended, job, text, len(ending.tokens), done.result)
+        yield replace(ended, replay=self._replay(job, done)) if self.parsed.request.diffusion.replay else ended
+
+    def _pieces(self, row: int, new: str, written: int | None, final: bool = False) -> Iterator[ReplyEvent]:
+        """New text of a row, its thought apart from its answer, and calls from both. written: the row's tokens up to
+        its end."""
+        pieces = self.splitters[row].fed(new, final) if self.splitters else [(new, False)] * bool(new)
+        if self.first_text is None and pieces:
+            self.first_text = time.monotonic() - self.began
+        for text, is_thought in pieces:
+            if is_thought:
+                yield ThoughtPiece(row, text, written)
+            elif self.calls:
+                yield from self.calls[row].fed(text, written)
+            else:
+                yield TextPiece(row, text, written)
+        if final and self.calls:
+            yield from self.calls[row].finished(written)
+
+    def _ended(
+        self, row: int, ending: Ending, written: int, cost: dict[str, Any], cached: int | None
+    ) -> ChoiceEnded:  # fmt: skip
+        thinking, tokens = self.parsed.thinking, 0
+        if thinking is not None:
+            tokens = min(thinking.tokens(ending.tokens, self.texts[row].text), written)
+        return ChoiceEnded(row, ending.reason, written, cost, ending.stop, thought_tokens=tokens, cached=cached)
+
+    def _so_far(self, row: int, tokens: list[int], final: int) -> int | None:
+        """The tokens of what has been told of a row's text, if each chunk tells its usage."""
+        if not self.parsed.request.usage_so_far:
+            return None
+        return written_of(self.parsed.jobs[row], self.texts[row], self.texts[row].written(tokens, final))
+
+    def _failure(self, failed: Failed) -> ApiError:
+        if failed.kind == "timeout":
+            return too_late(self.timeout)
+        return ApiError(STATUS.get(failed.kind, 500), self._sentence(failed), code=failed.kind)
+
+    @staticmethod
+    def _sentence(failed: Failed) -> str:
+        message = in_requests(failed.message)
+        return message if failed.id in message else f"{message} The log has it as {failed.id}."
+
+    def _last(self, job: Job, done: Done, before: Progress | None) -> Progress:
+        """The row after its last turn, told by its end alone. before: what has come with it."""
+        canvas, mask = done.result.canvas, self.prompts.ids.mask
+        block = 0 if before is None else before.block
+        masked = [token == mask for token in canvas]
+        if mask is None:  # noise is told from text by the turn that decided it
+            asked = job.request.masked[job.request.answer_start :]
+            masked = [hidden and not turn for hidden, turn in zip(asked, done.result.turns, strict=True)]
+        return Progress(done.result.nfe, block, canvas, masked, len(canvas), done.result.turns)
+
+    def _cost(self, row: int, done: Done, written: int) -> dict[str, Any]:
+        result = done.result
+        cost: dict[str, Any] = {
+            "nfe": result.nfe, "tpf": written / result.nfe if result.nfe else 0.0, "seed": result.seed,
+            "waited": done.waited, "seconds": time.monotonic() - self.began, "turns": done.turns,
+        }  # fmt: skip
+        if result.constraint is not None:
+            cost["constraint"] = asdict(result.constraint)
+        if result.trace is None:
+            return cost
+        job = self.parsed.jobs[row]
+        job = replace(job, request=done.request or job.request)
+        return {**cost, "trace": trace_file(f"{self.ident}-{row}", job, result.trace, self.config)}
+
+    def _replay(self, job: Job, done: Done) -> dict[str, Any]:
+        """The ids of a row's answer, its end included, and what replays it."""
+        canvas, prompt, parts = done.result.canvas, job.request.answer_start, job.chosen.parts
+        stop = next((at + 1 for at, token in enumerate(canvas) if token in self.ends), len(canvas))
+        block = block_of(parts, self.prompts.config)
+        found = replay_of(prompt, canvas, done.result.turns, stop, block)
+        return {"token_ids": found.tokens[:stop], "meta_info": found.meta_info()}
+
+    def _with_ids(self, ended: ChoiceEnded, job: Job, text: AnswerText, count: int, result: Result) -> ChoiceEnded:
+        """The choice with the ids of its prompt and of its answer, the end of a text included, and with the forward
+        that left each of them; 0: none did. count: tokens of the answer's text."""
+        canvas = result.canvas
+        if text.head is not None:
+            count = len(canvas)
+        elif ended.stop is None and count < len(canvas) and canvas[count] in self.ends:
+            count += 1
+        prompt = list(job.request.tokens[: job.request.answer_start])
+        ids = {"prompt_token_ids": prompt, "token_ids": list(canvas[:count])}
+        return replace(ended, ids=ids, cost={**ended.cost, "forwards": list(result.turns[:count])})
+
+    def _cost_so_far(self, job: Job, written: int, turn: int) -> dict[str, Any]:
+        """The same of an answer that a stop string ended: what only a finished row tells is null."""
+        seconds = time.monotonic() - self.began
+        return {
+            "nfe": turn, "tpf": written / turn, "seed": job.request.seed,
+            "waited": None, "seconds": seconds, "turns": None,
+        }  # fmt: skip
+
+    def _scored(self, text: AnswerText, ending: Ending, done: Done) -> list[Scored]:
+        """The reply's tokens, whose pieces make up its text: of an infilling with its head, without its ends of text;
+        before a stop string that begins inside a token, with the part of that token."""
+        result: Result = done.result
+        others = done.likeliest or [[]] * len(result.canvas)
+        entries = list(zip(result.canvas, done.logprobs, others, strict=True))
+        if text.head is not None:
+            head: list[Any] = [(token, (nan, nan), []) for token in text.head]
+            entries = head + [one for one in entries if one[0] not in self.ends]
+        else:
+            entries = entries[: len(result.tokens)]
+        tokens, left = [token for token, _, _ in entries], len(ending.text.encode())
+        found: list[Scored] = []
+        for (token, (own, drawn), pairs), piece in zip(entries, self.prompts.pieces(tokens), strict=True):
+            if left <= 0 and len(found) >= len(ending.tokens):
+                break
+            name = "" if self.prompts.tokenizer else self.prompts.words([token])[0]
+            beside = tuple(self._alone(*pair) for pair in pairs)
+            said = own if isfinite(own) else UNKNOWN, beside, drawn if isfinite(drawn) else None
+            found.append(Scored(piece[: max(left, 0)], name, *said))
+            left -= len(piece)
+        return found
+
+    def _alone(self, token: int, p: float) -> Scored:
+        """A token that might have been in a place, by itself: special ones by name."""
+        piece = self.prompts.token_bytes(token)
+        return Scored(piece, "" if piece else self.prompts.words([token])[0], p if isfinite(p) else UNKNOWN)
+
+
+def too_late(seconds: float) -> ApiError:
+    return ApiError(504, f"the request took more than {seconds:g} seconds.", code="timeout")
+
+
+def written_of(job: Job, text: AnswerText, ending: Ending) -> int:
+    """The tokens of an answer that were decoded, not given."""
+    start, count = job.request.answer_start, len(ending.tokens)
+    masked = job.request.masked[start:] if text.head is not None else job.request.masked[start : start + count]
+    return max(0, count - list(masked).count(False))
+
+
+def trace_file(name: str, job: Job, trace: Trace, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's content. config: the settings of the server's model."""
+    chosen, masked = job.chosen, job.request.masked
+    sampling = {one.name: getattr(chosen.parts.sampling, one.name) for one in fields(chosen.parts.sampling)}
+    settings = {**config, **chosen.config, "gen_length": list(masked).count(True), "sampling": sampling}
+    return replace(trace, origin=origin_of(job.request, (name, 0), [(name, 0)], settings)).content()

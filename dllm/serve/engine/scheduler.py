@@ -1,0 +1,455 @@
+"""Decodes the jobs of many clients on one model: one thread takes turns, and jobs join and leave between them.
+
+A lane is a running batch of one setting. First come, first served: the job at the head of the queue joins as soon as
+rows, cells, opening columns and lanes allow it, and no one overtakes it, so no one starves. The lane whose requests
+will have had the least of the device after it takes the next turn (fair queueing by finish times), so that a short
+answer waits for few turns of a long one, or of many; reads of decisions (``dllm.serve.engine.reads``) count as a lane. What a
+row sees never depends on its neighbours, so its answer is the same alone and under load, but for products that round
+otherwise in another batch (``task.exact`` and ``kernels=invariant`` rule them out), and a job that must begin again
+comes to where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dllm.common.errors import UserError
+from dllm.loop.runner import Runner
+from dllm.loop.runtime.out_of_memory import free_bytes
+from dllm.loop.runtime.runtime import Runtime
+from dllm.models.bundle import Model
+from dllm.parts.cache.pages import page_store
+from dllm.prompts import Prompts
+from dllm.serve.engine.followers import Lead, RanksDiverged
+from dllm.serve.engine.jobs import Closing, Done, Event, Failed, Full, Job, Limits, RequestParts, Stats
+from dllm.serve.engine.lane import Entry, SettingBatch
+from dllm.serve.engine.reads import ReadDone, ReadEntry, ReadJob, ReadQueue
+from dllm.serve.http.log import tell
+
+LOG = logging.getLogger("dllm.serve")
+KEPT = 16  # runners of past settings that are kept for the next request
+LaneKey = tuple[object, int]  # settings, and width
+
+
+class Scheduler:
+    """``start`` begins its thread. All other methods may be called from any thread. Events are delivered from the
+    scheduler's thread, which waits for no one: ``deliver`` must not block."""
+
+    def __init__(
+        self,
+        model: Model,
+        runtime: Runtime | str = "auto",
+        limits: Limits = Limits(),  # noqa: B008
+        lead: Lead | None = None,
+    ) -> None:
+        self.model, self.limits, self.lead = model, limits, lead
+        self.runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
+        self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, 1)
+        self.condition = threading.Condition()
+        self.queue: deque[Entry] = deque()
+        self.dropped: set[int] = set()
+        self.lanes: dict[LaneKey, SettingBatch] = {}  # by settings and width
+        self.runners: OrderedDict[object, Runner] = OrderedDict()
+        self.reads = ReadQueue(model, limits, lead)
+        self.clock = 0.0  # the most that any has had of the device: a newcomer has no claim to what was before
+        self.pages = page_store(model, limits.prefix_gib * 2**30)
+        self.rows, self.count, self.opened, self.stops_at = limits.max_rows, 0, 0, 0.0
+        self.status, self.told, self.turned_away = "ready", Stats(), False
+        self.thread = threading.Thread(target=self._guarded, name="decode", daemon=True)
+
+    def start(self) -> None:
+        """Begin to decode."""
+        self.thread.start()
+
+    @property
+    def state(self) -> str:
+        """``ready``; ``closing``: what runs is finished; ``closed``; ``failed``: the thread died of an error."""
+        return self.status
+
+    @property
+    def health(self) -> str:
+        """The same; ``failed``, too, while another rank is late."""
+        return "failed" if self.lead is not None and self.lead.links.late else self.status
+
+    def figures(self) -> Stats:
+        """What it has done, and what waits."""
+        with self.condition:
+            lanes = [lane for lane in self.lanes.values() if len(lane)]
+            return replace(
+                self.told,
+                waiting=len(self.queue) + len(self.reads),
+                rows=sum(map(len, lanes)),
+                lanes=len(lanes),
+                tokens_in_flight=sum(len(lane) * lane.columns for lane in lanes),
+                prefix_columns=0 if self.pages is None else len(self.pages),
+                prefix_evicted=0 if self.pages is None else self.pages.evicted,
+                ended=Counter(self.told.ended),
+            )
+
+    def submit(self, job: Job, deliver: Callable[[Event], None]) -> int:
+        """Queue a job, and return its number. Raises Full, Closing, and UserError for one that can never be decoded."""
+        job = replace(job, request=job.chosen.parts.sampler.prepare(job.request))
+        entry = Entry(0, job, deliver, alone=self.limits.exact)
+        if job.request.gap is not None and self.lead is not None:
+            raise UserError("a hole without a number is not sized by a model of several ranks. Give it a number.")
+        if entry.columns > self.limits.max_tokens_in_flight:
+            raise UserError(
+                f"the prompt and its answer take {job.columns} tokens, and the server decodes at most "
+                f"{self.limits.max_tokens_in_flight} at a time (max_tokens_in_flight). "
+                "Shorten the prompt or lower max_tokens."
+            )
+        self.runner_of(job.chosen)
+        with self.condition:
+            if self.status != "ready":
+                raise Closing(f"the server is {self.status} and takes no more requests.")
+            if len(self.queue) + len(self.reads) >= self.limits.max_waiting:
+                raise Full(len(self.queue) + len(self.reads))
+            self.count += 1
+            entry.number = self.count
+            self.queue.append(entry)
+            self.condition.notify()
+        return entry.number
+
+    def submit_read(self, job: ReadJob, deliver: Callable[[ReadDone | Failed], None]) -> int:
+        """Queue what one request reads, and return its number. Raises as ``submit``."""
+        longest = max(len(query.canvas.tokens) for queries in job.groups for query in queries)
+        if longest > self.limits.max_tokens_in_flight:
+            raise UserError(
+                f"the prompt and its template take {longest} tokens, and the server reads at most "
+                f"{self.limits.max_tokens_in_flight} at a time (max_tokens_in_flight). Shorten the prompt."
+            )
+        with self.condition:
+            if self.status != "ready":
+                raise Closing(f"the server is {self.status} and takes no more requests.")
+            if len(self.queue) + len(self.reads) >= self.limits.max_waiting:
+                raise Full(len(self.queue) + len(self.reads))
+            self.count += 1
+            self.reads.add(ReadEntry(self.count, job, deliver), self.clock)
+            self.condition.notify()
+            return self.count
+
+    def abort(self, number: int) -> None:
+        """Drop a job before the coming turn. No event follows."""
+        with self.condition:
+            self.dropped.add(number)
+            self.condition.notify()
+
+    def close(self, grace: float, waiting: bool = True) -> None:
+        """Take no more jobs, finish what is under way for ``grace`` seconds, then fail the rest. waiting: what has not
+        begun counts as under way; else it fails at once, so that its client may ask another server. Called again, it
+        may only take less time."""
+        ends = time.monotonic() + grace
+        with self.condition:
+            if self.status == "ready":
+                self.status, self.stops_at = "closing", ends
+            self.stops_at = min(self.stops_at, ends)
+            self.turned_away = self.turned_away or not waiting
+            self.condition.notify()
+
+    def runner_of(self, chosen: RequestParts) -> Runner:
+        """The runner of a setting, made once. Raises UserError for parts that the runtime cannot run."""
+        with self.condition:
+            if chosen.key in self.runners:
+                self.runners.move_to_end(chosen.key)
+                return self.runners[chosen.key]
+        made = Runner.of(self.model, chosen.parts, self.runtime)
+        with self.condition:
+            self.runners[chosen.key] = made
+            while len(self.runners) > KEPT:
+                self.runners.popitem(last=False)
+        return made
+
+    def _guarded(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # whatever it was, no one may wait forever
+            LOG.exception("the decode thread died")
+            self.fail("error", f"the server failed ({type(error).__name__}).")
+
+    def fail(self, kind: str, message: str) -> None:
+        """Decode nothing more, and tell all clients why."""
+        with self.condition:
+            self.status = "failed"
+            lost: list[Entry | ReadEntry] = [
+                *(entry for lane in self.lanes.values() for entry in lane.everyone()),
+                *self.queue,
+            ]
+            lost += self.reads.entries
+            self.queue.clear()
+            self.lanes.clear()
+            self.reads.entries.clear()
+        for entry in lost:
+            self._fail(entry, kind, message)
+
+    def _work(self) -> None:
+        while self.status != "closed":
+            with self.condition:
+                while not (self.queue or self.lanes or self.reads or self.dropped or self.status == "closing"):
+                    self.condition.wait()
+            self.step()
+
+    def step(self) -> None:
+        """Let jobs leave and join, and take a turn of one lane, if there is any. For the scheduler's thread, or for a
+        caller without one."""
+        with self.condition:
+            self._leave()
+            late = self._late(time.monotonic())
+            self._admit()
+            lanes, reads = dict(self.lanes), len(self.reads) > 0
+            if self.status == "closing" and not self.queue and not lanes and not self.reads:
+                self.status = "closed"
+        for entry, kind, message in late:
+            self._fail(entry, kind, message)
+        key = min(lanes, key=lambda key: lanes[key].share.due, default=None)
+        if reads and (key is None or self.reads.share.due <= lanes[key].share.due):
+            self._read()
+        elif key is not None:
+            self._turn(key, lanes[key])
+
+    def _leave(self) -> None:
+        """Drop what was aborted."""
+        if not self.dropped:
+            return
+        there: list[Entry | ReadEntry] = [
+            *self.queue,
+            *self.reads.entries,
+            *(entry for lane in self.lanes.values() for entry in lane.everyone()),
+        ]
+        self.told.ended["aborted"] += sum(entry.number in self.dropped for entry in there)
+        self.queue = deque(entry for entry in self.queue if entry.number not in self.dropped)
+        self.reads.drop(self.dropped)
+        for number in self.dropped:
+            for lane in self.lanes.values():
+                lane.drop(number)
+        self.dropped.clear()
+        self._close_lanes()
+
+    def _late(self, now: float) -> list[tuple[Entry | ReadEntry, str, str]]:
+        """Drop the jobs whose time is up, or whose rows would never end."""
+        out: list[tuple[Entry | ReadEntry, str, str]] = []
+        closing = self.status == "closing" and now > self.stops_at
+        there: list[Entry | ReadEntry] = [*self.queue, *self.reads.entries]
+        there += [entry for lane in self.lanes.values() for entry in lane.everyone()]
+        for entry in there:
+            begun = entry.started is not None or (isinstance(entry, Entry) and entry.along)
+            if closing or (self.turned_away and not begun):
+                out.append((entry, "closing", "the server has stopped."))
+            elif now > entry.job.deadline:
+                out.append((entry, "timeout", "the answer took too long."))
+            elif isinstance(entry, Entry) and entry.stuck:
+                out.append((entry, "forwards", entry.stuck))
+        numbers = {entry.number for entry, _, _ in out}
+        if numbers:
+            self.reads.drop(numbers)
+            self.queue = deque(entry for entry in self.queue if entry.number not in numbers)
+            for lane in self.lanes.values():
+                for number in numbers:
+                    lane.drop(number)
+            self._close_lanes()
+        return out
+
+    def _close_lanes(self) -> None:
+        self.lanes = {key: lane for key, lane in self.lanes.items() if len(lane)}
+
+    def _admit(self) -> None:
+        """Let the jobs at the head of the queue join, as far as the limits allow."""
+        opening, forwards = 0, set[Hashable]()
+        while self.queue:
+            entry = self.queue[0]
+            key = self._lane_for(entry)
+            forward = key, self._first_forward(entry)
+            shared = forward in forwards  # with a row that joins now
+            if key is None or not self._fits(entry, key, 0 if shared else opening):
+                return
+            self.queue.popleft()
+            for other in self.queue:
+                other.along = other.along or other.asked_by == entry.asked_by
+            forwards.add(forward)
+            opening += 0 if shared else entry.columns
+            if key not in self.lanes:
+                job = entry.job
+                self.opened += 1
+                kind = job.trace, job.logprobs, job.likeliest > 0
+                lane = SettingBatch(
+                    self.runner_of(job.chosen), self.prompts, *kind, self.opened, self.pages, self.limits.prefill_chunk
+                )
+                lane.share.had = self.clock
+                self.lanes[key] = lane
+            self.lanes[key].add(entry)
+
+    def _first_forward(self, entry: Entry) -> Hashable:
+        """Equal for jobs that share their first forwards."""
+        chosen, runner = entry.job.chosen, self.runner_of(entry.job.chosen)
+        if not runner.leads:
+            return entry.number
+        return chosen.recipe, runner.first_forward(entry.job.request)
+
+    def _lane_for(self, entry: Entry) -> LaneKey | None:
+        """The key of the lane that a job joins or opens: of its settings and width, or where all are taken of its
+        settings alone. None: none."""
+        own, most = (entry.key, entry.width), self.rows if self.limits.exact else self.limits.max_lanes
+        if own in self.lanes or len(self.lanes) < most:
+            return own
+        return next((key for key in self.lanes if key[0] == entry.key), None)
+
+    def _fits(self, entry: Entry, lane_key: LaneKey, opening: int) -> bool:
+        taken = sum(map(len, self.lanes.values()))
+        if taken > self.rows or (taken == self.rows and not self._shut_out(entry)):
+            return False
+        if opening and opening + entry.columns > self.limits.max_prefill_tokens:
+            return False
+        cells = 0
+        for key, lane in self.lanes.items():
+            joins = key == lane_key
+            cells += (len(lane) + joins) * max(lane.columns, entry.columns if joins else 0)
+        if cells + (0 if lane_key in self.lanes else entry.columns) > self.limits.max_tokens_in_flight:
+            return False
+        return not taken or self._has_room(entry, self.lanes.get(lane_key))
+
+    def _has_room(self, entry: Entry, lane: SettingBatch | None) -> bool:
+        """Whether memory is left for what the cache keeps of a lane's rows and a job's: a row that joins has all of it
+        copied to wider buffers. A job that waits for it joins at the latest when nothing else is decoded."""
+        if self.lead is not None:  # ranks ask when rows start
+            return True
+        rows, widest = (0, 0) if lane is None else (len(lane), lane.columns)
+        network = self.model.transformer
+        of_row = entry.job.chosen.parts.kept_numbers(max(widest, entry.columns), self.model.config)
+        return (rows + 1) * of_row * network.dtype.itemsize <= free_bytes(network.device, 1)
+
+    def _shut_out(self, entry: Entry) -> bool:
+        """Whether a request has no row where another has several, which might be all: ``n`` answers of a long prompt
+        take as long as they take. It gets one more, unless memory has run out."""
+        rows = Counter(one.asked_by for lane in self.lanes.values() for one in lane.everyone())
+        return self.rows == self.limits.max_rows and entry.asked_by not in rows and max(rows.values()) > 1
+
+    def _read(self) -> None:
+        """Run a forward of reads, and tell their clients."""
+        began = time.perf_counter()
+        done, failed = self.reads.turn()
+        with self.condition:
+            self.reads.drop({entry.number for entry in done} | {entry.number for entry, _, _ in failed})
+            self.clock = max(self.clock, self.reads.share.had)
+            self.told.read_forwards += 1
+            self.told.read_seconds += time.perf_counter() - began
+            self.told.reads += len(done)
+        for entry in done:
+            self._deliver(entry, entry.done())
+        for entry, kind, message in failed:
+            self._fail(entry, kind, message)
+
+    def _turn(self, key: LaneKey, lane: SettingBatch) -> None:
+        """Take a turn of a lane, and tell its clients. If it fails, its jobs begin again."""
+        began, requests = time.perf_counter(), len({entry.asked_by for entry in lane.everyone()})
+        try:
+            if self.lead is not None:
+                self.lead.turn(lane, self.lanes.values(), self.runners.values())
+            turn = lane.turn()
+            if turn is None:
+                with self.condition:
+                    lane.share.take((time.perf_counter() - began) / max(requests, 1))
+                    self._close_lanes()
+                return
+            order = list(lane.entries.values())
+            done = lane.finish(turn)
+            events = [(entry, self._done(lane, entry)) for entry in done]
+            follow = [row for row, entry in enumerate(order) if entry.job.follow and row not in turn.finished]
+            found = lane.progress(turn, order, follow) if follow else []
+        except torch.OutOfMemoryError:
+            self._smaller(key, lane)
+            return
+        except Exception as error:  # of a part or a prompt: it must not take its neighbours along
+            self._retry(key, lane, error)
+            return
+        spent = time.perf_counter() - began
+        with self.condition:
+            lane.share.take(spent / max(requests, 1))
+            self.clock = max(self.clock, lane.share.had)
+            self.told.turns += 1
+            self.told.turn_seconds += spent
+            self._close_lanes()
+        for row, progress in zip(follow, found, strict=True):
+            entry, now = order[row], (progress.tokens, progress.masked)
+            if progress.turn > entry.reached and now != entry.told:
+                entry.told, entry.reached = now, progress.turn
+                self._deliver(entry, replace(progress, cached=entry.cached))
+        for entry, event in events:
+            self._deliver(entry, event)
+
+    def _done(self, lane: SettingBatch, entry: Entry) -> Done:
+        result = lane.collector.result(entry.number)
+        lane.collector.forget(entry.number)
+        with self.condition:
+            told = self.told
+            told.ended["done"] += 1
+            told.forwards, told.tokens = told.forwards + result.nfe, told.tokens + result.useful_tokens
+            told.cached += entry.cached or 0
+            told.wanted, told.computed = told.wanted + result.query_tokens, told.computed + result.computed_tokens
+        waited = (entry.started or entry.submitted) - entry.submitted
+        return Done(result, entry.logprobs_of(result), waited, entry.turns, entry.likeliest_of(result),
+                    entry.cached, entry.job.request)  # fmt: skip
+
+    def _retry(self, key: LaneKey, lane: SettingBatch, error: Exception) -> None:
+        """Its turn failed: one of its rows may be to blame, so each begins again in a lane of its own."""
+        self._agree(error)
+        entries = lane.everyone()
+        with self.condition:
+            del self.lanes[key]
+            if len(entries) > 1:
+                kind = type(error).__name__  # its text may quote a prompt
+                LOG.warning("a turn of %d rows failed (%s); each begins again alone", len(entries), kind)
+                self.queue.extendleft(reversed([again(entry, alone=True) for entry in entries]))
+                return
+        for entry in entries:
+            message = str(error) if isinstance(error, UserError) else f"decoding failed ({type(error).__name__})."
+            self._fail(entry, "error", message, error)
+
+    def _smaller(self, key: LaneKey, lane: SettingBatch) -> None:
+        """Memory ran out: its rows begin again, and fewer are decoded together from now on."""
+        self._agree()
+        entries = lane.everyone()
+        with self.condition:
+            del self.lanes[key]
+            lane.running = None
+            if len(entries) > 1:
+                self.rows = max(1, min(self.rows, len(entries)) // 2)
+                LOG.warning("memory ran out with %d rows; at most %d from now on", len(entries), self.rows)
+                self.queue.extendleft(reversed([again(entry) for entry in entries]))
+                return
+        for entry in entries:
+            self._fail(entry, "memory", f"an answer of {entry.job.columns} tokens needs more memory than "
+                       "there is.")  # fmt: skip
+
+    def _agree(self, error: Exception | None = None) -> None:
+        """Go on after a failed turn only if it failed on every rank. Raises RanksDiverged."""
+        if isinstance(error, RanksDiverged):
+            raise error
+        if self.lead is not None:
+            self.lead.agree()
+
+    def _fail(self, entry: Entry | ReadEntry, kind: str, message: str, error: Exception | None = None) -> None:
+        name = entry.job.ident or uuid.uuid4().hex[:12]
+        told = {"end": kind, "cause": message, "error": type(error).__name__ if error else None}
+        tell("failed", logging.WARNING, name, f"failed ({kind}): {message}", **told)
+        with self.condition:
+            self.told.ended[kind] += 1
+        self._deliver(entry, Failed(kind, message, name))
+
+    def _deliver(self, entry: Entry | ReadEntry, event: Any) -> None:
+        try:
+            entry.deliver(event)
+        except Exception:
+            LOG.exception("a client's event was lost")
+
+
+def again(entry: Entry, alone: bool = False) -> Entry:
+    """The job as it was before its first turn."""
+    return replace(entry, turns=0, alone=alone or entry.alone, likeliest={}, logprobs={})

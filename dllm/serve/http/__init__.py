@@ -1,0 +1,1 @@
+"""The server's process and routes: socket, keys, guard, log, metrics, pages."""

@@ -1,0 +1,352 @@
+"""The routes: OpenAI's chat and completions, what may be chosen, health, metrics, and the playground."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, TypeVar
+
+from sse_starlette.sse import AppStatus
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request as HttpRequest
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from dllm.common.digest import digest
+from dllm.prompts import Prompts
+from dllm.serve.dialects import chat_request
+from dllm.serve.dialects.answering import Answering, left
+from dllm.serve.dialects.anthropic_request import count_messages, parse_messages
+from dllm.serve.dialects.decision_fields import parse_decisions
+from dllm.serve.dialects.ollama_models import OllamaModels
+from dllm.serve.dialects.ollama_reply import loaded_reply
+from dllm.serve.dialects.ollama_request import NothingAsked, parse_ollama
+from dllm.serve.dialects.replies import error_reply, model_data
+from dllm.serve.dialects.request_parts import Defaults
+from dllm.serve.dialects.response_formats import formats_offered
+from dllm.serve.dialects.responses import parse_response
+from dllm.serve.dialects.wire import ParsedRequest
+from dllm.serve.dialects.writer import Writer
+from dllm.serve.engine.compiling import Compiling, OneThread
+from dllm.serve.engine.deciding import Apart, decisions_of
+from dllm.serve.engine.decoding import Decoding, too_late
+from dllm.serve.engine.jobs import Closing, Full, RetryTimes
+from dllm.serve.engine.scheduler import Scheduler
+from dllm.serve.http.api_errors import ApiError, as_refusal
+from dllm.serve.http.body import body_of, parsed
+from dllm.serve.http.guard import GONE, Guard, key_in
+from dllm.serve.http.log import tell
+from dllm.serve.http.offered import parts_offered
+from dllm.serve.http.playground import Shown, playground_page
+from dllm.serve.http.prometheus import Metrics
+from dllm.serve.http.settings import ServeSettings
+from dllm.serve.http.typed import build_models, note_of
+
+READERS = 2
+LARGE_BODY, MAX_LARGE = 32 << 10, 8  # bytes of a body that takes a while to read, and how many of them wait
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the handlers share."""
+
+    scheduler: Scheduler  # decodes
+    defaults: Defaults  # what holds where a request says nothing
+    settings: ServeSettings  # of the server itself
+    config: dict[str, Any]  # the settings of the model, which a trace file holds, too
+    created: int = field(default_factory=lambda: int(time.time()))  # when it started, seconds since 1970
+
+    @cached_property
+    def prompts(self) -> Prompts:
+        """Of the event loop alone; the defaults' own are for the threads that read requests."""
+        return replace(self.defaults.prompts, known={})
+
+    @cached_property
+    def readers(self) -> ThreadPoolExecutor:
+        """Threads that read requests. Few: each busy one takes its share of Python's lock from the event loop."""
+        return ThreadPoolExecutor(READERS, thread_name_prefix="read")
+
+    @cached_property
+    def large(self) -> OneThread:
+        """Reads large bodies, so that small ones wait for none."""
+        return OneThread("read-large", MAX_LARGE)
+
+    @cached_property
+    def compiling(self) -> Compiling:
+        limits = self.settings.limits
+        return Compiling(self.scheduler.runner_of, self.settings.compile_seconds, limits.max_waiting)
+
+    @cached_property
+    def retry(self) -> RetryTimes:
+        return RetryTimes()
+
+    @cached_property
+    def page(self) -> tuple[str, dict[str, str]]:
+        """The playground, and its headers."""
+        return playground_page(Shown.of(self.defaults, self.config["model"]))
+
+    @cached_property
+    def openapi(self) -> dict[str, Any]:
+        from dllm.serve.http.openapi import openapi_document  # what makes JSON schemas takes 30 ms to import
+
+        return openapi_document(self.defaults.name)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        lead = self.scheduler.lead
+        ranks = 1 if lead is None else lead.links.size
+        return Metrics(self.scheduler.figures, lambda: self.scheduler.health, self.defaults.name, ranks)
+
+    def app(self) -> Starlette:
+        """The ASGI application. It starts the scheduler's thread, and closes the scheduler in the end."""
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a prompt takes one thread, without Python's lock
+        AppStatus.disable_automatic_graceful_drain()  # streams end when the scheduler has drained, not at a signal
+        cors = [Middleware(CORSMiddleware, allow_origins=list(self.settings.cors), allow_headers=["*"])]
+        routes = [
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/completions", self.complete, methods=["POST"]),
+            Route("/v1/responses", self.respond, methods=["POST"]),
+            Route("/v1/messages", self.message, methods=["POST"]),
+            Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
+            Route("/api/chat", self.ollama, methods=["POST"]), Route("/api/generate", self.ollama, methods=["POST"]),
+            *OllamaModels(self.defaults, self.settings.read_timeout).routes,
+            Route("/v1/decisions", self.decide, methods=["POST"]),
+            Route("/v1/models", self.models), Route("/v1/models/{name:path}", self.model),
+            Route("/v1/parts", self.parts), Route("/health", self.health),
+            Route("/metrics", self.show_metrics), Route("/", self.playground),
+            Route("/openapi.json", self.show_openapi), Route("/docs", self.show_docs),
+        ]  # fmt: skip
+        guard = Middleware(Guard, settings=self.settings, metrics=self.metrics)
+        app = Starlette(
+            routes=routes, middleware=[*(cors if self.settings.cors else ()), guard], lifespan=self._lifespan,
+            exception_handlers={ApiError: refused_reply, HTTPException: missed_reply},
+        )  # fmt: skip
+        app.router.redirect_slashes = False
+        return app
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self.scheduler.start()
+        self.readers.submit(build_models)
+        yield
+        if self.scheduler.state == "ready":  # else the process has told it, with a grace
+            self.scheduler.close(0.0)
+        self.readers.shutdown(wait=False)
+        self.large.threads.shutdown(wait=False, cancel_futures=True)
+        self.compiling.close()
+
+    async def chat(self, request: HttpRequest) -> Response:
+        return await self._reply(request, lambda body: chat_request.parse_request(body, True, self.defaults))
+
+    async def complete(self, request: HttpRequest) -> Response:
+        return await self._reply(request, lambda body: chat_request.parse_request(body, False, self.defaults))
+
+    async def respond(self, request: HttpRequest) -> Response:
+        read = lambda body: parse_response(body, self.defaults)  # noqa: E731
+        return await self._reply(request, read)
+
+    async def message(self, request: HttpRequest) -> Response:
+        read = lambda body: parse_messages(body, self.defaults)  # noqa: E731
+        return await self._reply(request, read)
+
+    async def count_tokens(self, request: HttpRequest) -> Response:
+        """The tokens of a conversation, without waiting for those that are decoded. Raises ApiError."""
+        body = await body_of(request, self.settings.read_timeout)
+        count = await self._reader(body)(lambda: count_messages(parsed(body), self.defaults))
+        return JSONResponse({"input_tokens": count})
+
+    async def ollama(self, request: HttpRequest) -> Response:
+        """Answer in the form of Ollama's chat or generate. Raises ApiError."""
+        read = partial(parse_ollama, is_chat=request.url.path == "/api/chat", defaults=self.defaults)
+        try:
+            return await self._reply(request, read)
+        except NothingAsked as asked:
+            return JSONResponse(loaded_reply(asked.name, asked.is_chat, asked.leaves))
+
+    async def decide(self, request: HttpRequest) -> Response:
+        """Answer questions by probabilities. Raises ApiError."""
+        body = await body_of(request, self.settings.read_timeout)
+        if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
+            raise self.full_queue(waiting)
+        apart = self._reader(body)
+        asked = await apart(lambda: parse_decisions(parsed(body), self.defaults))
+        answer = decisions_of(asked, self.scheduler, apart, self.settings.timeout, request.state.ident)
+        work = asyncio.create_task(answer)
+        gone = asyncio.create_task(left(request))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                return Response(status_code=GONE)
+            found = work.result()
+        except Full as full:
+            raise self.full_queue(full.waiting) from None
+        except Closing:
+            raise ApiError(503, "the server is shutting down. Try again later.", code="closing") from None
+        finally:
+            work.cancel()
+            gone.cancel()
+        request.state.line.prompt_tokens, request.state.line.completion_tokens = found.input_tokens, len(found)
+        return JSONResponse({"id": f"decision-{request.state.ident}", "created": int(time.time()), **found.to_json()})
+
+    async def models(self, request: HttpRequest) -> Response:
+        names = self.defaults.names
+        page = {"has_more": False, "first_id": names[0], "last_id": names[-1]}  # which Anthropic's clients read
+        return JSONResponse({"object": "list", "data": [self._card(name) for name in names], **page})
+
+    async def model(self, request: HttpRequest) -> Response:
+        name = request.path_params["name"]
+        if name not in self.defaults.names:
+            sentence = f"there is no model of that name here, only {self.defaults.listed_names}."
+            raise ApiError(404, sentence, "model", "model_not_found")
+        return JSONResponse(self._card(name))
+
+    def _card(self, name: str) -> dict[str, Any]:
+        return model_data(name, self.created, self.defaults.model.config.max_length)
+
+    async def parts(self, request: HttpRequest) -> Response:
+        return JSONResponse(await self._apart(lambda: {**parts_offered(), "response_format": formats_offered()}))
+
+    async def health(self, request: HttpRequest) -> Response:
+        state = self.scheduler.health
+        return JSONResponse({"status": state}, 200 if state == "ready" else 503)
+
+    async def show_metrics(self, request: HttpRequest) -> Response:
+        page = await asyncio.to_thread(self.metrics.everywhere, self.metrics.page())
+        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def playground(self, request: HttpRequest) -> Response:
+        """A page for browsers, which ask for one by name, and for others the word by which Ollama's programs know a
+        server."""
+        if "text/html" not in request.headers.get("accept", ""):
+            return PlainTextResponse("Ollama is running")
+        page, headers = self.page
+        return HTMLResponse(page, headers=headers)
+
+    async def show_openapi(self, request: HttpRequest) -> Response:
+        return JSONResponse(self.openapi)
+
+    async def show_docs(self, request: HttpRequest) -> Response:
+        from dllm.serve.http.openapi import docs_page
+
+        page, headers = docs_page(self.openapi)
+        return HTMLResponse(page, headers=headers)
+
+    def _reader(self, body: bytes) -> Apart:
+        """What reads a body of this size. It raises ApiError where too many large ones wait."""
+        return self._apart if len(body) <= LARGE_BODY else self._apart_large
+
+    async def _apart_large(self, act: Callable[[], Found]) -> Found:
+        try:
+            return await self.large.run(act)
+        except Full as full:
+            raise self.full_queue(full.waiting) from None
+
+    async def _apart(self, act: Callable[[], Found]) -> Found:
+        """What ``act`` returns, away from the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self.readers, act)
+
+    async def _reply(
+        self, request: HttpRequest, read: Callable[[dict[str, Any]], ParsedRequest]
+    ) -> Response:  # fmt: skip
+        """Decode what a request asks for. read: what its body says. Raises ApiError for what cannot be decoded."""
+        body = await body_of(request, self.settings.read_timeout)
+        if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
+            raise self.full_queue(waiting)  # before the body costs anything: a crowd must not starve /health
+        asked = await self._reader(body)(lambda: read(parsed(body)))
+        ident = request.state.ident
+        if unknown := asked.request.unknown:
+            tell("unknown_fields", logging.INFO, ident, note_of(unknown), unknown=list(unknown))
+        tenant = tenant_of(self.settings.prefix_sharing, key_in(request.headers), asked.jobs[0].tenant)
+        jobs = [replace(job, tenant=tenant) for job in asked.jobs]
+        asked = replace(asked, jobs=tuple(jobs))
+        decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
+        await self._begin(decoding, request)
+        writer: Writer = asked.request.writer(ident, asked, self.prompts)
+        answer = Answering(self.metrics, decoding, writer, request.state.line)
+        if not asked.request.stream:
+            return await answer.whole(request)
+        return await answer.streamed(request, self.settings.send_timeout)
+
+    def full_queue(self, waiting: int) -> ApiError:
+        """The refusal of a request that finds no place, with a time at which there should be one."""
+        seconds = self.retry.next(self.scheduler.figures())
+        sentence = f"{waiting} requests are waiting, which is the limit. Try again in {seconds} s."
+        return ApiError(429, sentence, code="queue_full", retry=seconds)
+
+    async def _begin(self, decoding: Decoding, request: HttpRequest) -> None:
+        """Compile what the answers must be, and queue their rows. Raises ApiError."""
+        if decoding.parsed.jobs[0].request.constraint is not None:
+            decoding.language = await self._language(decoding, request)
+        handed = asyncio.get_running_loop().run_in_executor(self.readers, decoding.submit)  # may make a runner
+        try:
+            with as_refusal(words=decoding.parsed.request.words):
+                await asyncio.shield(handed)
+        except asyncio.CancelledError:  # Ray cancels the request of a client that leaves
+            handed.add_done_callback(lambda _: decoding.abort())
+            raise
+        except Full as full:
+            raise self.full_queue(full.waiting) from None
+        except Closing:
+            raise ApiError(503, "the server is shutting down. Try again later.", code="closing") from None
+
+    async def _language(self, decoding: Decoding, request: HttpRequest) -> object:
+        """The language of a request's constraint. Raises ApiError for one that cannot be decoded, and where the time is
+        up or the client has left before that is known."""
+        job, rest = decoding.parsed.jobs[0], decoding.began + decoding.timeout - time.monotonic()
+        with as_refusal(words=decoding.parsed.request.words):
+            found = await self._apart(lambda: self.compiling.at_hand(job))
+            if found is not None:
+                return found
+            work, gone = asyncio.create_task(self.compiling.compiled(job)), asyncio.create_task(left(request))
+            try:
+                await asyncio.wait({work, gone}, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+                if work.done():
+                    return work.result()
+            except Full as full:
+                raise self.full_queue(full.waiting) from None
+            finally:
+                work.cancel()
+                gone.cancel()
+        if gone.done():
+            raise ApiError(GONE, "the client has left.")
+        raise too_late(decoding.timeout)
+
+
+def tenant_of(sharing: str, key: str, salt: str) -> str:
+    """Who shares what was computed of a prompt, since cached tokens, and the time of a reply, tell what those have
+    asked. sharing: of ``task.prefix_sharing``. key: that the request brings. salt: its ``cache_salt``; empty: none."""
+    if sharing == "request" and not salt:
+        return uuid.uuid4().hex
+    return f"{digest(b'' if sharing == 'all' else key.encode())} {salt}"
+
+
+async def refused_reply(request: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    request.state.line.refuse(error)
+    return error_reply(error, request.url.path, request.state.ident)
+
+
+async def missed_reply(request: HttpRequest, error: Exception) -> Response:
+    """Routes that are not there, and methods that a route does not take."""
+    assert isinstance(error, HTTPException)
+    way_out = {
+        404: "there is nothing at this address. Use /v1/chat/completions, /v1/completions, /v1/responses, "
+             "/v1/messages, /v1/decisions, /v1/models, /v1/parts, or Ollama's /api/chat.",
+        405: "this address does not take that method.",
+    }  # fmt: skip
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    refused = ApiError(error.status_code, way_out.get(error.status_code, error.detail), None, code)
+    request.state.line.refuse(refused)
+    return error_reply(refused, request.url.path, request.state.ident, error.headers)

@@ -1,0 +1,140 @@
+"""The playground at ``/``: one page, with styles set in, that asks no one but this server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from dllm.common.palette import GRADIENT
+from dllm.compose.naming import own_options, part_words, typed_name
+from dllm.compose.parts import choice_of, composed, options_of_choices, plain_config
+from dllm.models.weights.shipped import shipped_models
+from dllm.serve.dialects.request_parts import Defaults
+from dllm.serve.http.offered import OFFERED_GROUPS
+from dllm.view.page import page_asset
+
+POLICY = (
+    "default-src 'none'; script-src '{script}'; style-src '{style}'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+EXAMPLE_PROMPTS = ("Write a haiku about the sea.", "What is 17 times 23?", "Name three rivers of Europe as JSON.")
+MINI_EXAMPLE_PROMPTS = (
+    'Sort the list:\n["Kai", "Emma", "Hugo"]', "Latin square:\nA,B,C,D", "Shuffle these names: Ada, Felix, Zoe",
+)  # fmt: skip
+# What the example of a decision fills in, by the field.
+EXAMPLE_DECISION = {
+    "prompt": "My card was charged twice for one order.", "question": "Which team should answer?",
+    "alternatives": "billing\nshipping\nreturns", "template": "",
+}  # fmt: skip
+MINI_EXAMPLE_DECISION = {
+    "prompt": MINI_EXAMPLE_PROMPTS[0], "question": "", "alternatives": "Kai\nEmma\nHugo",
+    "template": '["{slot}", "',
+}  # fmt: skip
+
+
+# The legend's entries for what is not decided.
+OF_MASKS = (
+    '<li><span class="t mask">&middot;</span> masked</li>\n'
+    '    <li><span class="t guess">a</span> guessed, may change</li>'
+)
+OF_NOISE = '<li><span class="t noise">a</span> undecided: noise, or a draw</li>'
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the page says of its server."""
+
+    model: str  # the served name
+    prompt: str = ""  # what is in the prompt's field
+    length: int = 32  # what is in the field of max_tokens
+    chat: bool = True  # the model has a chat template
+    # the server's parts by group, each with name, words and overrides
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    overrides: Sequence[str] = ()  # of the model, on a command line
+    examples: Sequence[str] = EXAMPLE_PROMPTS  # prompts to begin with
+    decision: Mapping[str, str] = field(default_factory=lambda: EXAMPLE_DECISION)  # the example of a decision
+    noise: bool = False  # undecided positions show noise
+
+    @staticmethod
+    def of(defaults: Defaults, model: Mapping[str, Any]) -> Shown:
+        """Of a server with these defaults. model: its settings, as the command line composed them."""
+        tokenizer, mini = defaults.model.tokenizer, defaults.model.name in shipped_models()
+        return Shown(
+            defaults.name, str(model.get("prompt") or ""), defaults.gen_length,
+            tokenizer is not None and tokenizer.has_chat_template, default_parts(defaults), model_overrides(model),
+            MINI_EXAMPLE_PROMPTS if mini else EXAMPLE_PROMPTS, MINI_EXAMPLE_DECISION if mini else EXAMPLE_DECISION,
+            defaults.model.ids.mask is None,
+        )  # fmt: skip
+
+
+def default_parts(defaults: Defaults) -> dict[str, dict[str, Any]]:
+    """The server's own parts: their names, with the options that differ from their choices', and the same as settings
+    of the command line where that would choose others."""
+    config, usual = {group: getattr(defaults, group) for group in OFFERED_GROUPS}, composed([])
+    found = {}
+    for group in OFFERED_GROUPS:
+        name, options = typed_name(config, group), own_options(config, group)
+        plain = not options and name == choice_of(group, plain_config(usual[group]))
+        settings = [f"{group}={name}", *(f"{group}.{key}={json.dumps(value)}" for key, value in options.items())]
+        found[group] = {"name": name, "words": part_words(config, group), "overrides": [] if plain else settings}
+    return found
+
+
+def model_overrides(model: Mapping[str, Any]) -> list[str]:
+    """The model as settings of the command line. A folder of the server's is not told."""
+    name = str(model.get("name") or "")
+    known = options_of_choices("model").get(name)
+    if known is None:
+        return ["model.path=FOLDER"]
+    return [f"model={name}", *(["model.path=FOLDER"] if str(model.get("path")) != str(known.get("path")) else [])]
+
+
+def playground_page(shown: Shown) -> tuple[str, dict[str, str]]:
+    """The page, and the headers that let a browser run only what is in it."""
+    page = playground_asset("playground.html")
+    served = {
+        "model": shown.model, "gradient": GRADIENT, "examples": shown.examples, "defaults": shown.defaults,
+        "command": "dllm run", "overrides": shown.overrides, "decision": shown.decision,
+    }  # fmt: skip
+    parts = {
+        "STYLE": page_asset("trace.css") + playground_asset("playground.css"),
+        "SERVED": json.dumps(served).replace("<", "\\u003c"),
+        "SCRIPT": page_asset("boxes.js") + playground_asset("playground.js") + playground_asset("playground.decide.js"),
+        "MODEL": escape(shown.model), "LENGTH": str(shown.length),
+        "UNDECIDED": OF_NOISE if shown.noise else OF_MASKS,
+        "CHAT": "checked" if shown.chat else "", "PROMPT": escape(shown.prompt),
+    }  # fmt: skip
+    page = re.sub(r"{{([A-Z]+)}}", lambda match: parts[match[1]], page)  # one pass: a prompt may spell {{MODEL}}
+    return page, page_headers(source_hash(between(page, "script")), source_hash(between(page, "style")))
+
+
+def page_headers(script: str, style: str) -> dict[str, str]:
+    """Of a page that runs and shows only what these source expressions allow."""
+    return {
+        "Content-Security-Policy": POLICY.format(script=script, style=style), "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache",
+    }  # fmt: skip
+
+
+def playground_asset(name: str) -> str:
+    """The text of a file beside this one."""
+    return (files("dllm.serve") / name).read_text(encoding="utf-8")
+
+
+def between(page: str, tag: str) -> str:
+    """What is in the page's only element of a kind."""
+    return page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+
+
+def source_hash(text: str) -> str:
+    """The source expression of a text, as Content-Security-Policy has it."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

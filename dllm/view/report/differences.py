@@ -1,0 +1,170 @@
+"""Paired differences: every setting's score minus the baseline's, on the same items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
+from statistics import fmean, variance
+
+from pandas import Series, concat
+
+from dllm.view.report.methods import Method, baseline, each_setting, methods
+from dllm.view.report.page_pieces import ReportTable, task_words
+from dllm.view.report.pooling import SettingResults
+from dllm.view.report.setting_tables import NAME_HEADS
+
+METHOD = (
+    "Score minus the baseline's on the same items, in points, mean over sub-tasks. Answers are paired by item, seed "
+    "and number; of several pairs of an item the mean counts, as one. low, high: Bonett and Price's 95 % interval for "
+    "paired scores (2012), of each comparison by itself. worse, better: sub-tasks whose own interval is wholly below "
+    "or above 0. left out: items that one of the two lacks at a common seed, that were asked in other words, or that "
+    "could not be judged in both. By sub-task, * marks an interval without 0."
+)
+
+
+ITEM = ["task", "id"]
+SAMPLE = [*ITEM, "run", "prompt"]  # what two samples share that can be compared: item, seed, number and words
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A setting beside the baseline."""
+
+    differences: Series  # of every item that both judged, by sub-task and item; answers to an item count as one
+    left_out: int  # how many items could not be paired
+
+    @staticmethod
+    def of(setting: SettingResults, base: SettingResults) -> Compared:
+        if not (setting.by_answer and base.by_answer):
+            return Compared(Series(dtype=float), 0)  # a score over all answers belongs to no item
+        both = setting.frame[[*SAMPLE, "score"]].merge(base.frame[[*SAMPLE, "score"]], on=SAMPLE)
+        found = (both["score_x"] - both["score_y"]).groupby([both[name] for name in ITEM], sort=False).mean().dropna()
+        items = concat([setting.frame[ITEM], base.frame[ITEM]]).drop_duplicates()
+        return Compared(found, len(items) - len(found))
+
+    @cached_property
+    def groups(self) -> dict[str, list[float]]:
+        """The differences of the items of each sub-task."""
+        return {str(task): list(values) for task, values in self.differences.groupby(level=0, sort=False)}
+
+    @property
+    def whole(self) -> PairedDifference | None:
+        """None where no item could be paired."""
+        return paired_difference(list(self.groups.values())) if self.groups else None
+
+    def of_task(self, task: str) -> PairedDifference | None:
+        return paired_difference([self.groups[task]]) if task in self.groups else None
+
+
+def baseline_of(found: Sequence[Method]) -> SettingResults:
+    """One token per step, or else the first setting that has a score."""
+    scored = [method.only(lambda one: bool(one.scores)) for method in found]
+    return baseline(scored) or next(one for _, one in each_setting(scored))
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Of a model's settings."""
+
+    notes: list[str]  # how they were compared
+    whole: ReportTable  # a line for each setting
+    tasks: ReportTable  # a column for each sub-task, for the page
+    every_task: ReportTable  # a line for each setting and sub-task, with its interval
+
+
+def paired(settings: Sequence[SettingResults], base: SettingResults | None = None) -> Differences | None:
+    """base: what the others are compared with; None: one token per step, or else the first one that has a score.
+
+    None where there is nothing to compare: no other setting than the baseline, or no score.
+    """
+    found = methods(settings)
+    if not any(one.scores for one in settings) or (base is None and len(settings) < 2):
+        return None
+    base = base or baseline_of(found)
+    here = (base.suite, base.model, base.method, base.name)
+    others = [(one, Compared.of(one, base)) for _, one in each_setting(found)
+              if (one.suite, one.model, one.method, one.name) != here]  # fmt: skip
+    notes = [f"Baseline: {base.method}, {base.name} ({base.folders}). {METHOD}"]
+    unpaired = [f"{one.method}, {one.name}" for one, compared in others if not compared.groups]
+    if unpaired:
+        notes.append(f"Not compared, since they share no judged item with the baseline: {'; '.join(unpaired)}.")
+    kept = [([one.method, one.name], compared) for one, compared in others if compared.groups]
+    if not others:
+        return None
+    names = list(dict.fromkeys(task for one in settings for task in one.scores))
+    heads = [*NAME_HEADS, "items", "left out", "difference", "low", "high", "worse", "better"]
+    whole = ReportTable(heads, [[*name, *_whole(compared)] for name, compared in kept]).without_empty()
+    by_task = [[*name, *(points(one) + mark(one) for one in map(compared.of_task, names))] for name, compared in kept]
+    every = [
+        [*name, task_words(task), f"{one.items}", points(one), *ends(one)]
+        for name, compared in kept for task in names if (one := compared.of_task(task)) is not None
+    ]  # fmt: skip
+    every_heads = [*NAME_HEADS, "sub-task", "items", "difference", "low", "high"]
+    tasks = ReportTable([*NAME_HEADS, *map(task_words, names)], by_task)
+    return Differences(notes, whole, tasks, ReportTable(every_heads, every, words=3))
+
+
+def _whole(compared: Compared) -> list[str]:
+    """The cells of a setting, over all sub-tasks."""
+    whole, single = compared.whole, [one for one in map(compared.of_task, compared.groups) if one is not None]
+    worse, better = sum(one.high < 0 for one in single), sum(one.low > 0 for one in single)
+    items = f"{whole.items if whole else 0}"
+    return [items, f"{compared.left_out or ''}", points(whole), *ends(whole), f"{worse or ''}", f"{better or ''}"]
+
+
+def mark(found: PairedDifference | None) -> str:
+    return "*" if found is not None and (found.high < 0 or found.low > 0) else ""
+
+
+def points(found: PairedDifference | None) -> str:
+    return "" if found is None else signed(found.mean)
+
+
+def ends(found: PairedDifference | None) -> tuple[str, str]:
+    """Of the interval."""
+    return ("", "") if found is None else (signed(found.low), signed(found.high))
+
+
+def signed(share: float) -> str:
+    """In points; nothing is not a gain."""
+    return f"{100 * share:+.1f}" if abs(share) >= 5e-4 else "0.0"
+
+
+ADDED = 2  # pseudo-items, one won and one lost
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """How two settings differ in score on the same items."""
+
+    mean: float  # over sub-tasks, of scores in [0, 1]
+    low: float  # of the mean's 95 % interval, in [-1, 1]
+    high: float  # of the same interval
+    items: int  # that both settings decoded
+
+
+def paired_difference(groups: Sequence[Sequence[float]], z: float = 1.96) -> PairedDifference:
+    """The mean over sub-tasks of the differences of scores, each in [-1, 1].
+
+    groups: for each sub-task one difference an item; sub-tasks count alike. For one sub-task of right or wrong answers
+    the interval is that of Bonett and Price (2012, J. Educ. Behav. Stat. 37): the normal one after an item that each
+    method alone gets right was added. It does not shrink to a point where all answers agree. Graded scores take the
+    same two items, the widest that there are, so theirs is rather too wide. With several sub-tasks the
+    variance is that within them: which sub-tasks there are is not chance. Of simulated sets of 13 sub-tasks with 4 to
+    50 items each it holds the true mean in 95 to 100 %; the normal interval without added items in 89 to 98 %.
+    """
+    means = [fmean(group) for group in groups]
+    count = len(groups) ** 2 / sum(1 / len(group) for group in groups)  # all items, where sub-tasks have equally many
+    spread = (count - 1) * sum(map(_variance_of_mean, groups)) / len(groups) ** 2
+    mean, total = fmean(means), count + ADDED
+    added = (ADDED + ADDED * mean**2 * count / total) / total
+    half = z * sqrt((count * spread / total + added) / total)
+    centre = mean * count / total
+    return PairedDifference(mean, max(-1.0, centre - half), min(1.0, centre + half), sum(map(len, groups)))
+
+
+def _variance_of_mean(group: Sequence[float]) -> float:
+    """Of the mean of one sub-task; a single item says nothing of it, and counts with its square."""
+    return variance(group) / len(group) if len(group) > 1 else group[0] ** 2

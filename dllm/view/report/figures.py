@@ -1,0 +1,153 @@
+"""Numbers that sum up a curve of quality against parallelism, and distances to the possible optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, nan
+
+from dllm.record.bounds import bits_bound
+from dllm.view.report.methods import Method
+from dllm.view.report.pooling import SampleRow, SettingResults
+
+
+def aup(points: Points, best: float) -> float:
+    """Accuracy under parallelism of the curve up to its fastest point within 5 points of the slowest: a sweep may go
+    further, where the leaderboard refuses a curve. best: the highest score of all compared methods."""
+    return accuracy_under_parallelism(fast_enough(points), best) or 0.0
+
+
+def pb_discrete(points: Points, level: float) -> float | None:
+    """PBx of ParallelBench: the most tokens per step of a setting that scores ``level`` percent or more."""
+    return max((step for step, score in points if score >= level), default=None)
+
+
+def pb_interpolated(points: Points, level: float) -> float | None:
+    """PBx with the score interpolated between settings: the most tokens per step at which it reaches ``level``."""
+    ordered = sorted(points)
+    crossings = [
+        a[0] + (level - a[1]) / (b[1] - a[1]) * (b[0] - a[0])
+        for a, b in zip(ordered, ordered[1:], strict=False)
+        if min(a[1], b[1]) < level <= max(a[1], b[1])
+    ]
+    return max([*crossings, *(step for step, score in ordered if score >= level)], default=None)
+
+
+def pareto(points: Points) -> list[bool]:
+    """Whether each point is Pareto-optimal: no other is at least as good in both and better in one."""
+    return [
+        not any(x >= a and y >= b and (x > a or y > b) for x, y in points)
+        for a, b in points
+    ]  # fmt: skip
+
+
+def mean_aup(method: Method, others: Sequence[Method]) -> float:
+    """AUP, mean over the sub-tasks."""
+    tasks = sorted({task for other in others for one in other.settings for task in one.scores})
+    found = []
+    for task in tasks:
+        best = max(one.scores.get(task, 0.0) for other in others for one in other.settings)
+        points = [(tpf_of(one, task), one.scores[task]) for one in method.settings if task in one.scores]
+        found.append(aup(points, best))
+    return sum(found) / len(found) if found else nan
+
+
+def tpf_of(one: SettingResults, task: str) -> float:
+    """Useful tokens per forward on one sub-task."""
+    rows = one.tasks[task]
+    return sum(row["useful_tokens"] for row in rows) / max(1, sum(row["nfe"] for row in rows))
+
+
+def lossless_tpf(oracle: SettingResults) -> float:
+    """Useful tokens per forward at the lossless minimum of an oracle's setting, whose texts are those of one token per
+    step."""
+    return oracle.measures.tokens / max(1, sum(row["lossless"] for row in oracle.rows))
+
+
+def steps_and_scores(method: Method) -> list[tuple[float, float]]:
+    return [(one.tokens_per_step, one.quality) for one in method.settings]
+
+
+def reference_of(one: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:
+    """The oracle's setting of the same model, suite and layout."""
+    oracle = (other for other in settings if other.is_reference and other.layout == one.layout)
+    return next(oracle, None)
+
+
+def pairs(one: SettingResults, oracle: SettingResults) -> list[tuple[SampleRow, SampleRow]]:
+    """The rows of the samples, of the same seed and number, that both have."""
+    there = {(row["id"], row["run"]): row for row in oracle.rows}
+    return [(row, there[key]) for row in one.rows if (key := (row["id"], row["run"])) in there]
+
+
+def limits(one: SettingResults, settings: Sequence[SettingResults]) -> dict[str, float | None]:
+    """Distances of a setting to its limits.
+
+    Keys: ``closeness``, the oracle's forwards over the setting's; ``lossless``, the fewest that reproduce one token per
+    step, over the setting's; ``same``, percent of texts equal to one token per step; ``bits`` per forward; ``forced``,
+    percent of commits that the rule did not accept; ``budget``, percent used of the bits that the rule allows a
+    forward, if it has a bound.
+    """
+    bits = sum(sum(row["bits"]) for row in one.rows)
+    commits, forwards = sum(sum(row["commits"]) for row in one.rows), sum(row["nfe"] for row in one.rows)
+    out: dict[str, float | None] = {
+        "closeness": None, "lossless": None, "same": None, "bits": bits / max(1, forwards),
+        "forced": 100 * sum(sum(row["forced"]) for row in one.rows) / max(1, commits), "budget": budget_use(one),
+    }  # fmt: skip
+    oracle = reference_of(one, settings)
+    both = [] if oracle is None else pairs(one, oracle)
+    if both:  # cells of a sweep under way may share no sample yet
+        mine = sum(row["nfe"] for row, _ in both)
+        out |= {
+            "closeness": sum(other["nfe"] for _, other in both) / mine,
+            "lossless": sum(other["lossless"] for _, other in both) / mine,
+            "same": 100 * sum(row["tokens"] == other["tokens"] for row, other in both) / len(both),
+        }
+    return out
+
+
+def budget_use(one: SettingResults) -> float | None:
+    """Percent of the rule's budget that its forwards without forced commits use, on average."""
+    shares = []
+    for row in one.rows:
+        for bits, commits, forced in zip(row["bits"], row["commits"], row["forced"], strict=True):
+            allowed = bits_bound(one.config["sampler"], commits, width(one, row))
+            if allowed and commits and not forced:
+                shares.append(bits / allowed)
+    return 100 * sum(shares) / len(shares) if shares else None
+
+
+def width(one: SettingResults, row: SampleRow) -> int:
+    """The most positions that a forward may commit: a block."""
+    length = one.config["blocks"].get("block_length")
+    return min(length, len(row["canvas"])) if length else len(row["canvas"])
+
+
+Points = Sequence[tuple[float, float]]  # (tokens per forward or step, score in percent)
+
+
+def accuracy_under_parallelism(points: Points, best: float, alpha: float = 3.0, drop: float = 5.0) -> float | None:
+    """AUP of one method (d3LLM, arXiv 2601.07568), as its leaderboard computes it (hao-ai-lab/d3LLM@e5bfcac,
+    AUP_leaderboard/aup_utils.py: get_aup).
+
+    best: the highest score of any method on the task. The area under the curve, each score weighed by exp(-alpha times
+    its distance from ``best``), plus the unweighed area left of the first point. None where the fastest point scores
+    more than ``drop`` points less than the slowest: the leaderboard refuses such a curve. Others that far below the
+    slowest do not count.
+    """
+    ordered = sorted(points)
+    if not ordered or best <= 0:
+        return 0.0
+    slowest = ordered[0][1]
+    if slowest - ordered[-1][1] > drop:
+        return None
+    kept = [(speed, score) for speed, score in ordered if score >= slowest - drop]
+    weighed = [score * min(1.0, exp(-alpha * (1 - score / best))) for _, score in kept]
+    steps = zip(kept, kept[1:], weighed, weighed[1:], strict=False)
+    return kept[0][0] * slowest + sum((b[0] - a[0]) * (u + v) / 2 for a, b, u, v in steps)
+
+
+def fast_enough(points: Points, drop: float = 5.0) -> Points:
+    """The curve up to its fastest point that scores no more than ``drop`` points less than the slowest."""
+    ordered = sorted(points)
+    good = [number for number, (_, score) in enumerate(ordered) if score >= ordered[0][1] - drop]
+    return ordered[: good[-1] + 1] if good else ordered

@@ -1,0 +1,128 @@
+"""Methods: the settings that are on one curve, and those that others are measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from dllm.common.errors import UserError, nearest
+from dllm.compose.naming import own_options, typed_name, value_text
+from dllm.view.report.conditions import unusual_settings
+from dllm.view.report.older import OLDER_CODE
+from dllm.view.report.pooling import SettingResults
+from dllm.view.report.setting_names import differing
+
+
+@dataclass(frozen=True)
+class Method:
+    """Settings that differ in numbers of their parts only."""
+
+    model: str  # the checkpoint's name
+    name: str  # what it is called in tables and legends
+    settings: list[SettingResults]  # by useful tokens per forward
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether they differ in several numbers, so that no line joins them all."""
+        keys = {key for one in self.settings for key in one.first.settings}
+        return sum(differing(self.settings, key) for key in keys) > 1
+
+    def only(self, kept: Callable[[SettingResults], bool]) -> Method:
+        """The method with the settings that pass."""
+        return Method(self.model, self.name, [one for one in self.settings if kept(one)])
+
+    @property
+    def is_reference(self) -> bool:
+        return all(one.is_reference for one in self.settings)
+
+    @property
+    def is_highlighted(self) -> bool:
+        return any(one.highlighted for one in self.settings)
+
+
+def methods(settings: Sequence[SettingResults]) -> list[Method]:
+    """The methods of each model, in the order that was asked for, else by name."""
+    found: dict[tuple[str, int, str], list[SettingResults]] = {}
+    for one in settings:
+        found.setdefault((one.model, one.rank, one.method), []).append(one)
+    return [
+        Method(model, name, sorted(group, key=lambda one: (one.measures.tpf, one.name)))
+        for (model, _, name), group in sorted(found.items())
+    ]
+
+
+def by_model(settings: Sequence[SettingResults]) -> dict[str, list[Method]]:
+    out: dict[str, list[Method]] = {}
+    for method in methods(settings):
+        out.setdefault(method.model, []).append(method)
+    return out
+
+
+def each_setting(found: Sequence[Method]) -> list[tuple[Method, SettingResults]]:
+    return [(method, setting) for method in found for setting in method.settings]
+
+
+def baseline(found: Sequence[Method]) -> SettingResults | None:
+    """The setting of one token per forward, the most confident first; of several the one nearest to the defaults."""
+    there = [setting for _, setting in each_setting(found) if is_baseline(setting)]
+    return min(there, key=_unusual_count, default=None)
+
+
+def is_baseline(setting: SettingResults) -> bool:
+    config = setting.config
+    plain = all(typed_name(config, group) == "none" for group in ("cache", "constraint"))
+    static = typed_name(config, "sampler") == "static" and not own_options(config, "sampler")
+    return plain and static and OLDER_CODE not in setting.method
+
+
+def _unusual_count(setting: SettingResults) -> int:
+    """How many of its settings are not the usual ones."""
+    return sum(not key.startswith(("model.", "task.")) for key in unusual_settings(setting.config))
+
+
+def chosen_settings(
+    settings: Sequence[SettingResults], wanted: Sequence[str] = (), highlighted: str | None = None
+) -> list[SettingResults]:
+    """The settings of the wanted methods, in that order; without any all of them. highlighted: the method to draw
+    before others. Raises UserError for a method that there is not."""
+    places = [matching(settings, name, "--methods") for name in wanted]
+    bright = matching(settings, highlighted, "--highlight") if highlighted is not None else set()
+    ranks = {name: rank for rank, names in reversed(list(enumerate(places))) for name in names}
+    kept = [one for one in settings if not wanted or one.method in ranks]
+    return [replace(one, rank=ranks.get(one.method, 0), highlighted=one.method in bright) for one in kept]
+
+
+def matching(settings: Sequence[SettingResults], name: str, option: str) -> set[str]:
+    """The method of that name, or else those whose name begins so: ``eb`` for ``eb + T=0.7``."""
+    known = sorted({one.method for one in settings})
+    found = {method for method in known if method == name} or {m for m in known if m.startswith(f"{name} + ")}
+    if not found:
+        raise UserError(f"{option} {name!r} is not a method here; there are {'; '.join(known)}.{nearest(name, known)}")
+    return found
+
+
+def _words(text: str) -> set[str]:
+    return {word.strip().replace(" ", "_") for word in text.split(",")}
+
+
+def _called(one: SettingResults) -> set[str]:
+    """The words that may name a setting: of its names, and its settings as one types them."""
+    typed = {f"{key}={value_text(value)}" for key, value in one.first.settings.items()}
+    return _words(one.method) | _words(one.name) | typed
+
+
+def baselines(settings: Sequence[SettingResults], wanted: str) -> list[SettingResults]:
+    """The settings called so, by method, as ``METHOD, SETTING``, or by settings that no other has (``threshold=0.8``,
+    ``sampler=static``); one for each suite and model that has any. Raises UserError for a name that there is not, and
+    where it means several of a model."""
+    mine = [one for one in settings if wanted in (one.method, f"{one.method}, {one.name}")]
+    mine = mine or [one for one in settings if _words(wanted) <= _called(one)]
+    mine = mine or [one for one in settings if one.method in matching(settings, wanted, "--baseline")]
+    groups: dict[tuple[object, ...], list[SettingResults]] = {}
+    for one in mine:
+        groups.setdefault((one.suite, one.model), []).append(one)
+    for found in groups.values():
+        if len(found) > 1:
+            listed = "; ".join(f"{one.method}, {one.name}" for one in found)
+            raise UserError(f"--baseline {wanted!r} means {len(found)} settings: name one of {listed}.")
+    return mine

@@ -1,0 +1,159 @@
+"""Where the numbers of a report come from: settings, versions, commits, dates, seeds and machines of its cells."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from dllm.common.errors import UserError
+from dllm.common.versions import version_of
+from dllm.record.cost import Machine
+from dllm.record.environment import PACKAGE, checkout_state, environment_stamp
+from dllm.record.frame import typed_settings
+from dllm.record.stored import RefusedCell, refuse_versions, version_in
+from dllm.view.report.conditions import defaults_said, eos_of, items_of, length_of, settings_said, share
+from dllm.view.report.page_pieces import ReportTable
+from dllm.view.report.pooling import CellResults, SettingResults
+
+Stamp = Mapping[str, Any]
+NOT_NOTED = "not noted"
+
+
+def origin(cells: Sequence[CellResults]) -> ReportTable:
+    """A line for each fact. Where cells differ, every value has the number of cells that it holds for."""
+    rows = [[name, spread(cells, values)] for name, values in FACTS.items()]
+    settings = [["settings that are not usual", settings_said(cells)], ["defaults", defaults_said(cells)]]
+    ends = [["seeds", seeds_said(cells)], ["cells", f"{len(cells)}"], ["report made", made_now()]]
+    return ReportTable(["about", "these numbers"], [*settings, *rows, *ends])
+
+
+def seeds_said(cells: Sequence[CellResults]) -> str:
+    """The seeds by size, each with its number of cells where there are several."""
+    counts = Counter(cell.config["seed"] for cell in cells)
+    return "; ".join(f"{seed}{share(count, len(cells))}" for seed, count in sorted(counts.items()))
+
+
+def mixed_versions(cells: Sequence[CellResults]) -> list[str]:
+    """A warning, naming them, where the cells are of several versions."""
+    try:
+        refuse_versions(cells, "Numbers of one version are compared with those of another.")
+    except UserError as error:
+        return [f"Note that {error}"]
+    return []
+
+
+def refusals(refused: Sequence[RefusedCell], cells: Sequence[CellResults]) -> ReportTable:
+    """Every combination that was refused, by the settings that tell it from other cells, with the reason."""
+    mine = [dict(typed_settings(one.config)) if one.config else {} for one in refused]
+    values: dict[str, set[str]] = {}
+    for settings in [*mine, *(dict(typed_settings(cell.config)) for cell in cells)]:
+        for key, value in settings.items():
+            values.setdefault(key, set()).add(str(value))
+    shown = {key for key, found in values.items() if len(found) > 1} | {"sampler", "blocks", "cache"}
+    names = [" ".join(f"{key}={value}" for key, value in settings.items() if key in shown) for settings in mine]
+    rows = [[name or one.folder.name, one.sentence] for name, one in zip(names, refused, strict=True)]
+    return ReportTable(["settings", "why"], sorted(rows))
+
+
+def spread(cells: Sequence[CellResults], values: Callable[[CellResults], list[str]]) -> str:
+    """The values, the most frequent first. A cell that was resumed elsewhere counts for several."""
+    counts = Counter(value for cell in cells for value in dict.fromkeys(values(cell)))
+    if len(counts) == 1:
+        return next(iter(counts))
+    return "; ".join(f"{value} ({count} of {len(cells)} cells)" for value, count in counts.most_common())
+
+
+def of_stamps(read: Callable[[Stamp], Any]) -> Callable[[CellResults], list[str]]:
+    """What ``read`` finds in each stamp of a cell."""
+    return lambda cell: [str(found) if (found := read(stamp)) not in (None, "") else NOT_NOTED for stamp in cell.stamps]
+
+
+def checkpoint_of(cell: CellResults) -> str:
+    """Where the weights are, with their fingerprint, and the adapter."""
+    model, known = cell.config["model"], cell.content.get("checkpoint")
+    adapter = f" + {model['adapter']}" if model.get("adapter") else ""
+    return f"{model['name']}: {model['path']}{adapter}{f' ({known})' if known else ''}"
+
+
+def tree_of(stamp: Stamp) -> str:
+    """Whether the package's files were those of the commit."""
+    dirty = stamp.get("dirty")
+    return "" if dirty is None else "edited (dirty)" if dirty else "as committed"
+
+
+def machine_of(stamp: Stamp) -> str:
+    """The device by its name, with what else a time depends on."""
+    facts = {"threads": "threads", "cores": "cores", "dtype": "in", "platform": "on"}
+    return ", ".join([stamped_device(stamp), *(f"{word} {stamp[key]}" for key, word in facts.items() if key in stamp)])
+
+
+def made_now() -> str:
+    """Date and version of this report, which need not be those of its numbers."""
+    commit, dirty = checkout_state(PACKAGE)
+    version = version_in({"versions": {"dllm": version_of("dllm")}, "commit": commit, "dirty": dirty})
+    return f"{datetime.now(UTC).date()}, with dllm {version}"
+
+
+FACTS: dict[str, Callable[[CellResults], list[str]]] = {
+    "gen_length": lambda cell: [length_of(cell)],
+    "eos": lambda cell: [eos_of(cell)],
+    "items of a sub-task": lambda cell: [items_of(cell)],
+    "checkpoint": lambda cell: [checkpoint_of(cell)],
+    "dllm": of_stamps(lambda stamp: (stamp.get("versions") or {}).get("dllm")),
+    "commit": of_stamps(lambda stamp: stamp.get("commit")),
+    "files": of_stamps(tree_of),
+    "decoded": of_stamps(lambda stamp: str(stamp.get("started", ""))[:10]),
+    "torch": of_stamps(lambda stamp: (stamp.get("versions") or {}).get("torch")),
+    "Python": of_stamps(lambda stamp: stamp.get("python")),
+    "machine": of_stamps(machine_of),
+}
+
+
+def warnings(settings: Sequence[SettingResults], rates: Machine | None) -> list[str]:
+    """Sentences on speeds in doubt, and on a floor of another machine."""
+    found, doubted = [], sum(bool(one.measures.warning) for one in settings)
+    cells = [cell for one in settings for cell in one.cells]
+    if doubted:
+        busy = f"The machine was busy during {doubted} of {len(settings)} settings"
+        found.append(f"{busy}: their speeds are too low, and none is called Pareto-optimal for its speed.")
+    apart = [cell for cell in cells if rates is not None and not ran_on(rates.name, cell)]
+    others = sorted({stamped_device(cell.environment) for cell in apart})
+    if rates is not None and others:
+        floors = f"The floors are those of {rates.name}, and the times were taken on {'; '.join(others)}"
+        found.append(f"{floors}: floor / time compares two machines.")
+    return found
+
+
+def stamped_device(there: Mapping[str, Any]) -> str:
+    """The device in a stamp, by its name."""
+    gpus = [] if there.get("device", "cpu") == "cpu" else list(map(str, there.get("gpus") or ()))
+    return gpus[0] if gpus else f"{there.get('device', 'an unknown device')} ({there.get('processor', 'unknown')})"
+
+
+def ran_on(name: str, cell: CellResults) -> bool:
+    """Whether a cell's times are those of the machine called ``name``. ``this`` is the one at hand."""
+    if not name.startswith("this "):
+        return re.search(rf"\b{re.escape(name)}\b", stamped_device(cell.environment), re.IGNORECASE) is not None
+    there, device = cell.environment, str(cell.environment.get("device"))
+    here = environment_stamp(torch.device(device), torch.float32, 0)
+    return all(there.get(key) == here[key] for key in ("platform", "processor", "cores", "gpus")) and (
+        device.partition(":")[0] == name.removeprefix("this ")
+    )
+
+
+def machines(cells: Sequence[CellResults]) -> str:
+    """A sentence on the machines and settings of the times."""
+    places = {
+        (str(c.environment.get("device")), str(c.environment.get("dtype")), str(c.environment.get("processor")),
+         f"{c.environment.get('threads')} threads", f"batch {c.config['batch_size']}",
+         *map(str, c.environment.get("gpus") or ()),
+         *([f"{c.environment['ranks']} ranks"] if c.environment.get("ranks", 1) > 1 else []),
+         *sorted({f"runtime={row['runtime']}" for row in c.rows if "runtime" in row}))
+        for c in cells
+    }  # fmt: skip
+    return "Times from " + "; ".join(", ".join(place) for place in sorted(places)) + "."

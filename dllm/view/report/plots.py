@@ -1,0 +1,286 @@
+"""Pictures of quality against speed: a panel for each model, or for each sub-task of a model.
+
+A method has a colour-blind-safe colour (Okabe and Ito 2008) and a marker. Both are needed, since 35 colours or 35
+markers cannot be told apart. A filled marker is a Pareto-optimal point. Imported by a report alone, which has asked
+for matplotlib before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from math import ceil, sqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from dllm.common.atomic_write import whole_file
+from dllm.view.report.figures import lossless_tpf, pareto, tpf_of
+from dllm.view.report.methods import Method, baseline, by_model, each_setting
+from dllm.view.report.page_pieces import DPI, PictureFile, file_name, task_words
+from dllm.view.report.pooling import SettingResults
+
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+GREY = "#555555"
+# Ten, and seven colours: cycled together they make 70 pairs, since the numbers have no common divisor. Left out are
+# markers that look alike where they are small ("p", "h", "8"). A black "X", which resembles CROSS, is the last pair.
+MARKERS = ("o", "s", "^", "D", "v", "P", "<", ">", "d", "X")
+STYLE: dict[RcKeyType, Any] = {
+    "font.size": 9, "axes.titlesize": 10, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8,
+    "ytick.labelsize": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.color": "#dddddd", "grid.linewidth": 0.6, "svg.fonttype": "none", "svg.hashsalt": "dllm", "pdf.fonttype": 42,
+    "figure.dpi": 100, "savefig.dpi": DPI, "axes.axisbelow": True,
+}  # fmt: skip
+# Marks that belong to no method; their names in the legend.
+STAR, FILLED, CROSS = "one token per step", "filled: Pareto-optimal", "crossed: busy machine"
+LOSSLESS = "lossless minimum"
+FORWARD, SECOND = "useful tokens per forward", "useful tokens per second"
+CAPTION = (
+    "Score against {}; vertical lines: 95 % intervals; filled: nothing is better in both; star: one token per step;"
+)
+EACH = "Each sub-task's score as more tokens are decoded per forward"
+PAD = 6.0  # dots of a figure that a legend leaves free above and below
+DATES: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+STAR_MARK: dict[str, Any] = {"marker": "*", "markersize": 12, "linestyle": "none"}
+
+
+class Look(NamedTuple):
+    """How a method is drawn. is_curve: it has several settings, which a line may join."""
+
+    colour: str
+    marker: str
+    is_curve: bool
+
+
+Styles = dict[str, Look]  # by method
+X = Callable[[SettingResults], float]  # where a setting has its place on the lower axis
+
+
+def styles(settings: Sequence[SettingResults]) -> Styles:
+    """The look of each method, the same in all pictures of a report. 70 methods look different, curves first."""
+    every = [method for group in by_model(settings).values() for method in group]
+    found = sorted(every, key=lambda one: (one.settings[0].rank, -len(one.settings), one.name))
+    curves = {method.name for method in found if len(method.settings) > 1}
+    names = dict.fromkeys(method.name for method in found)
+    return {
+        name: Look(colour, marker, name in curves)
+        for name, colour, marker in zip(names, cycle(COLOURS), cycle(MARKERS), strict=False)
+    }
+
+
+def legend(figure: Figure, style: Styles, drawn: set[str]) -> None:
+    """Entries for what was drawn, beside the panels: methods, and marks.
+
+    In as few columns as the figure's height allows. The figure grows in width by them, so that panels keep their size.
+    """
+    handles = [
+        Line2D([], [], color=look.colour, marker=look.marker, markersize=5.5, linewidth=1.1 * look.is_curve, label=name,
+               markerfacecolor="none")
+        for name, look in style.items()
+    ]  # fmt: skip
+    star, hollow = (
+        Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label=label, markerfacecolor=face)
+        for label, face in ((STAR, "black"), (LOSSLESS, "white"))
+    )
+    full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label=FILLED)
+    cross = Line2D([], [], color="black", marker="x", markersize=7, linestyle="none", label=CROSS)
+    entries = [handle for handle in (*handles, star, hollow, full, cross) if handle.get_label() in drawn]
+    for columns in range(1, len(entries) + 1):
+        box = figure.legend(handles=entries, loc="outside right upper", ncols=columns, frameon=False, handlelength=2.2)
+        extent = box.get_window_extent()
+        if extent.height <= figure.bbox.height - 2 * PAD:
+            figure.set_figwidth((figure.bbox.width + extent.width) / figure.dpi)
+            return
+        box.remove()
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As PNG at ``path``, and beside it as PDF and SVG, whose bytes do not depend on the time. A
+    reader finds each file whole."""
+    with plt.rc_context(STYLE):  # whose resolution is read when saving
+        for kind, dated in DATES.items():
+            with whole_file(path.with_suffix(f".{kind}")) as scratch:
+                figure.savefig(scratch, format=kind, metadata=dated)
+    plt.close(figure)
+
+
+def tradeoff(settings: Sequence[SettingResults], x: X, label: str, timed: bool = False) -> Figure:
+    """Quality against ``x``: a panel for each model, a line for each method, Pareto-optimal points filled.
+
+    timed: ``x`` is a speed. A setting whose times are in doubt is crossed and never filled; no speed-up refers to it.
+    Else ``x`` is useful tokens per forward, at which the lossless minimum of an oracle has its place, too.
+    """
+    with plt.rc_context(STYLE):
+        groups, style = by_model(settings), styles(settings)
+        figure, axes = plt.subplots(
+            1, len(groups), figsize=(0.3 + 3.6 * len(groups), 3.7), sharey=True, squeeze=False, layout="constrained"
+        )
+        drawn: set[str] = set()
+        for axis, (model, found) in zip(axes[0], groups.items(), strict=True):
+            drawn |= panel(axis, found, x, style, timed)
+            axis.set(title=model, xlabel=label)
+            speedups(axis, found, x, timed)
+        shown = [one for found in groups.values() for _, one in each_setting(found) if x(one) > 0]
+        ends = [end for one in shown for end in (one.quality, *(one.interval or ()))]
+        axes[0][0].set_ylim(min(50.0, *ends) - 2, max(100.0, *ends) + 3)  # of all panels
+        axes[0][0].set_ylabel("score, mean over tasks (%)")
+        legend(figure, style, drawn)
+    return figure
+
+
+def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool = False) -> set[str]:
+    """Draw the points of a model. Returns what was drawn: methods by name, and the marks STAR, LOSSLESS, FILLED, CROSS.
+
+    Settings without forwards, whose answers were chosen by likelihood, have no place on a log axis. The star is in
+    for its setting's own marker, and is below others of the same place. Hollow markers are see-through: methods that
+    commit the same tokens have the same place. Beside a highlighted method others are faint.
+    """
+    found = [shown for method in found if (shown := method.only(lambda one: x(one) > 0)).settings]
+    every, start = [one for _, one in each_setting(found)], baseline(found)
+    if not every:
+        return set()
+    drawn = {method.name for method in found if method.only(lambda one: one is not start).settings}
+    chosen = [one for method, one in each_setting(found) if not method.is_reference]
+    best = dict(zip(map(id, chosen), optimal(chosen, x, timed), strict=True))
+    for method in found:
+        colour, marker, _ = style[method.name]
+        line, bold, faint = _joined(method, x), method.is_highlighted, faintness(method, found)
+        axis.plot(
+            [x(one) for one in line], [one.quality for one in line], color=colour, linewidth=2.4 if bold else 1.1,
+            alpha=0.7 * faint, zorder=3 if bold else 2,
+        )  # fmt: skip
+        for one in method.settings:
+            axis.plot([x(one)] * 2, one.interval or [one.quality] * 2, color=colour, linewidth=0.7, alpha=0.45 * faint)
+            if one is not start:
+                axis.plot(
+                    x(one), one.quality, marker=marker, color=colour, markersize=7.5 if bold else 5.5,
+                    markeredgewidth=1.1, markerfacecolor=colour if best.get(id(one)) else "none", alpha=faint,
+                    zorder=3.5 if bold else 3,
+                )  # fmt: skip
+                drawn |= {FILLED} if best.get(id(one)) else set()
+            if timed and one.measures.warning:
+                drawn.add(CROSS)
+                axis.plot(x(one), one.quality, marker="x", color="black", markersize=7, zorder=4)
+    if start is not None:
+        drawn.add(STAR)
+        axis.plot(x(start), start.quality, color="black", zorder=2.5, **STAR_MARK)
+    for one in every if not timed else ():
+        if "lossless" in one.rows[0]:
+            drawn.add(LOSSLESS)
+            axis.plot(lossless_tpf(one), one.quality, color="black", markerfacecolor="white", zorder=2.5, **STAR_MARK)
+    axis.set_xscale("log", base=2)
+    low, high = axis.get_xlim()
+    # Powers of two, if the axis shows several.
+    axis.xaxis.set_major_locator(LogLocator(base=2, numticks=9) if high / low >= 4 else MaxNLocator(5))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    return drawn
+
+
+def faintness(method: Method, found: Sequence[Method]) -> float:
+    """How opaque a method is drawn: others than the highlighted one step back."""
+    return 1.0 if method.is_highlighted or not any(one.is_highlighted for one in found) else 0.35
+
+
+def optimal(settings: Sequence[SettingResults], x: X, timed: bool) -> list[bool]:
+    """Whether each setting is Pareto-optimal. A speed in doubt is too low: it may beat others, but is never optimal."""
+    best = pareto([(x(one), one.quality) for one in settings])
+    return [is_best and not (timed and one.measures.warning) for is_best, one in zip(best, settings, strict=True)]
+
+
+def _joined(method: Method, x: X) -> list[SettingResults]:
+    """The settings that a line joins: all of a curve, and the Pareto-optimal ones of a grid over several numbers."""
+    if not method.is_grid:
+        return method.settings
+    best = pareto([(x(one), one.quality) for one in method.settings])
+    return sorted((one for one, is_best in zip(method.settings, best, strict=True) if is_best), key=x)
+
+
+def speedups(axis: Axes, found: Sequence[Method], x: X, timed: bool = False) -> None:
+    """A second axis: how many times as fast as one token per forward."""
+    start = baseline(found)
+    if start is None or not x(start) > 0 or (timed and start.measures.warning):
+        return
+    unit = x(start)
+    above = axis.secondary_xaxis("top", functions=(lambda v: np.asarray(v) / unit, lambda v: np.asarray(v) * unit))
+    above.set_xscale("log", base=2)
+    above.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
+    above.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    above.xaxis.set_minor_formatter(NullFormatter())
+    above.set_xlabel("times one token per step (star)", fontsize=8, color="#444444")
+    above.tick_params(labelsize=7, colors="#444444")
+
+
+def curves_of_tasks(settings: Sequence[SettingResults]) -> dict[str, Figure]:
+    """Score of each sub-task against tokens per forward, a picture for each model and a panel for each sub-task."""
+    return {model: _task_panels(model, found, styles(settings)) for model, found in by_model(settings).items()}
+
+
+def task_curve(axis: Axes, method: Method, task: str, style: Styles, faint: float) -> bool:
+    """Draw a method's settings on one sub-task, see-through, since others may be there. Returns whether it has any."""
+    here = [(tpf_of(one, task), one.scores[task]) for one in method.settings if task in one.scores]
+    points = sorted(point for point in here if point[0] > 0)
+    colour, marker, _ = style[method.name]
+    xs, ys = zip(*points, strict=True) if points else ((), ())
+    bold = method.is_highlighted
+    axis.plot(
+        xs, ys, color=colour, marker=marker, markersize=4.6 if bold else 3.6, markerfacecolor="none", alpha=faint,
+        zorder=3 if bold else 2, linewidth=0.0 if method.is_grid else 2.0 if bold else 1.0,
+    )  # fmt: skip
+    return bool(points)
+
+
+def _task_panels(model: str, found: Sequence[Method], style: Styles) -> Figure:
+    names = list(dict.fromkeys(task for _, one in each_setting(found) for task in one.scores))
+    columns = ceil(sqrt(len(names))) + (len(names) > 4)
+    lines = -(-len(names) // columns)
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            lines, columns, figsize=(2.0 * columns + 0.5, 1.65 * lines + 0.4), sharex=True, sharey=True, squeeze=False,
+            layout="constrained",
+        )  # fmt: skip
+        drawn: set[str] = set()
+        for axis, task in zip(axes.flat, names, strict=False):
+            drawn |= {
+                method.name for method in found if task_curve(axis, method, task, style, faintness(method, found))
+            }
+            axis.set_title(task_words(task), fontsize=9)
+            axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_ylim(-5, 105)
+        for axis, above in zip(axes.flat[len(names) :], axes.flat[len(names) - columns :], strict=False):
+            axis.set_visible(False)
+            above.tick_params(labelbottom=True)
+        figure.supxlabel("useful tokens per forward", fontsize=9)
+        figure.supylabel("score (%)", fontsize=9)
+        figure.suptitle(model, fontsize=10, x=0.01, ha="left")
+        legend(figure, style, drawn)
+    return figure
+
+
+def pictures_of(scored: Sequence[SettingResults], out: Path, mark: str) -> list[PictureFile]:
+    """Draw the settings of a suite into the folder ``out``. mark: ends the names of the files."""
+    by_task = curves_of_tasks(scored)
+    drawn = {
+        "quality-tpf": (tradeoff(scored, lambda one: one.measures.tpf, f"{FORWARD} (log scale)"),
+                        f"{CAPTION.format(FORWARD)} hollow: its lossless minimum."),
+        "quality-speed": (tradeoff(scored, lambda one: one.measures.speed, f"{SECOND} (log scale)", timed=True),
+                          f"{CAPTION.format(SECOND)} crossed: the machine was busy, so the speed is too low."),
+        **{f"tasks-{file_name(model)}": (figure, f"{EACH}, {model}.") for model, figure in by_task.items()},
+    }  # fmt: skip
+    found = [PictureFile(out / f"{name}{mark}.png", caption) for name, (_, caption) in drawn.items()]
+    for picture, (figure, _) in zip(found, drawn.values(), strict=True):
+        save(figure, picture.file)
+    return found

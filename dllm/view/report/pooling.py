@@ -1,0 +1,264 @@
+"""The cells of sweeps as their folders hold them, and settings: those that differ in seed and samples alone, pooled.
+
+A report has one point for each setting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from pandas import DataFrame
+
+from dllm.common.errors import UserError
+from dllm.compose.naming import typed_name
+from dllm.record.folders import relevant
+from dllm.record.measures import (
+    Measures,
+    are_shares,
+    by_task,
+    in_percent,
+    score_over_tasks,
+    scores_of,
+    sum_over_batches,
+)
+from dllm.record.stored import RefusedCell, StoredCell, refused_cells, stored_cells
+
+SampleRow = dict[str, Any]
+Suite = tuple[str, ...]  # task, suite, template hash and data hash
+STAMPS = ("suite", "template", "data")
+POOLED = ("seed", "samples")  # cells that differ in nothing else are one setting
+CODE = "'s code"  # ends the keys of a cell's content that are hashes of parts' code
+
+
+@dataclass(frozen=True)
+class CellResults(StoredCell):
+    """The results of one configuration on one task. Numbers of two suites are never mixed."""
+
+    @property
+    def suite(self) -> Suite:
+        return (str(self.config["task"]["name"]), *(str(self.rows[0].get(name, "")) for name in STAMPS))
+
+    @property
+    def checkpoint(self) -> str:
+        """What tells its weights from others: their fingerprint, or where that was not noted their place."""
+        model = self.config["model"]
+        place = " + ".join(str(model.get(key)) for key in ("name", "path", "adapter"))
+        return str(self.content.get("checkpoint", place))
+
+    @property
+    def codes(self) -> dict[str, str]:
+        """The hash of the code of each part, by its group."""
+        return {key.removesuffix(CODE): value for key, value in self.content.items() if key.endswith(CODE)}
+
+    @property
+    def content(self) -> Mapping[str, str]:
+        return self.environment.get("content") or {}
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Every setting that can change a sample, by the name that one types, but for those that are pooled."""
+        kept = {key: value for key, value in relevant(self.config).items() if key not in POOLED}
+        return dict(_typed(self.config, key, value) for key, value in kept.items())
+
+    def key(self, without: str | None = None) -> str:
+        """What cells must share to be pooled. without: a group that may differ."""
+        kept = {key: value for key, value in relevant(self.config).items() if key not in POOLED}
+        codes = self.codes
+        if without is not None:
+            kept = {key: value for key, value in kept.items() if not key.startswith(f"{without}.")}
+            codes.pop(without, None)
+        return json.dumps([self.suite, self.checkpoint, codes, kept], sort_keys=True, default=str)
+
+
+def _typed(config: Mapping[str, Any], key: str, value: Any) -> tuple[str, Any]:
+    place, _, last = key.rpartition(".")
+    return (place.replace(".", "/"), typed_name(config, place)) if last == "_target_" else (key, value)
+
+
+def read_cells(*folders: Path) -> tuple[list[CellResults], list[RefusedCell]]:
+    """The cells in the folders, each once though folders may overlap, and the combinations that were refused.
+
+    Raises UserError for a folder without a cell, and for a broken file.
+    """
+    found = [one for folder in folders for one in stored_cells(folder)]
+    cells = {one.folder.resolve(): CellResults(**vars(one)) for one in found}
+    refused = {one.folder.resolve(): one for folder in folders for one in refused_cells(folder)}
+    return list(cells.values()), list(refused.values())
+
+
+def rows_of(cells: Sequence[CellResults]) -> list[SampleRow]:
+    """The rows of pooled cells, each sample of each seed once.
+
+    ``run`` tells the samples of an item apart, by seed and number; ``batch`` the batches of the cells.
+    """
+    found: dict[tuple[Any, ...], SampleRow] = {}
+    for number, cell in enumerate(cells):
+        for row in cell.rows:
+            run = f"{cell.config['seed']}/{row['sample']}"
+            found.setdefault((row["task"], row["id"], run), {**row, "run": run, "batch": f"{number}/{row['batch']}"})
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class SettingResults:
+    """Pooled cells with their measures, over all samples of all seeds."""
+
+    cells: tuple[CellResults, ...]  # by seed
+    rows: list[SampleRow] = field(repr=False)  # all samples, each once
+    model: str = ""  # what its checkpoint is called
+    method: str = ""  # what the curve that it is on is called
+    name: str = ""  # what it is called on that curve
+    rank: int = 0  # its method's place among methods, where an order was asked for
+    highlighted: bool = False  # drawn before others, and bold
+
+    @staticmethod
+    def of(cells: Sequence[CellResults]) -> SettingResults:
+        """Raises UserError where two of them are one cell twice."""
+        ordered = sorted(cells, key=lambda cell: (cell.config["seed"], -cell.config["samples"], str(cell.folder)))
+        for one, other in pairwise(ordered):
+            if all(one.config[name] == other.config[name] for name in POOLED):
+                raise UserError(
+                    f"{one.folder} and {other.folder} hold the same cell: no setting, seed, checkpoint or code "
+                    "differs, so nothing can tell them apart. Give the report one of them."
+                )
+        return SettingResults(tuple(ordered), rows_of(ordered))
+
+    @property
+    def first(self) -> CellResults:
+        """Whose configuration stands for all."""
+        return self.cells[0]
+
+    @property
+    def config(self) -> Any:
+        return self.first.config
+
+    @property
+    def suite(self) -> Suite:
+        return self.first.suite
+
+    @property
+    def folders(self) -> str:
+        return ", ".join(cell.folder.name for cell in self.cells)
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is the oracle, which knows the answer and is nothing to choose."""
+        return "lossless" in self.rows[0]
+
+    @property
+    def layout(self) -> str:
+        """What two settings must share for one to be the other's reference: everything but the sampler."""
+        return self.first.key(without="sampler")
+
+    @cached_property
+    def tasks(self) -> dict[str, list[SampleRow]]:
+        return by_task(self.rows)
+
+    @cached_property
+    def scores(self) -> dict[str, float]:
+        """Score of each sub-task in percent, without those that could not be judged. One that is not a mean over
+        answers is the mean of the cells'."""
+        found = {task: self._score(task, rows) for task, rows in self.tasks.items()}
+        return {task: value for task, value in found.items() if value is not None}
+
+    def _score(self, task: str, rows: Sequence[SampleRow]) -> float | None:
+        totals = [cell.totals.get(task, {}) for cell in self.cells]
+        if not any("score" in total for total in totals):
+            return in_percent(scores_of(rows))
+        each = [total.get("score") for total in totals]
+        return None if None in each else 100 * fmean(one for one in each if one is not None)
+
+    @cached_property
+    def by_answer(self) -> bool:
+        """Whether the score is a mean over answers, each of which has one in [0, 1]."""
+        return are_shares(scores_of(self.rows)) and not any(
+            "score" in mine for c in self.cells for mine in c.totals.values()
+        )
+
+    @cached_property
+    def measures(self) -> Measures:
+        return Measures.of(self.rows)
+
+    @property
+    def quality(self) -> float:
+        """Mean over sub-tasks, in percent; NaN where nothing was judged."""
+        return fmean(self.scores.values()) if self.scores else float("nan")
+
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of ``quality``; answers to one item go together. None: the score is not a mean over answers."""
+        if not self.by_answer:
+            return None
+        _, low, high = score_over_tasks(self.rows)
+        return (0.0, 100.0) if low is None or high is None else (100 * low, 100 * high)
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({cell.config["seed"] for cell in self.cells})
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """A line for each sample, by item and run: whatever is one value, with the score and the canvas's width."""
+        kept = [
+            {**{key: value for key, value in row.items() if not isinstance(value, list | dict)},
+             "score": row["scores"].get("score"), "prompt": row.get("prompt", ""), "width": len(row["canvas"])}
+            for row in self.rows
+        ]  # fmt: skip
+        return DataFrame(kept).astype({"id": str, "score": float})
+
+    @cached_property
+    def of_seeds(self) -> dict[int, SettingResults]:
+        """What each seed decoded."""
+        return {
+            seed: replace(self, cells=tuple(cell for cell in self.cells if cell.config["seed"] == seed),
+                          rows=[row for row in self.rows if row["run"].startswith(f"{seed}/")])
+            for seed in self.seeds
+        }  # fmt: skip
+
+    @cached_property
+    def spread(self) -> float | None:
+        """Standard deviation of ``quality`` over seeds, in points; None for one seed."""
+        return stdev(one.quality for one in self.of_seeds.values()) if len(self.seeds) > 1 else None
+
+    @cached_property
+    def seeds_change_nothing(self) -> bool:
+        """Whether every seed decoded the same answers, so that their spread says nothing."""
+        each = [{(row["task"], row["id"], row["sample"]): row.get("tokens") for row in one.rows}
+                for one in self.of_seeds.values()]  # fmt: skip
+        return self.spread == 0 and None not in each[0].values() and all(one == each[0] for one in each)
+
+    @cached_property
+    def tokens_per_step(self) -> float:
+        """ParallelBench's measure: canvas positions over forwards of a sample, mean over sub-tasks. Padding counts."""
+        steps = self.frame["width"] / self.frame["nfe"].clip(lower=1)
+        return float(steps.groupby(self.frame["task"]).mean().mean())
+
+    @property
+    def stretch(self) -> float | None:
+        """Wall time over CPU time of the thread that decoded; None where older versions did not measure it."""
+        spent = None if self.column("cpu_seconds") is None else sum_over_batches(self.rows, "cpu_seconds")
+        return self.measures.seconds / spent if spent else None
+
+    def column(self, name: str) -> float | None:
+        """The sum of an entry over the rows. None: not all rows have it."""
+        values = self.frame.get(name)
+        return float(values.sum()) if values is not None and values.notna().all() else None
+
+    def mean(self, name: str) -> float | None:
+        total = self.column(name)
+        return None if total is None else total / len(self.rows)
+
+
+def pooled(cells: Sequence[CellResults]) -> list[SettingResults]:
+    """The settings of the cells, without names. Raises UserError where one cell is there twice."""
+    groups: dict[str, list[CellResults]] = {}
+    for cell in cells:
+        groups.setdefault(cell.key(), []).append(cell)
+    return [SettingResults.of(group) for group in groups.values()]

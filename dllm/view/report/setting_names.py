@@ -1,0 +1,197 @@
+"""The names of a report's settings: by what differs between them, so that no two have the same.
+
+A setting is on the curve of its *method*: those that differ from it in numbers of the sampler, the blocks and the
+cache alone. Whatever else differs (a temperature, an end-of-text policy, a dtype, older code) makes another method.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import PurePath
+from typing import Any
+
+from dllm.common.digest import json_digest
+from dllm.common.errors import UserError
+from dllm.compose.labels import usual_of
+from dllm.compose.naming import own_options, part_at, part_words, places_of, typed_name, value_text
+from dllm.view.report.older import Codes
+from dllm.view.report.pooling import CellResults, SettingResults, pooled
+
+CURVE_PARTS = ("sampler", "blocks", "cache")
+NOTHING = {"blocks": "whole", "cache": "none", "constraint": "none"}  # choices that add nothing to a method's name
+SHORT_FORMS = {"sampling.temperature": "T={}", "model.dtype": "{}"}  # how a method's name says them
+
+
+def named_settings(cells: Sequence[CellResults]) -> list[SettingResults]:
+    """The cells as settings with names. Raises UserError where two have the same."""
+    names, marks = checkpoint_names(cells), Codes(cells).marks()
+    found = [replace(one, model=names[one.first.checkpoint]) for one in pooled(cells)]
+    found.sort(key=lambda one: one.suite)
+    named = [one for _, mine in groupby(found, lambda one: one.suite) for one in Labels(list(mine), marks).named()]
+    refuse_ambiguous(named)
+    return named
+
+
+def refuse_ambiguous(found: Sequence[SettingResults]) -> None:
+    """Raise UserError, with their folders, where two settings have one name."""
+    seen: dict[tuple[Any, ...], SettingResults] = {}
+    for one in found:
+        other = seen.setdefault((one.suite, one.model, one.method, one.name), one)
+        if other is not one:
+            both = f"{other.first.folder} and {one.first.folder}"
+            raise UserError(f"{both} would both be called {one.method}, {one.name}. Report them one by one.")
+
+
+class Labels:
+    """The names of the settings of one suite. marks: of older code, by folder."""
+
+    def __init__(self, mine: Sequence[SettingResults], marks: Mapping[str, str]) -> None:
+        self.settings, self.marks = mine, marks
+        every = dict.fromkeys(key for one in mine for key in one.first.settings)
+        self.numbers = {key for key in every if key.startswith(CURVE_PARTS) and self._is_number(key)}
+        self.shown = [key for key in every if key not in self.numbers and self._differs(key)]
+        # Two classes under one name, as of two files of the user's own, are called by their classes.
+        said = {(group, self._part(one, group), target(one, group)) for one in mine for group in CURVE_PARTS}
+        self.twice = {key for key, count in Counter((group, words) for group, words, _ in said).items() if count > 1}
+
+    def named(self) -> list[SettingResults]:
+        curves: dict[str, list[SettingResults]] = {}
+        for one in self.settings:
+            curves.setdefault(self._curve(one), []).append(one)
+        return [
+            replace(one, method=self._method(one), name=self._name(one, curves[self._curve(one)]))
+            for one in self.settings
+        ]
+
+    def _values(self, key: str) -> dict[str, list[Any]]:
+        """The values of a setting, by the model that has it."""
+        found: dict[str, list[Any]] = {}
+        for one in self.settings:
+            if key in one.first.settings or key == "constraint":  # an answer without one has no settings of it
+                found.setdefault(one.model, []).append(one.first.settings.get(key))
+        return found
+
+    def _is_number(self, key: str) -> bool:
+        given = [value for values in self._values(key).values() for value in values if value is not None]
+        return bool(given) and all(map(_is_number, given))
+
+    def _differs(self, key: str) -> bool:
+        """Whether the settings of one model that have the key differ in it."""
+        return any(len({json_digest(value) for value in values}) > 1 for values in self._values(key).values())
+
+    def _curve(self, one: SettingResults) -> str:
+        """What the settings of a curve share."""
+        kept = {key: value for key, value in one.first.settings.items() if key not in self.numbers}
+        return json_digest([one.model, one.first.codes, [target(one, group) for group in CURVE_PARTS], kept])
+
+    def _method(self, one: SettingResults) -> str:
+        parts = [self._words(one, "sampler")]
+        for group in ("blocks", "cache"):
+            if any(_group_of(key) == group for key in self.shown):
+                parts.append(self._words(one, group))
+        if "constraint" in self.shown:
+            parts.append(typed_name(one.config, "constraint"))
+        mark = self.marks.get(str(one.first.folder))
+        kept = [word for word in parts[1:] if word not in NOTHING.values()]
+        return " + ".join([parts[0], *kept, *self._context(one), *([mark] if mark else [])])
+
+    def _words(self, one: SettingResults, group: str) -> str:
+        """A part with its options in words: ``static(score=random)``, ``prophet(localleap)``."""
+        words = self._part(one, group)
+        is_shared = (group, words) in self.twice
+        return words.replace(typed_name(one.config, group), target(one, group), 1) if is_shared else words
+
+    def _part(self, one: SettingResults, group: str) -> str:
+        return part_words(one.config, group, lambda key: key not in self.numbers)
+
+    def _context(self, one: SettingResults) -> Iterator[str]:
+        """What differs beside the parts and is not usual, as ``T=0.7``, ``eos=none``, ``top_p=0.9``."""
+        keys = [key for key in self.shown if _group_of(key) not in CURVE_PARTS and key != "constraint"]
+        tops = dict.fromkeys(".".join(key.split(".")[:2]) for key in keys)  # a schema is one setting
+        last = Counter(key.rpartition(".")[2] for key in tops)
+        for key in tops:
+            there = _said(one.config, key)
+            if there is not None and there != _said(usual_of(one.config), key):
+                short = key.rpartition(".")[2] if last[key.rpartition(".")[2]] == 1 else key
+                yield SHORT_FORMS.get(key, f"{short}={{}}").format(there)
+
+    def _name(self, one: SettingResults, curve: Sequence[SettingResults]) -> str:
+        """The numbers in which the curve's settings differ, and those that are not their choice's own."""
+        own = {f"{place}.{key}" for group in CURVE_PARTS for place in places_of(one.config, group)
+               for key in own_options(one.config, place)}  # fmt: skip
+        mine = {key: value for key, value in one.first.settings.items() if key in self.numbers}
+        shown = {key: value for key, value in mine.items() if key in own or differing(curve, key)}
+        last = Counter(key.rpartition(".")[2] for key in shown)
+        short = {key: key.rpartition(".")[2] for key in shown}
+        short = {key: end if last[end] == 1 else key.removeprefix("sampler.") for key, end in short.items()}
+        return ", ".join(f"{_spaced(short[key])}={number(value)}" for key, value in shown.items()) or "defaults"
+
+
+def _said(config: Mapping[str, Any], key: str) -> str | None:
+    """A setting's value, or a part's name; None where there is no such setting."""
+    group, _, last = key.rpartition(".")
+    value = part_at(config, key)
+    if isinstance(value, Mapping) and not group:
+        return typed_name(config, key)
+    return number(value) if last in (part_at(config, group) or {} if group else config) else None
+
+
+def _group_of(key: str) -> str:
+    return key.replace("/", ".").partition(".")[0]
+
+
+def target(one: SettingResults, group: str) -> str:
+    """The class of a part, and of the parts inside it."""
+    return " ".join(str(part_at(one.config, f"{place}._target_")) for place in places_of(one.config, group))
+
+
+def differing(curve: Sequence[SettingResults], key: str) -> bool:
+    return len({json_digest(one.first.settings.get(key)) for one in curve}) > 1
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number, or a list of them."""
+    if isinstance(value, list):
+        return bool(value) and all(map(_is_number, value))
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def number(value: Any) -> str:
+    return f"{value:g}" if _is_number(value) and not isinstance(value, list) else value_text(value)
+
+
+def _spaced(key: str) -> str:
+    return key.replace("_", " ").replace(".", " ")
+
+
+def checkpoint_names(cells: Sequence[CellResults]) -> dict[str, str]:
+    """The name of each checkpoint: the model's with its adapter's where that is enough, else the shortest end of the
+    folder that tells it from others of the model, else with its fingerprint."""
+    firsts = {cell.checkpoint: cell for cell in reversed(cells)}
+    depth = max((len(PurePath(place).parts) for cell in firsts.values() for place in _places(cell)), default=0)
+    names = {key: _checkpoint_name(cell, 0) for key, cell in firsts.items()}
+    for level in range(1, depth + 1):
+        names |= {key: _checkpoint_name(firsts[key], level) for key in _shared(names)}
+    return names | {key: f"{names[key]} {key[:6]}" for key in _shared(names)}
+
+
+def _shared(names: dict[str, str]) -> list[str]:
+    """The checkpoints whose name another one has, too."""
+    found = list(names.values())
+    return [key for key, name in names.items() if found.count(name) > 1]
+
+
+def _places(cell: CellResults) -> list[str]:
+    """The folders of its weights and of its adapter."""
+    model = cell.config["model"]
+    return [str(model[key]) for key in ("path", "adapter") if model.get(key) is not None]
+
+
+def _checkpoint_name(cell: CellResults, level: int) -> str:
+    """level: how many folders of the path are said; 0: the model's name instead."""
+    model, ends = cell.config["model"], ["/".join(PurePath(place).parts[-max(1, level) :]) for place in _places(cell)]
+    weights = [str(model["name"]), *ends[1:]] if level == 0 else ends
+    return " + ".join(weights)

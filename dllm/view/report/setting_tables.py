@@ -1,0 +1,249 @@
+"""The report's tables of settings and methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import isnan, nan
+from typing import Any
+
+import numpy as np
+import torch
+
+from dllm.record.cost import Machine
+from dllm.record.published import Published, beside
+from dllm.view.report import figures
+from dllm.view.report.figures import aup
+from dllm.view.report.methods import Method, each_setting, methods
+from dllm.view.report.origin import stamped_device
+from dllm.view.report.page_pieces import ReportTable, task_words, text
+from dllm.view.report.pooling import SettingResults
+
+PB_LEVELS = (90, 80, 70, 60)
+NAME_HEADS = ["method", "setting"]
+PUBLISHED_HEADS = [*NAME_HEADS, "whose", "comparable", "hardware", "from",
+                   "score", "tokens / s", "tokens / forward", "forwards", "speed-up"]  # fmt: skip
+PUBLISHED_WORDS = 6  # columns of words, before the numbers
+_Value = float | None
+
+
+LineCells = Mapping[str, Callable[[SettingResults], str]]  # of a line, by the heads of their columns
+
+
+def setting_table(settings: Sequence[SettingResults], cells: LineCells) -> ReportTable:
+    """A table with a line for each setting, which its name opens, without columns that are empty."""
+    ordered = [one for _, one in each_setting(methods(settings))]
+    rows = [[one.method, one.name, *(cell(one) for cell in cells.values())] for one in ordered]
+    bright = frozenset(number for number, one in enumerate(ordered) if one.highlighted)
+    return ReportTable([*NAME_HEADS, *cells], rows, bright=bright).without_empty()
+
+
+def _number(read: Callable[[SettingResults], float | None], digits: int = 1) -> Callable[[SettingResults], str]:
+    """A cell; empty for None and NaN."""
+    return lambda one: text(read(one), digits)
+
+
+def _over(one: SettingResults, name: str, unit: float) -> float | None:
+    """The mean of an entry, in a unit."""
+    mean = one.mean(name)
+    return None if mean is None else mean / unit
+
+
+OUTCOMES: LineCells = {
+    "seeds": lambda one: f"{len(one.seeds)}" if len(one.seeds) > 1 else "",
+    "samples": lambda one: f"{one.measures.samples}",
+    "score": _number(lambda one: one.quality),
+    "low": _number(lambda one: one.interval and one.interval[0]),
+    "high": _number(lambda one: one.interval and one.interval[1]),
+    "SD over seeds": lambda one: "-" if one.seeds_change_nothing else text(one.spread),
+    "missing scores": lambda one: ", ".join(sorted(set(one.tasks) - set(one.scores))),
+    "tokens / forward": _number(lambda one: one.measures.tpf, 2),
+    "positions / forward": _number(lambda one: one.tokens_per_step, 2),
+    "forwards": _number(lambda one: one.measures.nfe),
+    "query tokens": _number(lambda one: one.mean("query_tokens"), 0),
+    "GFLOP": _number(lambda one: _over(one, "flops", 1e9), 2),
+    "MB moved": _number(lambda one: _over(one, "bytes", 1e6), 0),
+}
+
+
+def outcomes(settings: Sequence[SettingResults]) -> ReportTable:
+    """Quality and counts, which are the same on every machine and after every resumption.
+
+    Columns low and high are the 95 % interval of the score, of all seeds together. SD over seeds is in points.
+    """
+    return setting_table(settings, OUTCOMES)
+
+
+def speeds(settings: Sequence[SettingResults], machine: Machine | None) -> ReportTable:
+    """Times on the machine where they were taken.
+
+    The column floor is the least seconds that arithmetic and memory of ``machine`` need; computed / query tokens, the
+    positions that ran over those that were asked for; wall / CPU, 1 where the thread that decoded had a core to
+    itself; load, running and waiting processes per core. ``Measures`` explains the warning.
+    """
+
+    def share_of_floor(one: SettingResults) -> float | None:
+        floor, spent = floor_of(one, machine), one.measures.seconds
+        return floor * one.measures.samples / spent if floor and spent else None
+
+    cells: LineCells = {
+        "tokens / s": _number(lambda one: one.measures.speed),
+        "p50 s": _number(lambda one: one.measures.p50, 3),
+        "p95 s": _number(lambda one: one.measures.p95, 3),
+        "forwards / s": _number(lambda one: one.measures.forwards / (one.measures.seconds or nan)),
+        "floor s": _number(lambda one: floor_of(one, machine), 4),
+        "floor / time": _number(share_of_floor, 3),
+        "computed / query tokens": _number(
+            lambda one: one.measures.computed / one.measures.query_tokens if one.measures.computed else None, 2
+        ),
+        "idle forwards": _number(lambda one: one.measures.idle / one.measures.samples or None),
+        "wall / CPU": _number(lambda one: one.stretch, 2),
+        "load": _number(lambda one: one.mean("load"), 2),
+        "warning": lambda one: one.measures.warning,
+    }
+    return setting_table(settings, cells)
+
+
+def floor_of(one: SettingResults, machine: Machine | None) -> float | None:
+    """The least seconds of a sample that is decoded alone, on a machine for each rank."""
+    if machine is None or one.column("flops") is None:
+        return None
+    ranks = max(int(cell.environment.get("ranks", 1)) for cell in one.cells)
+    alone = sum(max(r["flops"] / machine.flops, r["bytes"] / machine.bytes) for r in one.rows) / len(one.rows)
+    return alone / ranks
+
+
+LIMIT_COLUMNS = {  # the key of ``figures.limits`` and the digits, by the column's head
+    "oracle / forwards": ("closeness", 2), "lossless minimum / forwards": ("lossless", 2),
+    "as one per step %": ("same", 0), "bits / forward": ("bits", 2), "forced %": ("forced", 0),
+    "budget used %": ("budget", 0),
+}  # fmt: skip
+
+
+def limit_distances(settings: Sequence[SettingResults], every: Sequence[SettingResults] | None = None) -> ReportTable:
+    """The distance of each setting to its limits. every: among which its oracle is, by default the same."""
+    found = {id(one): figures.limits(one, settings if every is None else every) for one in settings}
+    cells = {head: _number(lambda one, key=key: found[id(one)][key], digits)  # type: ignore[misc]
+             for head, (key, digits) in LIMIT_COLUMNS.items()}  # fmt: skip
+    return setting_table(settings, cells)
+
+
+def curves(settings: Sequence[SettingResults]) -> ReportTable:
+    """A line for each method: the numbers that sum up its curve. In the order that was asked for, else by AUP."""
+    levels = [f"PB{level}{kind}" for level in PB_LEVELS for kind in ("", " interp.")]
+    heads = ["method", "settings", "AUP", *levels, "best score", "incomplete"]
+    found = methods([one for one in settings if one.scores])
+    expected = {task for one in settings for task in one.scores}
+    ordered = sorted(found, key=lambda one: (one.settings[0].rank, -figures.mean_aup(one, found)))
+    rows = []
+    for method in ordered:
+        steps = figures.steps_and_scores(method)
+        pbx = [f(steps, level) for level in PB_LEVELS for f in (figures.pb_discrete, figures.pb_interpolated)]
+        partial = sum(set(one.scores) != expected for one in method.settings)
+        rows.append([
+            method.name, f"{len(method.settings)}", text(figures.mean_aup(method, found)),
+            *(text(value) or "-" for value in pbx), text(max(score for _, score in steps)),
+            f"{partial}" if partial else "",
+        ])  # fmt: skip
+    bright = frozenset(number for number, method in enumerate(ordered) if method.is_highlighted)
+    return ReportTable(heads, rows, 1, bright).without_empty()
+
+
+def areas(settings: Sequence[SettingResults]) -> ReportTable:
+    """AUP of each method with its 95 % interval, the highest first."""
+    found = methods([one for one in settings if one.scores])
+    lines = [(figures.mean_aup(one, found), one, ends) for one, ends in zip(found, aup_intervals(found), strict=True)]
+    ordered = sorted(lines, key=lambda line: (line[1].settings[0].rank, -line[0]))
+    rows = [[one.name, text(value), *map(text, ends or (None, None))] for value, one, ends in ordered]
+    bright = frozenset(number for number, (_, one, _) in enumerate(ordered) if one.is_highlighted)
+    return ReportTable(["method", "AUP", "low", "high"], rows, 1, bright).without_empty()
+
+
+def tasks(settings: Sequence[SettingResults]) -> ReportTable:
+    """The score of each sub-task at each setting."""
+    names = list(dict.fromkeys(task for one in settings for task in one.tasks))
+    scores = {task_words(name): _number(lambda one, name=name: one.scores.get(name), 0) for name in names}  # type: ignore[misc]
+    return setting_table(settings, {"tokens / forward": _number(lambda one: one.measures.tpf, 2), **scores})
+
+
+def published(settings: Sequence[SettingResults]) -> ReportTable | None:
+    """Two lines for each setting of a published experiment: ours, and theirs of the nearest settings. None: none is.
+
+    speed-up: over one token per step, which a run does not measure. comparable: what differs, if anything does.
+    """
+    rows = []
+    for _, one in each_setting(methods(settings)):
+        there = one.first.environment
+        theirs = beside(one.config, there.get("width"), there.get("architecture"))
+        if theirs is not None:
+            found, name = one.measures, [one.method, one.name]
+            ours: list[_Value] = [one.quality, found.speed, found.tpf, found.nfe, None]
+            rows.append([*name, "ours", "", stamped_device(there), one.folders, *_numbers(ours)])
+            told = [verdict(theirs), theirs.hardware, _source(theirs)]
+            rows.append([*name, "published", *told, *_numbers(_figures(theirs))])
+    return ReportTable(PUBLISHED_HEADS, rows, PUBLISHED_WORDS).without_empty() if rows else None
+
+
+def _numbers(values: Sequence[_Value]) -> list[str]:
+    return ["" if value is None or value != value else f"{value:.4g}" for value in values]
+
+
+def _figures(found: Published) -> list[_Value]:
+    return [found.score, found.tokens_per_second, found.tpf, found.nfe, found.speedup]
+
+
+def _source(found: Published) -> str:
+    return f"{found.source}{f' ({found.note})' if found.note else ''}"
+
+
+def verdict(found: Published) -> str:
+    """Whether a cell may be compared with the figures."""
+    if not found.has_figures:
+        return "no figures are published"
+    return f"no: {'; '.join(found.unlike)}" if found.unlike else "yes: the same settings"
+
+
+RESAMPLES = 400  # of the items; the ends of an interval then move by about a tenth of its width from seed to seed
+QUANTILES = (0.025, 0.975)
+
+
+def aup_intervals(found: Sequence[Method], seed: int = 0) -> list[tuple[float, float] | None]:
+    """The interval of each method's ``mean_aup``. None: a sub-task has one item, which says nothing of others, or a
+    score is not a mean over answers.
+
+    Items are drawn within each sub-task, the same for all methods; all samples of an item go together. Curves and the
+    best score that weighs them are those of the drawn items.
+    """
+    settings = [one for _, one in each_setting(found)]
+    tasks = sorted({task for one in settings for task in one.scores})
+    items = {task: list(dict.fromkeys(str(row["id"]) for one in settings for row in one.tasks.get(task, ())))
+             for task in tasks}  # fmt: skip
+    if not tasks or any(len(names) < 2 for names in items.values()) or not all(one.by_answer for one in settings):
+        return [None] * len(found)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = sum(_drawn_areas(found, task, items[task], generator) for task in tasks)
+    low, high = np.quantile(drawn / len(tasks), QUANTILES, axis=0)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def _drawn_areas(found: Sequence[Method], task: str, items: list[str], generator: torch.Generator) -> Any:
+    """[resamples, methods] AUP on one sub-task."""
+    chosen = torch.randint(len(items), (RESAMPLES, len(items)), generator=generator).numpy()
+    weights = np.stack([np.bincount(one, minlength=len(items)) for one in chosen])  # how often each item was drawn
+    curves = [[_drawn_points(one, task, items, weights) for one in method.settings if task in one.scores]
+              for method in found]  # fmt: skip
+    out = np.zeros((RESAMPLES, len(found)))
+    for draw in range(RESAMPLES):
+        here = [[points[draw] for points in curve if not isnan(points[draw][1])] for curve in curves]
+        best = max((score for curve in here for _, score in curve), default=0.0)
+        out[draw] = [aup(curve, best) if curve else 0.0 for curve in here]
+    return out
+
+
+def _drawn_points(one: SettingResults, task: str, items: list[str], weights: Any) -> list[tuple[float, float]]:
+    """Useful tokens per forward, and the score in percent, of each draw; NaN where no answer was judged."""
+    mine = one.frame[one.frame["task"] == task]
+    sums = mine.assign(judged=mine["score"].notna()).groupby("id")[["score", "judged", "useful_tokens", "nfe"]].sum()
+    right, judged, tokens, forwards = weights @ sums.reindex(items, fill_value=0).to_numpy(float).T[:, :, None]
+    with np.errstate(invalid="ignore"):
+        points = np.hstack([tokens / np.maximum(forwards, 1), 100 * right / judged])
+    return [(speed, score) for speed, score in points.tolist()]
