@@ -18,7 +18,7 @@ help:  ## Show this list.
 
 check: test check-others  ## "make test", then all other tests but test-extras in one session. What .ci/run runs.
 
-check-others: .venv/developer
+check-others: .venv/developer  ## All tests but test-extras that "make test" leaves out, in one session.
 	DLLM_DEVICE=cpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --part others
 
 test: .venv/developer lint  ## Install what tests need too, lint, check types, test every part of the package. A few minutes on two cores.

@@ -91,7 +91,9 @@ class Mutant(NamedTuple):
 
     @property
     def room(self) -> str:
-        return Path(self.file).parts[1]
+        """The innermost of ``ROOMS`` that holds the file, else its folder of dllm."""
+        _, top, *inner = Path(self.file).parts
+        return next((part for part in reversed(inner) if part in ROOMS), top)
 
     @property
     def place(self) -> tuple[str, bool]:
@@ -201,6 +203,11 @@ def mutants(file: str) -> list[Mutant]:
     return sorted(found, key=lambda one: one.line)
 
 
+def folder_of(room: str) -> Path:
+    """The folder of dllm that has this name, wherever it is."""
+    return next(path for path in (ROOT / "dllm").rglob(room) if path.is_dir() and any(path.glob("*.py")))
+
+
 def drawn(count: int, seed: int, rooms: Sequence[str], since: str | None) -> list[Mutant]:
     """``count`` changes: rooms in turn, files of a room in turn, those that changed since a commit first."""
     draw, newest = Random(seed), set[str]()
@@ -208,7 +215,7 @@ def drawn(count: int, seed: int, rooms: Sequence[str], since: str | None) -> lis
         newest = set(git("diff", "--name-only", since).splitlines())
     queues = list[list[Mutant]]()
     for room in rooms:
-        files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "dllm" / room).rglob("*.py"))
+        files = sorted(str(path.relative_to(ROOT)) for path in folder_of(room).rglob("*.py"))
         draw.shuffle(files)
         files.sort(key=lambda file: file not in newest)  # stable
         queues.append(in_turn([by_kind(mutants(file), draw) for file in files]))

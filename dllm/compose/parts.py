@@ -38,7 +38,8 @@ if TYPE_CHECKING:  # a part's class is imported when it is built
 
 _T = TypeVar("_T")
 BASE_CLASSES = {
-    "sampler": "dllm.parts.samplers.base.Sampler", "blocks": "dllm.parts.blocks.base.Blocks", "cache": "dllm.parts.cache.base.Cache",
+    "sampler": "dllm.parts.samplers.base.Sampler", "blocks": "dllm.parts.blocks.base.Blocks",
+    "cache": "dllm.parts.cache.base.Cache",
     "eos": "dllm.parts.eos.base.EndOfText", "length": "dllm.parts.lengths.base.Length",
     "constraint": "dllm.constraints.kinds.Constraint",
     "task": "dllm.tasks.base.Task", "engine": "dllm.app.engines.base.Engine",

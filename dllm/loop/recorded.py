@@ -5,7 +5,7 @@ the GPU. With shapes that the host knows beforehand and nothing asked, a turn is
 rows. They have fixed addresses, once as they are before the turn (``inputs``) and once as they are after it
 (``outputs``). A recording copies outputs to inputs, takes the turn from there, and writes what has become of the rows
 to the outputs. So one recording follows another, and the host launches one replay a turn, and the copy of what the rows
-report. What surrounds the network is compiled (``dllm.loop.runtime.compiled_stages``); it then writes the outputs in place,
+report. What surrounds the network is compiled (``runtime.compiled_stages``); it then writes the outputs in place,
 and is recorded only where it gives what the plain turn gives.
 
 What the host decides is in the key of a recording: how many columns rows compute, the shapes of the rows' tensors, what

@@ -76,7 +76,7 @@ class ModelConfig:
     window: int | None = None  # columns that a layer with a window sees, its own included; None: no layer has one
     gemma: GemmaConfig | None = None  # DiffusionGemma's layers; None: all layers are alike
     moe: MoEConfig | None = None  # routed experts; None: every layer is dense
-    # those that hold the model together: heads and widths are then this rank's share (``dllm.models.weights.cut.share_of``)
+    # those that hold the model together: heads and widths are then this rank's share (``weights.cut.share_of``)
     ranks: Ranks = field(default=ALONE, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False)  # sentences about what of a GGUF file is not read
     published: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # config.json as it is
@@ -135,7 +135,7 @@ class ModelConfig:
         return replace(self, attention=replace(self.attention, length=block), unsaid="")
 
     def with_rope(self, rope: Mapping[str, Any] | RopeSetting | None) -> ModelConfig:
-        """With a larger base of the rotary embeddings, for longer texts (``dllm.models.network.rope_ntk``). Raises UserError
+        """With a larger base of the rotary embeddings, for longer texts (``network.rope_ntk``). Raises UserError
         for numbers that reach no further, and where the file scales its embeddings itself."""
         setting = RopeSetting.of(rope)
         if setting == RopeSetting():

@@ -141,4 +141,4 @@ def test_threads_may_compose_at_once() -> None:
             found = list(pool.map(lambda name: composed([f"eos={name}"])["eos"]["_target_"], names))
     finally:
         sys.setswitchinterval(pause)
-    assert [target.split(".")[2] for target in found] == names
+    assert [target.split(".")[3] for target in found] == names

@@ -38,11 +38,10 @@ def test_a_public_name_is_defined_in_one_module() -> None:
     assert several == {}
 
 
-# What modules of one name in several folders have in common: a folder's base class, parts (chosen, and by name), a
-# method's parts of each kind, the tasks of a suite, and what a decode and a decision give back.
+# What modules of one name in several folders have in common: a folder's base class, a method's parts of each kind, the
+# tasks of a suite, and what a decode and a decision give back.
 SAME_THING = {
     "base",
-    "parts",
     "none",
     "sliding",
     "credit",

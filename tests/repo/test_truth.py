@@ -218,7 +218,7 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
 
 # Guides to the contract: there a word must be one of the contract, of parts or of their configuration, not of anything.
 GUIDES = ("add_a_sampler", "add_a_cache", "blocks")
-ROOMS = ("contract", "samplers", "blocks", "cache", "eos", "compose", "laws")
+ROOMS = ("contract", "parts", "compose", "laws")
 
 
 @cache

@@ -38,7 +38,7 @@ from dllm.scoring.decisions.likelihood import Estimate, Estimator, Likelihood
 class DLLM(TemplateLM):  # type: ignore[misc]
     """model_args are the settings of ``python run.py`` (model=..., sampler=..., sampler.threshold=0.8), and:
 
-    likelihood, mc_num, mc_batch, mc_seed, cfg: of ``dllm.scoring.decisions.likelihood``. add_bos_token: before every context
+    likelihood, mc_num, mc_batch, mc_seed, cfg: of ``dllm.scoring.decisions``. add_bos_token: before every context
     that lacks it. escape_until: ignore the task's stop strings (Dream's setting for code). records: a JSON-lines file
     for what each request cost. gen_length overrides the task's max_gen_toks. ``--gen_kwargs`` may hold settings too.
 

@@ -2,7 +2,7 @@
 names.
 
 As llama.cpp's converter writes them (``conversion/llada.py``, ``dream.py``, ``qwen.py``): its rotary embedding of LLaDA
-turns neighbours, so the rows of q and k are in another order there. DiffusionGemma is in ``dllm.models.formats.gguf_gemma``.
+turns neighbours, so the rows of q and k are in another order there. DiffusionGemma is in ``gguf_gemma``.
 None writes LLaDA2, SDAR and the others yet.
 """
 

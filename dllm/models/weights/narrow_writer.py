@@ -1,4 +1,4 @@
-"""``task=quantize``: a checkpoint's weights in fewer bits, as a folder of their own (``dllm.models.weights.narrow_folder``).
+"""``task=quantize``: a checkpoint's weights in fewer bits, as a folder of their own (``narrow_folder``).
 
 Part by part: read, fuse, quantise, write, free. A part's file has its own name only when it is whole and on the disk.
 config.json comes last, so a folder that is not whole is not a checkpoint. ``quantizing.json`` says what is done: a

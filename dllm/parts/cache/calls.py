@@ -17,7 +17,7 @@ from torch import Tensor
 # A further call costs as much as this many rows more. Alone, it reads all weights again. For an 8B model that takes as
 # long as multiplying 200 to 300 rows with them on a GPU (H100: 989 TFLOP/s to 3.35 TB/s), and 10 to 20 rows on a CPU.
 ROWS_PER_CALL = {"cpu": 16, "cuda": 256}
-# In a stream (``dllm.models.network.packed_calls``) it costs an attention of its own in every layer. On a CPU no padding is
+# In a stream (``network.packed_calls``) it costs an attention of its own in every layer. On a CPU no padding is
 # cheaper (measured: 3 M and 29 M parameters, 8 rows). On a GPU by arithmetic: four launches in each of 32 layers take
 # 0.5 ms when recorded and 2 ms when not, and a row of an 8B model 27 us.
 ROWS_PER_STREAMED = {"cpu": 0, "cuda": 64}

@@ -18,7 +18,7 @@ from dllm.contract.setting import Sampling
 from dllm.record.results import Result
 
 REAL = (torch.float32, torch.float64)
-# Of each tensor: its shape in the letters of ``dllm.scoring.rl.rollouts``, what it may hold its numbers in, and their range
+# Of each tensor: its shape in the letters of ``rollouts``, what it may hold its numbers in, and their range
 # (None: no limit).
 TENSORS: dict[str, tuple[str, tuple[torch.dtype, ...], tuple[float | None, float | None]]] = {
     "prompt_ids": ("RL", (torch.int64,), (0, None)), "prompt_mask": ("RL", (torch.int64,), (0, 1)),

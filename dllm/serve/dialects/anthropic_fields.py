@@ -17,6 +17,7 @@ from dllm.serve.dialects.fields import (
     as_stops,
 )
 from dllm.serve.dialects.messages import ONLY_TEXT, few_entries
+from dllm.serve.dialects.other_fields import NO_TOOLS, others_of
 from dllm.serve.dialects.response_formats import AnswerForm, SentSchema
 from dllm.serve.dialects.tools import (
     NAME_RULE,
@@ -28,7 +29,6 @@ from dllm.serve.dialects.tools import (
     few_tools,
 )
 from dllm.serve.http.typed import TEXT_OR_LIST, AnyText, BodyObject, must, wrong
-from dllm.serve.other_fields import NO_TOOLS, others_of
 
 
 class OfEveryBlock(BodyObject):

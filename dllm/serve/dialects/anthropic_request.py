@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from dllm.contract.refusal import MESSAGES_WORDS
-from dllm.serve.answer_request import AnswerRequest, same_fields
+from dllm.serve.dialects.answer_request import AnswerRequest, same_fields
 from dllm.serve.dialects.anthropic_fields import (
     CallBlock,
     DocumentBlock,
@@ -40,7 +40,7 @@ _PLACED = tuple[str, Any]  # a block after its place
 class Turns:
     """Messages as they are read from turns."""
 
-    messages: list[ChatMessage] = field(default_factory=list)
+    messages: list[ChatMessage] = field(default_factory=list)  # in their order
     begin: str = ""  # how the answer begins
 
     @classmethod

@@ -31,9 +31,9 @@ SNAPSHOT = "diffusion.snapshot"
 class ChatWriter(Writer):
     """Of chat. A call that is forced has no text."""
 
-    object: str = "chat.completion"
-    chunk: str = "chat.completion.chunk"
-    prefix: str = "chatcmpl"
+    object: str = "chat.completion"  # of the whole reply
+    chunk: str = "chat.completion.chunk"  # of a piece of the stream
+    prefix: str = "chatcmpl"  # of ids
 
     def pieces(self, event: ReplyEvent) -> Iterator[bytes]:
         match event:
@@ -178,9 +178,9 @@ class ChatWriter(Writer):
 class CompletionWriter(ChatWriter):
     """Of completions, which have neither roles nor calls."""
 
-    object: str = "text_completion"
-    chunk: str = "text_completion"
-    prefix: str = "cmpl"
+    object: str = "text_completion"  # of the whole reply
+    chunk: str = "text_completion"  # of a piece of the stream
+    prefix: str = "cmpl"  # of ids
 
     def _begun(self) -> Iterator[bytes]:
         return iter(())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.serve.answer_request import AnswerRequest, same_fields
+from dllm.serve.dialects.answer_request import AnswerRequest, same_fields
 from dllm.serve.dialects.chat_reply import ChatWriter, CompletionWriter
 from dllm.serve.dialects.fields import Answered, ChatBody, CompletionBody, Sampled
 from dllm.serve.dialects.messages import as_messages

@@ -15,11 +15,11 @@ from dllm.scoring.decisions import Choice, Predicate, Question, Score
 from dllm.scoring.decisions.protocol import DecisionOptions
 from dllm.serve.dialects.fields import Diffusion, Salt
 from dllm.serve.dialects.messages import SentMessage, as_messages, conversation, few_entries
+from dllm.serve.dialects.other_fields import OtherField, others_of
 from dllm.serve.dialects.request_parts import Defaults
 from dllm.serve.dialects.wire import check_model
 from dllm.serve.http.api_errors import ApiError, as_refusal
 from dllm.serve.http.typed import TEXT_OR_LIST, AnyText, BodyObject, must, names_of, read_body, slip_of, wrong
-from dllm.serve.other_fields import OtherField, others_of
 
 MAX_QUESTIONS = 400
 MAX_ALTERNATIVES = 4096  # of all questions of a request

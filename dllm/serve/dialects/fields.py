@@ -13,10 +13,10 @@ from dllm.common.coerce import is_text, is_whole
 from dllm.common.hints import meaning
 from dllm.models.text.chat_template import TEMPLATES_OWN
 from dllm.serve.dialects.messages import SentConversation
+from dllm.serve.dialects.other_fields import others_of
 from dllm.serve.dialects.response_formats import ResponseFormat, SentSchema, StructuredOutputs, TextOptions
 from dllm.serve.dialects.tools import CallableTools
 from dllm.serve.http.typed import AnyText, BodyObject, known_to, must, names_of, slip_of, wrong
-from dllm.serve.other_fields import others_of
 
 ASKED = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
 CHAT_ONLY = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs")

@@ -13,9 +13,9 @@ from dllm.common.coerce import is_list_of, is_text, is_whole
 from dllm.common.json_text import as_object, loaded
 from dllm.models.text.chat_template import REASONING
 from dllm.prompts import Message
+from dllm.serve.dialects.other_fields import others_of
 from dllm.serve.http.api_errors import ApiError
 from dllm.serve.http.typed import TEXT_OR_LIST, AnyText, BodyObject, must, shown_value, wrong
-from dllm.serve.other_fields import others_of
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MAX_ENTRIES = 2048  # messages of a conversation, and the parts of their contents
@@ -48,8 +48,8 @@ class MessageCall:
 class ChatMessage:
     """One message of a conversation, whatever form of request it came in."""
 
-    role: Literal["system", "user", "assistant", "tool"]
-    text: str
+    role: Literal["system", "user", "assistant", "tool"]  # who speaks
+    text: str  # what is said
     content: str  # the field that holds the text
     calls: tuple[MessageCall, ...] = ()  # that the assistant made
     result_of: str | None = None  # of a result: the id of its call

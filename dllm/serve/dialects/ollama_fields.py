@@ -21,9 +21,9 @@ from dllm.serve.dialects.fields import (
     WholeDiffusion,
 )
 from dllm.serve.dialects.messages import few_entries
+from dllm.serve.dialects.other_fields import is_one_of, others_of
 from dllm.serve.dialects.tools import CallableTools
 from dllm.serve.http.typed import AnyText, BodyObject, must, wrong
-from dllm.serve.other_fields import is_one_of, others_of
 
 
 class OllamaOptions(BodyObject):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from dllm.contract.refusal import OLLAMA_WORDS
-from dllm.serve.answer_request import AnswerRequest
+from dllm.serve.dialects.answer_request import AnswerRequest
 from dllm.serve.dialects.fields import Diffusion
 from dllm.serve.dialects.messages import ChatMessage, MessageCall, check_order
 from dllm.serve.dialects.ollama_fields import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaMessage

@@ -92,7 +92,7 @@ class ChoiceEnded:
 class ReplyFailed:
     """The reply ends before its time."""
 
-    error: ApiError
+    error: ApiError  # as the client reads it
 
 
 ReplyEvent = ReplyBegun | TextPiece | ThoughtPiece | CallBegun | CallPiece | CanvasSnapshot | ChoiceEnded | ReplyFailed
@@ -102,9 +102,9 @@ ReplyEvent = ReplyBegun | TextPiece | ThoughtPiece | CallBegun | CallPiece | Can
 class ReplyChoice:
     """One choice of a reply, as its events so far make it up."""
 
-    text: str = ""
+    text: str = ""  # without thought and calls
     thought: str = ""  # what the model thought before
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)  # in their order
     written: int = 0  # its tokens so far, if each piece tells them
     end: ChoiceEnded | None = None  # None: it goes on
 

@@ -12,11 +12,11 @@ from pydantic import BeforeValidator, Field, model_validator
 from dllm.common.coerce import is_list_of, is_text
 from dllm.common.errors import Wording
 from dllm.constraints.kinds import CONFIDENCE, WHITESPACE, Choice, Constraint, FunctionCall, Grammar, JsonSchema, Regex
+from dllm.serve.dialects.other_fields import others_of
 from dllm.serve.dialects.tools import ToolUse
 from dllm.serve.http.api_errors import ApiError, as_refusal
 from dllm.serve.http.offered import Offer, Option
 from dllm.serve.http.typed import AnyText, BodyObject, must, wrong
-from dllm.serve.other_fields import others_of
 
 # The most bytes of what a form holds: compiling takes its own limits, and reading must not take long either.
 MOST_BYTES = {"schema": 64 << 10, "options": 64 << 10, "grammar": 16 << 10, "pattern": 4 << 10}
@@ -29,7 +29,7 @@ FORMS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "json
 class AnswerForm:
     """The form that an answer must have."""
 
-    kind: Literal["json_object", "json_schema", "regex", "grammar", "choice"]
+    kind: Literal["json_object", "json_schema", "regex", "grammar", "choice"]  # of the language
     value: Any  # the schema, pattern, grammar or texts; of json_object nothing
     field: str  # of the request that asks for it
     place: str  # of the value, inside that field or the field itself

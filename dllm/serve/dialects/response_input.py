@@ -11,9 +11,9 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from dllm.common.coerce import is_text
 from dllm.common.errors import nearest
 from dllm.serve.dialects.messages import ROLES, Arguments, ChatMessage, MessageCall, TextPart, few_entries
+from dllm.serve.dialects.other_fields import others_of
 from dllm.serve.dialects.tools import FunctionName, FunctionSpec, distinct_names, few_tools, tool_choice_of
 from dllm.serve.http.typed import TEXT_OR_LIST, BodyObject, must, wrong
-from dllm.serve.other_fields import others_of
 
 _MESSAGE_SHAPE = 'a text, or a list of {"role": ..., "content": ...}'
 
@@ -158,7 +158,7 @@ FlatToolChoice = Annotated[
 class InputMessages:
     """Messages as they are read from items."""
 
-    messages: list[ChatMessage] = field(default_factory=list)
+    messages: list[ChatMessage] = field(default_factory=list)  # in their order
     thoughts: list[str] = field(default_factory=list)  # of the assistant, which speaks next
 
     @classmethod

@@ -14,10 +14,11 @@ from pydantic import BeforeValidator, Field
 
 from dllm.common.hints import meaning
 from dllm.contract.refusal import CHAT_WORDS
-from dllm.serve.answer_request import AnswerRequest
+from dllm.serve.dialects.answer_request import AnswerRequest
 from dllm.serve.dialects.chat_request import of_sampled
 from dllm.serve.dialects.fields import DIFFUSION, FROM_ONE, Diffusion, Sampled, TemplateKwargs, WholeDiffusion
 from dllm.serve.dialects.messages import check_order
+from dllm.serve.dialects.other_fields import is_one_of, others_of
 from dllm.serve.dialects.request_parts import Defaults
 from dllm.serve.dialects.response_events import ResponseWriter
 from dllm.serve.dialects.response_formats import (
@@ -34,7 +35,6 @@ from dllm.serve.dialects.response_input import FlatChoice, FlatToolChoice, FlatT
 from dllm.serve.dialects.tools import Tools
 from dllm.serve.dialects.wire import ParsedRequest, parsed_request
 from dllm.serve.http.typed import AnyText, BodyObject, known_to, read_body, slip_of, wrong
-from dllm.serve.other_fields import is_one_of, others_of
 
 RESPONSES_WORDS = CHAT_WORDS.but({
     "max_tokens": "max_output_tokens", "messages": "input", "response_format.json_schema": "text.format",

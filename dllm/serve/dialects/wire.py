@@ -16,7 +16,7 @@ from dllm.contract.setting import Sampling
 from dllm.loop.probing import refuse_gap
 from dllm.prompts import ChatPrompt, Message, Prompts
 from dllm.scoring.rl.whole_blocks import refuse_replay
-from dllm.serve.answer_request import AnswerRequest
+from dllm.serve.dialects.answer_request import AnswerRequest
 from dllm.serve.dialects.messages import WRITTEN_OUT, conversation, prompts_in, validated_prompts
 from dllm.serve.dialects.request_parts import Defaults
 from dllm.serve.dialects.response_formats import parse_constraint
@@ -38,7 +38,7 @@ SHARES = {"none": 0.0, "minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8, "
 class ParsedRequest:
     """A request with the rows that answer it."""
 
-    request: AnswerRequest
+    request: AnswerRequest  # as it was read
     # one for each choice, those of a prompt next to each other; their deadlines are the caller's to set
     jobs: tuple[Job, ...]
     model: str  # the name that it was asked by

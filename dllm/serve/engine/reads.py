@@ -1,4 +1,4 @@
-"""Reads that wait for the decode thread: forwards that commit nothing, taken between turns (``dllm.serve.engine.scheduler``).
+"""Reads that wait for the decode thread: forwards that commit nothing, taken between turns (``scheduler``).
 
 First come, first served, a forward of at most ``max_prefill_tokens`` columns at a time. Canvases of several requests
 share a forward, but in exact mode, where each question has forwards of its own, and so the numbers that it has alone.

@@ -3,7 +3,7 @@
 A lane is a running batch of one setting. First come, first served: the job at the head of the queue joins as soon as
 rows, cells, opening columns and lanes allow it, and no one overtakes it, so no one starves. The lane whose requests
 will have had the least of the device after it takes the next turn (fair queueing by finish times), so that a short
-answer waits for few turns of a long one, or of many; reads of decisions (``dllm.serve.engine.reads``) count as a lane. What a
+answer waits for few turns of a long one, or of many; reads of decisions (``reads``) count as a lane. What a
 row sees never depends on its neighbours, so its answer is the same alone and under load, but for products that round
 otherwise in another batch (``task.exact`` and ``kernels=invariant`` rule them out), and a job that must begin again
 comes to where it was.

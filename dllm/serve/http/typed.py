@@ -29,8 +29,8 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from dllm.common.coerce import is_number
 from dllm.common.errors import nearest
+from dllm.serve.dialects.other_fields import OtherField
 from dllm.serve.http.api_errors import ApiError
-from dllm.serve.other_fields import OtherField
 
 _MOST = 16  # different names that one request may have passed over: each is compared with some 200 known ones
 _LONGEST = 64  # characters of a name that may be a slip

@@ -16,7 +16,7 @@ PREFIX = "mmlu_"
 
 
 class Choices(Harness):
-    """A task of the harness whose answers are choices, compared by their likelihood (dllm.scoring.decisions.likelihood)."""
+    """A task of the harness whose answers are choices, compared by their likelihood (scoring.decisions.likelihood)."""
 
     def __init__(
         self, harness: str, likelihood: str = "mc_count", mc_num: int = 128, mc_batch: int = 8, guidance: float = 0.0,
