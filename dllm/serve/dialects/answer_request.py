@@ -36,8 +36,8 @@ class AnswerRequest:
     min_tokens: int = 0  # before which no end of text is taken
     ignore_eos: bool = False  # the answer has its full length
     temperature: float | None = None  # None: the server's
-    top_p: float | None = None  # None: the server's
-    top_k: int | None = None  # None: the server's
+    top_p: float | None = None  # None: the server's share of probability
+    top_k: int | None = None  # None: the server's number of tokens
     seed: int | None = None  # None: drawn
     stop: tuple[str, ...] = ()  # texts that end the answer
     n: int | None = None  # choices; None: one
