@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from dllm import UserError
-from dllm.parts import Defaults, Model, Sampling, SettingWarning, in_requests, warn_once
+from dllm.parts import CHAT_WORDS, Defaults, Model, Refusal, Sampling, SettingWarning, UserError, in_requests, warn_once
 from tests.serve.bodies import GROUPS, MESSAGES, SAME, alike, chat, mini_defaults, plan_of, refusal
 
 
@@ -140,4 +139,6 @@ def test_parts_that_do_not_fit_are_refused_with_the_sentence_of_the_command_line
 ) -> None:
     with pytest.raises(UserError) as theirs:
         plan_of(*overrides)
-    assert refusal(mini, **fields).message == in_requests(str(theirs.value))
+    error = theirs.value
+    said = error.text(CHAT_WORDS) if isinstance(error, Refusal) else in_requests(str(error))
+    assert refusal(mini, **fields).message == said.replace("diffusion.sampler.steps", "diffusion.steps")

@@ -53,12 +53,14 @@ SHAPES = (
     Clash(lambda c: c.length.traits.changes and (c.runtime.name != "eager" or c.runtime.lag),
           "{runtime} fixes how wide a canvas is, and {length} changes it.", [EAGER & NO_LAG]),
     Clash(lambda c: c.does.branches and _lags(c),
-          "{lag} lets rows wait, but {sampler} must choose among its candidates in the next turn.", [NO_LAG]),
+          "{lag} lets rows wait, but {sampler} must choose among its candidates in the next turn.", [NO_LAG],
+          at="sampler"),
     Clash(lambda c: c.runtime.name != "eager" and not c.cache.traits.bounded_shapes,
-          "{runtime} asks the device for nothing within a turn, and {cache} asks it there what to compute.", [EAGER]),
+          "{runtime} asks the device for nothing within a turn, and {cache} asks it there what to compute.", [EAGER],
+          at="cache"),
     Clash(lambda c: not c.cache.traits.bounds_late and _lags(c),
           "{lag} reads late what a turn has filled, but how many columns {cache} computes is known from the turn "
-          "before alone.", [NO_LAG]),
+          "before alone.", [NO_LAG], at="cache"),
 )  # fmt: skip
 
 
@@ -78,13 +80,13 @@ REPEATS = (
     Clash(lambda c: c.cache.traits.acts_in_layers and (c.runtime.name in COMPILED or _asks(c)) and {
               "runs": "compiled layers" if c.runtime.name in COMPILED
               else "recorded forwards, as a part asks the device,"},
-          "{runtime} runs {runs:value} and {cache} acts between layers.", [STATIC]),
+          "{runtime} runs {runs:value} and {cache} acts between layers.", [STATIC], at="cache"),
     Clash(_changes, "{runtime} needs shapes that repeat, but {sampler} has {what:value}, whose number changes with the "
-          "text.", [EAGER, STATIC]),
+          "text.", [EAGER, STATIC], at="sampler"),
     Clash(lambda c: any(one.reads_attention or one.layer is not None
                         for one in readouts_of(c.needs_by_group["sampler"])),
           "{runtime} runs layers that it has compiled or recorded, and {sampler} reads attention weights or hidden "
-          "states between them.", [EAGER, STATIC]),
+          "states between them.", [EAGER, STATIC], at="sampler"),
     Clash(lambda c: c.runtime.name in COMPILED and c.model.moe is not None,
           "{runtime} cannot follow a model with routed experts: torch.compile does not read their kernel.",
           [RECORDING, STATIC]),

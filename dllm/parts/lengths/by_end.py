@@ -26,7 +26,8 @@ class ByEnd(Length):
         Clash(lambda c: isinstance(most := c.part.limit, int | float) and c.gen_length is not None
               and most < c.gen_length,
               "{length.limit} is less than {gen_length}, which an answer begins with.",
-              [lambda c: Set("length.limit", c.gen_length), lambda c: Set("gen_length", c.part.limit)]),
+              [lambda c: Set("length.limit", c.gen_length), lambda c: Set("gen_length", c.part.limit)],
+              at="gen_length"),
     )  # fmt: skip
 
     def __init__(self, limit: PerRequest, factor: int, checked: int) -> None:
