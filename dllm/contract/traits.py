@@ -25,8 +25,10 @@ class Traits:
 
 def declared(cls: type, kind: str, *methods: str) -> None:
     """Raise UserError for a class of a part that declares no traits: it inherits none, or it does otherwise than the
-    class it extends in one of the ``methods`` that its traits speak of."""
+    class it extends in one of the ``methods`` that its traits speak of; and for one that refuses by a method."""
     own = vars(cls)
+    if "check" in own:
+        raise UserError(f"{cls.__name__} defines check, which nothing calls: write clashes = (Clash(...), ...).")
     if "traits" in own or (hasattr(cls, "traits") and not set(methods) & own.keys()):
         return
     names = ", ".join(entry.name for entry in fields(TRAITS[kind]))

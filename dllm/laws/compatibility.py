@@ -1,6 +1,6 @@
 """Which parts fit together, as the parts themselves say.
 
-``python -m dllm.laws.compatibility`` prints the page of the docs.
+``python -m dllm.laws.compatibility`` prints the tables that the site has.
 
 Nothing is decoded and no weights are read. Every sampler, cache and block schedule is built at its defaults, and the
 same check runs as for a command line.
@@ -38,14 +38,8 @@ REQUIRED_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "tccf"): {"marker": 6},
     ("sampler", "oracle"): {"reference": [[6]]},
 }
-PAGE_HEAD = """# What goes with what
-
-`python -m dllm.laws.compatibility` writes this page from what every part declares: what a sampler needs, and what a
-cache supplies. A combination that is refused is refused before weights are read, with the reason and the nearest one
-that works.
-
-**yes**: with every block schedule. **Names**: with these schedules only; after **not**: with all others. **A number**:
-refused, for the reason at the end of the page. What is refused throughout has a line above its table, with its reason
+PAGE_HEAD = """**yes**: with every block schedule. **Names**: with these schedules only; after **not**: with all others.
+**A number**: refused, for the reason at the end. What is refused throughout has a line above its table, with its reason
 or the most frequent one. Equal rows are one, and equal columns. All tables but the last have the end-of-text policy
 `none`.
 """

@@ -11,7 +11,6 @@ from experiments.figures.compare import (
     Tolerance,
     all_equal,
     same_files,
-    same_page,
     same_ratio,
     same_story,
     same_tables,
@@ -55,7 +54,6 @@ ENTRIES = [
     Entry(
         "race", "docs/pictures/race.svg", (("-m", "experiments.pages.race", "OUT/race.svg"),), 0.2, same_story,
     ),
-    Entry("compatibility", "docs/compatibility.md", (("-m", "dllm.laws.compatibility"),), 0.2, same_page),
     Entry("parity", "docs/reproducing.md", (("tests/parity.py", *MODELS),), 0.3, all_equal),
     Entry(
         "goldens", "docs/reproducing.md", (("tests/replay.py", *GOLDENS), ("tests/constraints.py", CONSTRAINED)), 1,

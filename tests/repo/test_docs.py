@@ -346,6 +346,7 @@ def test_the_index_leads_to_every_page_of_the_site() -> None:
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="mkdocs-material is not installed: pip install -e '.[docs]'")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
+    assert "With every cache" in (tmp_path / "site" / "compatibility" / "index.html").read_text()
     assert (tmp_path / "site" / "diffusion" / "index.html").is_file()

@@ -1,4 +1,4 @@
-"""Short commands beside NAME=VALUE: ``dllm run "PROMPT"``, ``chat``, ``serve``, ``check``,
+"""Short commands beside NAME=VALUE: ``dllm run "PROMPT"``, ``chat``, ``serve``, ``check``, ``fits``,
 ``quantize``, ``sweep``, ``report``, ``pull``, ``list``.
 
 Each stands for settings, and takes any others after it. A word without ``=`` is the prompt of ``run``, the folder of
@@ -60,6 +60,12 @@ COMMANDS = {
          ("dllm check FOLDER model.tp=8", "and what each of eight ranks holds")),
         ("model.adapter", "model.draft_adapter", "model.mask_id", "model.attention_block", "model.rope", "model.family",
          "model.tp", "model.ep"),
+    ),
+    "fits": Command(
+        "[MODEL] [NAME=VALUE ...]", "say whether parts go together, and which others would", ("task=fits",),
+        (("dllm fits sampler=klass cache=dual", "with the small model"),
+         ("dllm fits sdar-8b sampler=freedave cache=dual", "with a large one; nothing is loaded")),
+        (*DECODING, "eos."),
     ),
     "quantize": Command(
         "FOLDER model.quantize=KIND quantize.to=FOLDER2", "store weights in fewer bits",

@@ -1,0 +1,47 @@
+"""``task=fits``: whether the chosen parts go together with the model, and what would in the place of each."""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dllm.app.engines.base import refuse_engine
+from dllm.app.runs.plan import Options, checked_sampling
+from dllm.common.errors import SettingWarning, UserError, name_of
+from dllm.common.terminal import say
+from dllm.compose.fitted import Described, Parts
+from dllm.compose.trusted import how_read
+from dllm.laws.compatibility import PART_GROUPS, all_parts
+from dllm.models import bundle
+
+
+def run(config: dict[str, Any], given: Sequence[str]) -> None:
+    """Print whether the parts fit, with the reason and the ways out if not, and the choices of each group that fit the
+    others. Nothing is decoded and no weights are read. The exit code is 1 where the chosen ones do not fit."""
+    refuse_engine(config, given)
+    model = bundle.describe(config["model"]["path"], **how_read(config["model"]))
+    chosen, length = Parts.of(config, checked_sampling(config["sampling"])), Options.of(config).gen_length
+    why = misfit(chosen, model, length)
+    named = " ".join(f"{group}={name_of(getattr(chosen, group))}" for group in PART_GROUPS)
+    say(f"{named} {'fit' if why is None else 'do not fit'} {model.name}.{'' if why is None else f' {why}'}")
+    for group, parts in zip(PART_GROUPS, all_parts(), strict=True):
+        fit = [name for name, one in parts.items() if misfit(replace(chosen, **{group: one}), model, length) is None]
+        say(
+            textwrap.fill(f"{group}: {', '.join(fit) or 'nothing here'}", 100, subsequent_indent=" " * (len(group) + 2))
+        )
+    if why is not None:
+        raise SystemExit(1)
+
+
+def misfit(parts: Parts, model: Described, gen_length: int | None) -> UserError | None:
+    """Why the parts do not fit each other or the model; None: they do."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SettingWarning)  # what fits, not what is wise
+            parts.fitted(model, gen_length)
+    except UserError as error:
+        return error
+    return None
