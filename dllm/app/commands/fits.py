@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from dllm.app.command_line.options import Options, checked_sampling
 from dllm.app.engines.base import refuse_engine
-from dllm.app.runs.plan import Options, checked_sampling
 from dllm.common.errors import SettingWarning, UserError, name_of
 from dllm.common.terminal import say
 from dllm.compose.fitted import Described, Parts
