@@ -23,6 +23,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
+import dllm.parts
 from dllm.common.coerce import MAPPING, PER_REQUEST, VALUE_KINDS, coerce, words_of
 from dllm.common.errors import UserError, first_line, in_choices, nearest, warn_once
 from dllm.common.hints import other_choice
@@ -288,7 +289,10 @@ def class_of(group: str, target: Any) -> type:
     try:
         kind = imported_class(name, str(target), base)
     except UserError as error:
-        raise UserError(f"{error} Or choose one by {group}=NAME.") from error.__cause__
+        place, _, word = str(target).rpartition(".")
+        kind = getattr(dllm.parts, word, None) if place.startswith("dllm.") else None  # its file has moved
+        if not isinstance(kind, type):
+            raise UserError(f"{error} Or choose one by {group}=NAME.") from error.__cause__
     if not issubclass(kind, base):
         raise UserError(f"{name}={target!r} is no {base.__name__}: derive it from {base.__module__}.{base.__name__}, "
                         f"or choose one by {group}=NAME.")  # fmt: skip

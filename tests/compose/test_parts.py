@@ -38,6 +38,7 @@ from dllm.parts import (
     Static,
     StopStrings,
     arguments_of,
+    build_part,
     choices,
     denoise,
     name_of,
@@ -207,3 +208,10 @@ def test_an_argument_without_an_annotation_is_of_its_defaults_kind() -> None:
 ], ids=str)  # fmt: skip
 def test_an_annotation_is_read_alike_as_text_and_as_python_evaluates_it(written: Any, words: list[str]) -> None:
     assert words_of(written) == words
+
+
+def test_a_class_of_ours_is_found_after_its_file_moved() -> None:
+    old = {"_target_": "dllm.samplers.confidence.Confidence", "threshold": 0.7}
+    assert build_part("sampler", old).threshold == 0.7
+    with pytest.raises(UserError, match="sampler._target_='dllm.samplers.confidence.Nothing'"):
+        build_part("sampler", {"_target_": "dllm.samplers.confidence.Nothing"})
