@@ -290,9 +290,10 @@ def class_of(group: str, target: Any) -> type:
         kind = imported_class(name, str(target), base)
     except UserError as error:
         place, _, word = str(target).rpartition(".")
-        kind = getattr(dllm.parts, word, None) if place.startswith("dllm.") else None  # its file has moved
-        if not isinstance(kind, type):
+        moved = getattr(dllm.parts, word, None) if place.startswith("dllm.") else None
+        if not isinstance(moved, type):
             raise UserError(f"{error} Or choose one by {group}=NAME.") from error.__cause__
+        kind = moved
     if not issubclass(kind, base):
         raise UserError(f"{name}={target!r} is no {base.__name__}: derive it from {base.__module__}.{base.__name__}, "
                         f"or choose one by {group}=NAME.")  # fmt: skip
