@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import constants
 
 from dllm.common import hub
-from dllm.models import bundle
+from dllm.models.weights import checkpoint_path
 from dllm.parts import run_list, run_pull, user_errors
 
 GIB = 2**30
@@ -63,7 +63,7 @@ def cache(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(hub.OFFLINE, "1")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    for module in (hub, bundle):
+    for module in (hub, checkpoint_path):
         monkeypatch.setattr(module, "hub_reachable", lambda: False)
 
 
@@ -81,7 +81,7 @@ def online(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[d
 
         monkeypatch.setattr(huggingface_hub, "HfApi", lambda: SimpleNamespace(model_info=lambda *_, **__: told))
         monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
-        for module in (hub, bundle):
+        for module in (hub, checkpoint_path):
             monkeypatch.setattr(module, "hub_reachable", lambda: True)
         return fetched
 
