@@ -164,8 +164,10 @@ class Decoder:
         asked = as_list(prompts)
         each = self._constraints(constraints, len(asked))
         many = [pair for pair in zip(asked, each, strict=True) for _ in range(samples)]
-        requests = [replace(self.request(prompt, seed + number), constraint=constraint)
-                    for number, (prompt, constraint) in enumerate(many)]  # fmt: skip
+        requests = [
+            replace(self.request(prompt, seed + number), constraint=constraint)
+            for number, (prompt, constraint) in enumerate(many)
+        ]
         done: dict[int, Result] = {}
         at = 0
         for number, result in self.run(requests, trace, observe):

@@ -69,8 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         for entry in chosen:
             words = "; ".join("python " + " ".join(command[:5]) for command in entry.part or entry.commands)
-            print(f"{entry.name:16} {entry.document:46} about {entry.minutes:g} min, "
-                  f"{'intervals meet' if entry.sampled else entry.tolerance}: {words}")  # fmt: skip
+            print(
+                f"{entry.name:16} {entry.document:46} about {entry.minutes:g} min, "
+                f"{'intervals meet' if entry.sampled else entry.tolerance}: {words}"
+            )
         return 0
     beside = sorted((entry for entry in chosen if not entry.timed), key=lambda entry: -entry.minutes)
     alone = [entry for entry in chosen if entry.timed]

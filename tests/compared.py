@@ -49,11 +49,13 @@ def compared(data: Row, models: Path = MODELS) -> Row:
         used |= helped
         plain += fault is None and not helped
     return {
-        "cases": len(asked), "equal": equal, "plain": plain, "accidents": {
-            name: ACCIDENTS[name][1] for name in sorted(used & ACCIDENTS.keys())},
+        "cases": len(asked),
+        "equal": equal,
+        "plain": plain,
+        "accidents": {name: ACCIDENTS[name][1] for name in sorted(used & ACCIDENTS.keys())},
         "stand_ins": sorted(used - ACCIDENTS.keys()),
         "parts": sorted(f"{kind.__module__}.{kind.__name__}" for kind in parts),
-    }  # fmt: skip
+    }
 
 
 def sharp(data: Row, models: Path = MODELS) -> Row:

@@ -42,10 +42,12 @@ write_all()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--part", choices=("all", "sample", "rest", "others"), default="all",
+        "--part",
+        choices=("all", "sample", "rest", "others"),
+        default="all",
         help=f"sample: {CASES} cases of each test that is fast, of refusals all; rest: what sample leaves out; others: "
         "rest, programs, and the tests of tests/experiments and tests/gpu",
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(autouse=True)

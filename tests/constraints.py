@@ -168,7 +168,7 @@ def replay(data: Case) -> dict[str, list[str | None]]:
     outcome = {
         name: [PARTS[name](case) if name in PARTS else "this part is unknown here" for case in data[name]]
         for name in parts
-    }  # fmt: skip
+    }
     return {name: found or ["it has no cases"] for name, found in outcome.items()} or {"nothing": ["it has no parts"]}
 
 

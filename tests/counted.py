@@ -27,8 +27,9 @@ def commands(makefile: str) -> dict[str, list[tuple[dict[str, str], list[str]]]]
         text = text.replace(f"$({name})", value)
     found = {}
     for target, body in re.findall(r"^(test[a-z-]*):[^\n]*\n((?:\t[^\n]*\n)+)", text, re.MULTILINE):
-        found[target] = [(dict(one.split("=") for one in given.split()), shlex.split(line))
-                         for given, line in PYTEST.findall(body)]  # fmt: skip
+        found[target] = [
+            (dict(one.split("=") for one in given.split()), shlex.split(line)) for given, line in PYTEST.findall(body)
+        ]
     return found
 
 

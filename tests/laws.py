@@ -93,8 +93,10 @@ def main() -> int:
                 print(f"BROKEN {name}: {case}: {words}", flush=True)
     for name, count in checks.items():
         print(f"{ran[name]:6} of {count:6} cases, {broken[name]} broken: {name}")
-    print(f"covered {covered} of {len(cases)} cases, {ran.total()} of {checks.total()} checks, in "
-          f"{(time.time() - began) / 60:.1f} minutes: {broken.total()} broken")  # fmt: skip
+    print(
+        f"covered {covered} of {len(cases)} cases, {ran.total()} of {checks.total()} checks, in "
+        f"{(time.time() - began) / 60:.1f} minutes: {broken.total()} broken"
+    )
     return int(bool(broken) or not covered)
 
 

@@ -62,8 +62,9 @@ def _mlx(case: Case) -> dict[str, Any]:
 
 def _compressed(case: Case) -> dict[str, Any]:
     groups = {"group_0": case["group"]}
-    return {"quantization_config": {"quant_method": "compressed-tensors", "format": case["format"],
-                                    "config_groups": groups}}  # fmt: skip
+    return {
+        "quantization_config": {"quant_method": "compressed-tensors", "format": case["format"], "config_groups": groups}
+    }
 
 
 def _bitsandbytes(case: Case) -> dict[str, Any]:

@@ -39,9 +39,10 @@ FIELDS = {
     "block_length": "of attention by blocks (absent: in families with both, the reference ran with full attention)",
     "block_start": "column where the block that is decoded begins, or where the answer begins",
     "cached_length": "inputs whose keys and values the reference had kept; it has logits of the others",
-    "logits_f32": "of the published code", "logits_f64": "of the same code lifted to float64",
+    "logits_f32": "of the published code",
+    "logits_f64": "of the same code lifted to float64",
     "shifted_f32": "logits_f32, each row at the position that it predicts",
-}  # fmt: skip
+}
 PASSES = {
     "prompt": "ids that the causal pass ran on", "canvas": "ids that the denoising pass ran on behind them",
     "self_conditioning_logits": "those that it was given, [C, V], or null", "logits": "of the denoising pass, [C, V]",

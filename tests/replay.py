@@ -113,8 +113,9 @@ def decode(model: Transformer, prompt: list[int], parts: CaseParts, record: Reco
     request = given(request, {len(prompt) + at: token for at, token in parts.given.items()})
     if parts.tail:
         more = parts.tail - len(request.tokens) % parts.tail
-        request = replace(request, tokens=[*request.tokens, *[config.eos_id] * more],
-                          masked=[*request.masked, *[True] * more])  # fmt: skip
+        request = replace(
+            request, tokens=[*request.tokens, *[config.eos_id] * more], masked=[*request.masked, *[True] * more]
+        )
     canvas = Canvas.of([request], config.pad_id, model.device, config.attention.grid_at_zero)
     with torch.inference_mode():
         running = denoise(canvas, forward, parts, lag, take)

@@ -106,9 +106,7 @@ def one_step_differences(case: Case, model: Model) -> Differences:
 
 def coupled_differences(case: Case, model: Model) -> Differences:
     part, rollouts = case["coupled"], rollouts_of_case(case, model)
-    found = coupled(
-        model, rollouts, masks=torch.tensor(part["masked"]), share=part["mask_ratio"], ban=False
-    ).values  # fmt: skip
+    found = coupled(model, rollouts, masks=torch.tensor(part["masked"]), share=part["mask_ratio"], ban=False).values
     if far(found, part["logps"]):
         yield "logps"
     loss = (found * slope(*found.shape) * rollouts.completion_mask).sum()
@@ -163,8 +161,12 @@ def _slices_differences(case: Case, model: Model, part: Case) -> Differences:
     start, scored = len(case["prompt"]), torch.zeros_like(rollouts.completion_ids)
     scored[cells.row, cells.column] = 1
     owner = torch.zeros(len(cells.canvases.width), dtype=torch.int64).scatter(0, cells.cells.canvas, cells.row)
-    made = {"slices": len(owner), "owner": owner.tolist(), "scored": scored.tolist(),
-            "canvases": cells.canvases.tokens[:, start:].tolist()}  # fmt: skip
+    made = {
+        "slices": len(owner),
+        "owner": owner.tolist(),
+        "scored": scored.tolist(),
+        "canvases": cells.canvases.tokens[:, start:].tolist(),
+    }
     yield from (name for name, value in made.items() if value != part[name])
     found = trajectory_logprobs(model, rollouts, shrink=part["shrink"], only=only, ban=False)
     if far(found, part["logps"]):

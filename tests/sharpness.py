@@ -59,8 +59,9 @@ def names_of(data: Data) -> list[str]:
     """The parameters of the rule that can be moved."""
     params = [{name: value for name, value in case["params"].items() if value not in NEUTRAL.get(name, ())}
               for case in data.get("cases", ()) if "params" in case]  # fmt: skip
-    return sorted({name for one in params for name, value in one.items()
-                   if name not in CANVAS and moved(value, 1) is not None})  # fmt: skip
+    return sorted(
+        {name for one in params for name, value in one.items() if name not in CANVAS and moved(value, 1) is not None}
+    )
 
 
 def noticing(data: Data, name: str, models: Path, first: bool = False) -> dict[int, list[int]] | None:

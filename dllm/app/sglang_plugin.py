@@ -107,8 +107,10 @@ class ServedBlocks:
         self.sampling, self.per_request, self.mask_id, self.length = sampling, per_request, mask_id, length
         self.rules = {"": GivenLogits(part_of("sampler", sampler), sampling, mask_id, length)}
         if not per_request:
-            _log.warning("requests' temperature, top_p and top_k have no effect; sampling.temperature: request serves "
-                        "the first of them")  # fmt: skip
+            _log.warning(
+                "requests' temperature, top_p and top_k have no effect; sampling.temperature: request serves "
+                "the first of them"
+            )
 
     @staticmethod
     def of(config: Mapping[str, Any], mask_id: int, length: int) -> ServedBlocks:

@@ -91,8 +91,10 @@ def _refuse(model: nn.Module, settings: Any, asked: Sequence[Any]) -> None:
         raise UserError(f"{type(model).__name__} is an encoder with a decoder, and a masked decode has one network.")
     for one in asked:
         if type(one).__name__ not in _READ:
-            raise UserError(f"{type(one).__name__} works from left to right, one token at a time, and a masked decode "
-                            "does not. Drop it; constraint=... says what a text must be.")  # fmt: skip
+            raise UserError(
+                f"{type(one).__name__} works from left to right, one token at a time, and a masked decode "
+                "does not. Drop it; constraint=... says what a text must be."
+            )
     if (beams := getattr(settings, "num_beams", 1) or 1) > 1:
         raise UserError(f"num_beams={beams} must be 1: there is no beam search.")
     for name in _NOT_TOLD:

@@ -42,7 +42,7 @@ class Refusal(UserError):
 
     def __init__(
         self, says: str, facts: Mapping[str, Any] | None = None, use: Sequence[Set] = (), note: str = "", at: str = ""
-    ) -> None:  # fmt: skip
+    ) -> None:
         named = PLACEHOLDER.search(says)
         self.says, self.facts, self.use, self.note = says, dict(facts or {}), tuple(use), note
         self.at = at or (named[1] if named else "")

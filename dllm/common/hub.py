@@ -25,8 +25,9 @@ def hub_reachable() -> bool:
     if proxy and not proxy_bypass(url.hostname or ""):
         url = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
     found: list[bool] = []
-    asking = Thread(target=lambda: found.append(_connects(url.hostname or "", url.port or _PORTS.get(url.scheme, 443))),
-                    daemon=True)  # fmt: skip
+    asking = Thread(
+        target=lambda: found.append(_connects(url.hostname or "", url.port or _PORTS.get(url.scheme, 443))), daemon=True
+    )
     asking.start()
     asking.join(_SECONDS)
     return any(found)

@@ -63,8 +63,9 @@ def _entries(node: yaml.Node, known: dict[int, int | None], written: set[int], f
             raise UserError(f"{file}, line {node.start_mark.line + 1} holds itself by an alias. Write it out.")
         return count
     if node.tag not in _PLAIN:
-        raise UserError(f"{file}, line {node.start_mark.line + 1} has the tag {node.tag!r}, and settings are plain. "
-                        "Drop it.")  # fmt: skip
+        raise UserError(
+            f"{file}, line {node.start_mark.line + 1} has the tag {node.tag!r}, and settings are plain. Drop it."
+        )
     known[id(node)], count = None, 1
     written.add(id(node))
     if not isinstance(node, yaml.ScalarNode):

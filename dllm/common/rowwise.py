@@ -108,8 +108,9 @@ def each_tensor(change: Callable[..., Tensor], state: T, *others: T) -> T:
         shared = state.shared if isinstance(state, Rowwise) else ()
         changed: dict[str, Any] = {
             entry.name: each_tensor(change, *(getattr(one, entry.name) for one in (state, *others)))
-            for entry in fields(state) if entry.name not in shared
-        }  # fmt: skip
+            for entry in fields(state)
+            if entry.name not in shared
+        }
         return replace(state, **changed)
     return state
 

@@ -48,9 +48,11 @@ open_streams()  # every command imports this module first
 PICTURES = 0x2400  # of U+0000 to U+001F, in their order
 WITHOUT_PICTURE = [
     *range(0x80, 0xA0),  # C1: U+009B alone begins a sequence, as ESC [ does
-    *range(0x202A, 0x202F), *range(0x2066, 0x206A),  # embed, override and isolate directions
-    0x2028, 0x2029,  # end lines and paragraphs for some readers and not for others
-]  # fmt: skip
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),  # embed, override and isolate directions
+    0x2028,
+    0x2029,  # end lines and paragraphs for some readers and not for others
+]
 SHOWN_AS = {
     **{code: chr(PICTURES + code) for code in range(0x20) if chr(code) not in "\n\t"},
     0x7F: "\N{SYMBOL FOR DELETE}",

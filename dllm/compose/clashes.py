@@ -25,7 +25,7 @@ from dllm.contract.clash import (
     all_of,
     first_clash,
     switched_off,
-)  # fmt: skip
+)
 from dllm.parts.samplers.wrapper import nested
 
 _PROCESS = (
@@ -91,11 +91,13 @@ _SOFT = _where(
           "{sampling.top_k:name} and {sampling.eos_last:name} do not apply.", [switched_off(*NEUTRAL_SAMPLING)]),
 )  # fmt: skip
 _EOS_LAST = (
-    Clash(lambda c: c.sampling.eos_last and not c.does.by_confidence,
-          "{sampling.eos_last} ranks end-of-text proposals last by their confidence, but {sampler} with these options "
-          "does not rank by confidence alone.",
-          [Set("sampling.eos_last", False), USE_CONFIDENCE, Set("sampler", "localleap"), Set("sampler", "static")]),
-)  # fmt: skip
+    Clash(
+        lambda c: c.sampling.eos_last and not c.does.by_confidence,
+        "{sampling.eos_last} ranks end-of-text proposals last by their confidence, but {sampler} with these options "
+        "does not rank by confidence alone.",
+        [Set("sampling.eos_last", False), USE_CONFIDENCE, Set("sampler", "localleap"), Set("sampler", "static")],
+    ),
+)
 _ENDS = (
     Clash(lambda c: c.does.edits and c.eos.traits.at_once,
           "{eos} acts on an end of text at once, but {sampler} may replace it as long as its block is open.",
@@ -187,7 +189,7 @@ def _ahead(group: str) -> Clash:
         lambda c: not c.attention.everywhere and group in _reads_ahead(c)[:1],
         f"{{{group}}} reads what is after the open block, but {_CALLED}, and it predicts one block at a time.",
         [_without_ahead],
-    )  # fmt: skip
+    )
 
 
 _CALLED = "this model's attention is {kind:value}"

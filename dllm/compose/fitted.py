@@ -100,6 +100,7 @@ def end_of_thought(text: str | None, model: Described) -> int:
     what = "has no tokenizer" if model.tokenizer is None else f"writes it in {len(ids)} tokens"
     raise Refusal(
         "{sampling.end_of_thought:quoted} must be one token, and {model:value} {what:value}.",
-        {"sampling.end_of_thought": text, "model": model.name, "what": what}, [NO_BUDGET],
+        {"sampling.end_of_thought": text, "model": model.name, "what": what},
+        [NO_BUDGET],
         "Or name the token that ends its thoughts.",
-    )  # fmt: skip
+    )

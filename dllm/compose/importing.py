@@ -38,8 +38,10 @@ def imported_family(target: str) -> Family:
     if not isinstance(found, Family):
         own = [key for key, value in vars(module).items() if isinstance(value, Family)]
         there = f": {module.__name__} has {', '.join(own)}" if own else ""
-        raise UserError(f"model.family={target!r} names no dllm.models.families.Family{there}.{nearest(last, own)} "
-                        "Write MODULE.FAMILY.")  # fmt: skip
+        raise UserError(
+            f"model.family={target!r} names no dllm.models.families.Family{there}.{nearest(last, own)} "
+            "Write MODULE.FAMILY."
+        )
     return found
 
 

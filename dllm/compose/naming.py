@@ -26,9 +26,10 @@ def typed_choices(config: Config, chosen: Mapping[str, Any], given: Collection[s
     set. A part whose class was set by hand has no such name."""
     places = {group.rpartition("@")[2].replace("/", "."): name for group, name in chosen.items()}
     return {
-        place: str(name) for place, name in places.items()
+        place: str(name)
+        for place, name in places.items()
         if name is not None and isinstance(part_at(config, place), Mapping) and f"{place}._target_" not in given
-    }  # fmt: skip
+    }
 
 
 def brought(config: Config, given: Collection[str]) -> list[str]:
@@ -38,9 +39,10 @@ def brought(config: Config, given: Collection[str]) -> list[str]:
              if "." not in group and name in choices(group)}  # fmt: skip
     return [
         f"{one} brings {other}={choice}"
-        for one, text in texts.items() for other, choice in re.findall(r"override /(\w+): (\w+)", text)
+        for one, text in texts.items()
+        for other, choice in re.findall(r"override /(\w+): (\w+)", text)
         if other not in given and typed.get(other) == choice
-    ]  # fmt: skip
+    ]
 
 
 def part_at(config: Config, place: str) -> Any:

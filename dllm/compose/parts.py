@@ -295,8 +295,10 @@ def class_of(group: str, target: Any) -> type:
             raise UserError(f"{error} Or choose one by {group}=NAME.") from error.__cause__
         kind = moved
     if not issubclass(kind, base):
-        raise UserError(f"{name}={target!r} is no {base.__name__}: derive it from {base.__module__}.{base.__name__}, "
-                        f"or choose one by {group}=NAME.")  # fmt: skip
+        raise UserError(
+            f"{name}={target!r} is no {base.__name__}: derive it from {base.__module__}.{base.__name__}, "
+            f"or choose one by {group}=NAME."
+        )
     return kind
 
 

@@ -70,6 +70,7 @@ def language_key(constraint: Constraint) -> str:
     common = {field.name for field in fields(Constraint)}
     own = {
         field.name: getattr(constraint, field.name)
-        for field in fields(constraint) if field.compare and field.name not in common
-    }  # fmt: skip
+        for field in fields(constraint)
+        if field.compare and field.name not in common
+    }
     return json.dumps({"kind": constraint.kind, **own}, sort_keys=True)

@@ -116,10 +116,11 @@ class Runs:
         told = zip(home.tolist(), (self.source - self.first[home]).tolist(), self.length.tolist(), self.adds.tolist(),
                    goal.tolist(), self.target.tolist(), strict=True)  # fmt: skip
         return [
-            (at, low, (1 << length) - 1, to, target - self._first[to]) if adds
+            (at, low, (1 << length) - 1, to, target - self._first[to])
+            if adds
             else (at, low, (1 << length) - 1, target, -1)
             for at, low, length, adds, to, target in told
-        ]  # fmt: skip
+        ]
 
     @cached_property
     def _spreads(self) -> list[tuple[int, int, int, int]]:

@@ -108,8 +108,10 @@ def save_tokens(file: Path, tokens: TokenAutomaton) -> None:
     told, many = automaton.counters, tokens.runs
     counters = np.zeros((3, 0), np.int32) if told is None else np.stack([told.home, told.low, told.high])
     counts = np.zeros((0, 256), bool) if told is None else told.counts
-    spans, runs = (np.stack(parts).astype(np.int32) for parts in (
-        (many.first, many.size), (many.source, many.symbol, many.target, many.length, many.adds)))  # fmt: skip
+    spans, runs = (
+        np.stack(parts).astype(np.int32)
+        for parts in ((many.first, many.size), (many.source, many.symbol, many.target, many.length, many.adds))
+    )
     arrays = (automaton.moves, automaton.accepting, tokens.classes, *steps, counters, counts, spans, runs)
     named = {**dict(zip(ARRAYS, arrays, strict=True)), "digest": np.frombuffer(_digest(arrays), np.uint8)}
     with suppress(OSError):

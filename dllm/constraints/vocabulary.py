@@ -63,9 +63,7 @@ class Vocabulary:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the whole table: what is compiled for one vocabulary serves all equal ones."""
-        return digest(b"".join(
-            b"-" if text is None else len(text).to_bytes(4, "little") + text for text in self.texts
-        ))  # fmt: skip
+        return digest(b"".join(b"-" if text is None else len(text).to_bytes(4, "little") + text for text in self.texts))
 
     @cached_property
     def trie(self) -> Trie:

@@ -145,8 +145,9 @@ def refuse_clashes(combination: Selection, *tables: PartRows) -> None:
 # Ways out that many rows name.
 USE_CONFIDENCE, USE_FIXED, ROWS_STAY = Set("sampler", "confidence"), Set("blocks", "fixed"), Set("length", "fixed")
 USE_NO_CACHE, USE_NO_POLICY = Set("cache", "none"), Set("eos", "none")
-UNGUIDED, COLD, NO_BUDGET = (Set(f"sampling.{name}", value) for name, value in (
-    ("guidance", 0), ("temperature", 0), ("thinking_budget", None)))  # fmt: skip
+UNGUIDED, COLD, NO_BUDGET = (
+    Set(f"sampling.{name}", value) for name, value in (("guidance", 0), ("temperature", 0), ("thinking_budget", None))
+)
 NEUTRAL_SAMPLING = {"temperature": 0, "top_p": None, "top_k": None, "eos_last": False}  # of ``Sampling``
 
 

@@ -22,12 +22,14 @@ CHAT_WORDS = COMMAND_LINE.but({
 # Of Anthropic's Messages, and of Ollama: what they call fields that chat has under another name.
 MESSAGES_WORDS = CHAT_WORDS.but(
     {
-        "max_completion_tokens": "max_tokens", "stop": "stop_sequences",
+        "max_completion_tokens": "max_tokens",
+        "stop": "stop_sequences",
         "thinking_token_budget": "thinking.budget_tokens",
-        f"{_FORMAT}.json_schema": "output_config.format", f"{_FORMAT}": "output_config.format",
+        f"{_FORMAT}.json_schema": "output_config.format",
+        f"{_FORMAT}": "output_config.format",
     },
     {"tool_choice=required": 'tool_choice={"type": "any"}', "tool_choice=none": 'tool_choice={"type": "none"}'},
-)  # fmt: skip
+)
 OLLAMA_WORDS = CHAT_WORDS.but({
     **{name: f"options.{name}" for name in ("temperature", "top_p", "top_k", "seed", "stop")},
     "max_completion_tokens": "options.num_predict", "max_tokens": "options.num_predict",

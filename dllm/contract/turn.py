@@ -77,10 +77,12 @@ class Ledger(Rowwise):
             sure = torch.where(step.commit, step.confidence, sure)
         return Ledger(
             commit_turn=torch.where(masked, view.blocks.turn[:, None], self.commit_turn),
-            proposal=torch.where(told, token, self.proposal), confidence=torch.where(told, sure, self.confidence),
-            spent=self.spent + owner.sum(torch.stack(more, 1)), idle=self.idle + ~view.blocks.active,
+            proposal=torch.where(told, token, self.proposal),
+            confidence=torch.where(told, sure, self.confidence),
+            spent=self.spent + owner.sum(torch.stack(more, 1)),
+            idle=self.idle + ~view.blocks.active,
             values=self.values if isinstance(cost.values, int) else self.values + owner.sum(cost.values),
-        )  # fmt: skip
+        )
 
     def reshaped(self, reshape: Reshape, turn: Tensor) -> Ledger:
         """The ledger by the columns of rows that have changed their lengths after ``turn`` [B], which wrote what is

@@ -79,5 +79,6 @@ def _build(kind: str, width: int, added: bool) -> Build:
 BUILDS = (
     *(_build("bf16", width, True) for width in (1024, 2048, 4096, 8192)),
     *(_build("bf16", width, False) for width in (128, 4096)),
-    _build("fp32", 4096, True), _build("fp16", 4096, True),
-)  # fmt: skip
+    _build("fp32", 4096, True),
+    _build("fp16", 4096, True),
+)

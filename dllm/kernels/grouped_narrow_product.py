@@ -51,9 +51,7 @@ def _grouped_narrow(rows, weight, scale, ends, out, T, E, N, D, FOUR: tl.constex
                  mask=(row[None, :] < last) & (output[:, None] < N))  # fmt: skip
 
 
-def grouped_narrow_product(
-    rows: Tensor, weight: Tensor, scale: Tensor, ends: Tensor, triton: bool = False
-) -> Tensor:  # fmt: skip
+def grouped_narrow_product(rows: Tensor, weight: Tensor, scale: Tensor, ends: Tensor, triton: bool = False) -> Tensor:
     """``reference``. triton: the kernel, which asks the host nothing, equal up to the order of the sums."""
     if not triton:
         return reference(rows, weight, scale, ends)

@@ -80,9 +80,11 @@ class NarrowExperts(nn.Module):
 
 
 def each(
-    weights: Tensor, narrow: Callable[[Tensor, int, Tensor | None], tuple[Tensor, Tensor]], bits: int,
+    weights: Tensor,
+    narrow: Callable[[Tensor, int, Tensor | None], tuple[Tensor, Tensor]],
+    bits: int,
     largest: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Weights [E, N, D] narrowed expert by expert, with their scales. largest [E, N]: as in ``rounded_steps``."""
     first, size = narrow(weights[0], bits, None)
     if weights.is_meta:

@@ -61,9 +61,7 @@ class NarrowLinear(nn.Module):
         self.register_buffer("scale", scale)
 
     @staticmethod
-    def of(
-        linear: nn.Linear, bits: int, triton: bool, as_stored: bool = False, sharing: Ranks = ALONE
-    ) -> NarrowLinear:  # fmt: skip
+    def of(linear: nn.Linear, bits: int, triton: bool, as_stored: bool = False, sharing: Ranks = ALONE) -> NarrowLinear:
         """With the weights of ``linear``. as_stored: in the form of files. sharing: ranks that hold columns of it each,
         which then have one scale in eight bits."""
         narrow, weight = narrowed if triton else stored if as_stored else narrow_here, linear.weight.detach()

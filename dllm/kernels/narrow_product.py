@@ -45,7 +45,7 @@ def narrowed(weight: Tensor, bits: int, largest: Tensor | None = None) -> tuple[
 
 def by_outputs(
     narrow: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]], weight: Tensor, largest: Tensor | None = None
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Weights and scales of a few outputs after the other: what that takes meanwhile stays in a CPU's cache, which is
     four times as fast."""
     parts = weight.split(OUTPUTS_AT_ONCE)

@@ -195,10 +195,12 @@ def _build(kind: str, size: int, half: int, listed: bool, rounded: bool, normed:
     types |= dict.fromkeys(("q_step", "k_step", "v_step"), "i32/16")
     types |= dict.fromkeys(("query_gain", "key_gain"), f"*{kind}" if normed else None)
     return Build(
-        f"rope_scatter-{kind}-{size}-{half}-{listed}-{rounded}{'-normed' * normed}", _rope_scatter,
-        _config(size, half), {**types, "columns": "*i64" if listed else None},
+        f"rope_scatter-{kind}-{size}-{half}-{listed}-{rounded}{'-normed' * normed}",
+        _rope_scatter,
+        _config(size, half),
+        {**types, "columns": "*i64" if listed else None},
         {"SIZE": size, "HALF": half, "ROUND": rounded, "EPS": 1e-6},
-    )  # fmt: skip
+    )
 
 
 BUILDS = (

@@ -58,9 +58,7 @@ def takes(linear: nn.Module, machine: Processor) -> bool:
     return linear.bits == 8 or (machine.pack > 0 and len(linear.narrow) % PACK == 0)
 
 
-def round_rows(
-    model: nn.Module, machine: Processor, narrowing: tuple[str, ...], ranks: Ranks, invariant: bool
-) -> None:  # fmt: skip
+def round_rows(model: nn.Module, machine: Processor, narrowing: tuple[str, ...], ranks: Ranks, invariant: bool) -> None:
     """Let the narrow products of ``model`` round their rows, in place. narrowing: names of those whose inputs ``ranks``
     share. Routed experts, whose products have a row or two, stay as they are."""
     owners = [part for part in model.modules() if type(part) is not NarrowLinear]  # which keeps no weights twice

@@ -50,8 +50,9 @@ class Rounded(NamedTuple):
         """The steps plus ``zero`` in parts of at most ``AT_ONCE`` rows, uint8 [r, D]; of each part the number of rows
         is one that oneDNN shall meet, with rows of zeros at its end (``padded_rows``)."""
         whole = self.steps.add(zero).to(torch.uint8)
-        return [torch.constant_pad_nd(part, (0, 0, 0, padded_rows(len(part)) - len(part)))
-                for part in whole.split(AT_ONCE)]  # fmt: skip
+        return [
+            torch.constant_pad_nd(part, (0, 0, 0, padded_rows(len(part)) - len(part))) for part in whole.split(AT_ONCE)
+        ]
 
 
 def in_steps(rows: Tensor, most: int, sharing: Ranks = ALONE) -> Rounded:

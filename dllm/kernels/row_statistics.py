@@ -81,8 +81,9 @@ def join_summaries(m, at, second, rest, spread, m_b, at_b, second_b, rest_b, spr
     later = m_b > m
     drop = tl.minimum(m, m_b) - tl.maximum(m, m_b)
     scale = tl.exp(drop)
-    joined = tl.where(later, spread_b + scale * (spread + drop * (rest + 1)),
-                      spread + scale * (spread_b + drop * (rest_b + 1)))  # fmt: skip
+    joined = tl.where(
+        later, spread_b + scale * (spread + drop * (rest + 1)), spread + scale * (spread_b + drop * (rest_b + 1))
+    )
     rest = tl.where(later, rest_b + scale * (rest + 1), rest + scale * (rest_b + 1))
     second = tl.where(later, tl.maximum(second_b, m), tl.maximum(second, m_b))
     return tl.maximum(m, m_b), tl.where(later, at_b, at), second, rest, joined
@@ -112,8 +113,9 @@ def summarise_tile(z, ids):
 
 
 @jit("plane", "splits")
-def _summarise(logits, sums, index, V, stride, plane, splits, WIDE: tl.constexpr, LANES: tl.constexpr,
-               EACH: tl.constexpr):  # fmt: skip
+def _summarise(
+    logits, sums, index, V, stride, plane, splits, WIDE: tl.constexpr, LANES: tl.constexpr, EACH: tl.constexpr
+):
     """One program per row and split, which it reads in tiles of EACH logits for each of LANES lanes. plane: elements of
     each of the four planes of ``sums``.
 

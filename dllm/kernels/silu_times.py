@@ -74,10 +74,12 @@ def _launched(a: Tensor, b: Tensor, gelu: bool) -> Tensor:
 def _build(kind: str, gelu: bool = False) -> Build:
     types = dict.fromkeys(("a", "b", "out"), f"*{kind}")
     return Build(
-        f"{'gelu' if gelu else 'silu'}_times-{kind}", _silu_times, _CONFIG,
+        f"{'gelu' if gelu else 'silu'}_times-{kind}",
+        _silu_times,
+        _CONFIG,
         types | dict.fromkeys(("D", "a_stride", "b_stride"), "i32/16"),
         {"GELU": gelu, "WIDE": False},
-    )  # fmt: skip
+    )
 
 
 BUILDS = (*(_build(kind) for kind in ("bf16", "fp32", "fp16")), _build("bf16", True))

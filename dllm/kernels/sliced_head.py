@@ -73,9 +73,7 @@ def _chunks(hidden: Tensor, at: Tensor | None) -> list[tuple[Tensor, Tensor | No
     return list(zip(rows, [None] * len(rows) if at is None else at.split(CHUNK_ROWS), strict=True))
 
 
-def _own_part(
-    hidden: Tensor, head: HeadSlice, banned: tuple[int, ...], at: Tensor | None, triton: bool
-) -> Tensor:  # fmt: skip
+def _own_part(hidden: Tensor, head: HeadSlice, banned: tuple[int, ...], at: Tensor | None, triton: bool) -> Tensor:
     """What a rank says of rows: their summaries [5, R], and the logits of global ids ``at`` [R] that it holds."""
     few, weight = len(banned) <= FUSED_BANNED and len(hidden) <= FUSED_ROWS, head.weight
     fused = triton and few and weight is not None and can_fuse(hidden, weight)

@@ -44,8 +44,9 @@ def slot_logits(hidden: Tensor, weight: Tensor, ids: Tensor, triton: bool = Fals
     kind = torch.promote_types(hidden.dtype, torch.float32)
     out = torch.empty(ids.shape, dtype=kind, device=ids.device)
     if ids.numel():
-        _slot_logits[(ids.numel(),)](hidden, weight, ids, out, hidden.shape[1], WIDE=kind == torch.float64,
-                                     K=ids.shape[1], **_CONFIG.arguments)  # fmt: skip
+        _slot_logits[(ids.numel(),)](
+            hidden, weight, ids, out, hidden.shape[1], WIDE=kind == torch.float64, K=ids.shape[1], **_CONFIG.arguments
+        )
     return out
 
 

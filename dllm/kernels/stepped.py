@@ -45,9 +45,10 @@ class SteppedLinear(nn.Module):
         parts = [SteppedLinear.of(one) for one in linears]
         biases: list[Tensor] = [one.bias for one in parts if one.bias is not None]
         return SteppedLinear(
-            torch.cat([one.steps for one in parts]), torch.cat([one.sizes for one in parts]),
+            torch.cat([one.steps for one in parts]),
+            torch.cat([one.sizes for one in parts]),
             torch.cat(biases) if biases else None,
-        )  # fmt: skip
+        )
 
     def form(self, triton: bool, as_stored: bool) -> tuple[Tensor, Tensor]:
         """Weights and scales as our kernel (triton), files (as_stored) or this CPU's operators have them."""
@@ -63,9 +64,7 @@ class SteppedLinear(nn.Module):
         return NarrowLinear(*self.form(triton, as_stored), self.bias, STEP_BITS, triton)
 
 
-def stepped_experts(
-    pairs: Sequence[tuple[nn.Module, nn.Module]], triton: bool, as_stored: bool
-) -> NarrowExperts:  # fmt: skip
+def stepped_experts(pairs: Sequence[tuple[nn.Module, nn.Module]], triton: bool, as_stored: bool) -> NarrowExperts:
     """Routed experts of their gate over up, and down, each."""
     (gate_up, gate_up_scale), (down, down_scale) = (
         map(torch.stack, zip(*(SteppedLinear.of(one).form(triton, as_stored) for one in linears), strict=True))

@@ -256,10 +256,12 @@ def a_trace_redraws(trial: Trial) -> None:
         *seen, final = trace.canvases()
         noise, mask = trace.mask_id is None, trace.mask_id
         redrawn = [
-            [-1 if shown == -1 and (noise or token == mask) else token
-             for token, shown in zip(canvas, real, strict=True)]
+            [
+                -1 if shown == -1 and (noise or token == mask) else token
+                for token, shown in zip(canvas, real, strict=True)
+            ]
             for canvas, real in zip(seen, one.canvases, strict=True)
-        ]  # fmt: skip
+        ]
         holds(redrawn == one.canvases, f"row {row}: the trace shows other canvases than the forwards saw")
         holds(final[trace.start :] == one.known.canvas, f"row {row}: the trace ends in another canvas")
 

@@ -208,8 +208,9 @@ def throughout(table: Table) -> dict[str, str]:
     """The most frequent reason of each row that holds nothing but reasons."""
     return {
         name: Counter(row.values()).most_common(1)[0][0]
-        for name, row in table.items() if row and all(cell.startswith(REFUSED) for cell in row.values())
-    }  # fmt: skip
+        for name, row in table.items()
+        if row and all(cell.startswith(REFUSED) for cell in row.values())
+    }
 
 
 def transposed(table: Table) -> Table:

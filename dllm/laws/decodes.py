@@ -71,8 +71,10 @@ def _unless_sealed(write: Callable[..., None]) -> Callable[..., None]:
 
     def change(self: Any, name: str, *value: Any) -> None:
         if SEALED.get(id(self)) is self:
-            raise Broken(f"{name_of(self)}.{name} was written on a part that others use: write on a copy, as "
-                         f"dllm.contract.replaced(self, {name}=VALUE) makes it")  # fmt: skip
+            raise Broken(
+                f"{name_of(self)}.{name} was written on a part that others use: write on a copy, as "
+                f"dllm.contract.replaced(self, {name}=VALUE) makes it"
+            )
         write(self, name, *value)
 
     return change

@@ -82,8 +82,10 @@ def _near(found: Tensor, noted: Tensor, near: float, what: str) -> None:
     off = (found - noted).abs()
     worst = off.nan_to_num(torch.inf).flatten().argmax().item()
     row, column = divmod(int(worst), found.shape[1])
-    holds(bool((off <= near).all()), f"row {row}, column {column}, {what}: noted {noted[row, column]:.15g}, again "
-                                     f"{found[row, column]:.15g}")  # fmt: skip
+    holds(
+        bool((off <= near).all()),
+        f"row {row}, column {column}, {what}: noted {noted[row, column]:.15g}, again {found[row, column]:.15g}",
+    )
 
 
 def a_rollout_is_alone(trial: Trial) -> None:

@@ -77,8 +77,10 @@ def _noise(view: View, stream: int) -> Tensor:
 def _drawn(view: View) -> Scores:
     """Scores whose numbers have nothing to do with each other."""
     scores = view.scores
-    statistics = {name: _noise(view, number) if value.is_floating_point() and value.shape == scores.scored.shape else
-                  value for number, (name, value) in enumerate(sorted(scores.statistics.items()), 9)}  # fmt: skip
+    statistics = {
+        name: _noise(view, number) if value.is_floating_point() and value.shape == scores.scored.shape else value
+        for number, (name, value) in enumerate(sorted(scores.statistics.items()), 9)
+    }
     return replace(scores, confidence=_noise(view, 7) ** 0.25, statistics=statistics)  # a third of them reach 0.9
 
 

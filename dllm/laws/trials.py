@@ -187,9 +187,10 @@ class Trials:
         asked = (TrialCase(*names) for names in product(*groups))
         plain = {group: USUAL_CASE[group] for group in PART_GROUPS}
         return (
-            case for case in asked
+            case
+            for case in asked
             if self.group != "length" or sum(getattr(case, group) != usual for group, usual in plain.items()) <= 2
-        )  # fmt: skip
+        )
 
     def chosen(self, count: int, seed: int = 0) -> list[TrialCase]:
         """So many of them, that show every part and most pairs."""

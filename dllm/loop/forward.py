@@ -163,8 +163,9 @@ class Forward:
         wanted = reduce(Tensor.__or__, (need.mask(canvas, blocks) for need in self.needs))
         if not self.model.config.attention.everywhere:  # a mask that this forward does not predict has no score
             wanted = wanted & (plan.committable | ~canvas.masked)
-        return reduce(lambda work, extra: extra.before(work), self.extras,
-                      Work(rows, canvas, canvas, blocks, plan, wanted))  # fmt: skip
+        return reduce(
+            lambda work, extra: extra.before(work), self.extras, Work(rows, canvas, canvas, blocks, plan, wanted)
+        )
 
     def _run(self, rows: Rows, work: Work, extras: Sequence[Extra]) -> NetworkRun:
         """The calls of the network."""

@@ -37,8 +37,9 @@ class Pace(NamedTuple):
         left, late = canvas.undecided.sum(1).tolist(), blocks.shapes.open_delay + blocks.shapes.lag
         waits = torch.maximum(patience, blocks.params.get("min_forwards", patience)).tolist()
         bounds = [late + int(wait) for wait in waits]
-        return tuple(Pace(now, now, 0, 0, 0, bound, max(bound, 4 * now + 16))
-                     for now, bound in zip(left, bounds, strict=True))  # fmt: skip
+        return tuple(
+            Pace(now, now, 0, 0, 0, bound, max(bound, 4 * now + 16)) for now, bound in zip(left, bounds, strict=True)
+        )
 
     def after(self, left: int) -> Pace:
         """After another turn, which leaves that many."""

@@ -79,8 +79,10 @@ class Prefill:
         if not self.computed:
             return self.known
         there = [store for store in self.stores if store is not None]
-        layers = [(keys[0, :, : self.done].transpose(0, 1), values[0, :, : self.done].transpose(0, 1))
-                  for keys, values in there]  # fmt: skip
+        layers = [
+            (keys[0, :, : self.done].transpose(0, 1), values[0, :, : self.done].transpose(0, 1))
+            for keys, values in there
+        ]
         return KnownPrefix(self.done, layers, (self.computed, self.computed, self.pairs, self.read, 0))
 
     def _more(self, columns: Tensor) -> dict[str, Conditioning]:

@@ -47,7 +47,7 @@ from dllm.loop.recorded_turn import (
     gone_on,
     renewed,
     sorted_by_width,
-)  # fmt: skip
+)
 from dllm.loop.rows import Rows
 from dllm.loop.runtime.compiled_stages import CompiledStages
 from dllm.loop.runtime.graphs import MAX_RECORDINGS, BufferPools, Recorder, Recording, remember

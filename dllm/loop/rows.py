@@ -94,9 +94,8 @@ class Rows:
 
     @staticmethod
     def start(
-        canvas: Canvas, session: Session, parts: Parts, shapes: Shapes, constraints: ConstrainedBatch,
-        carried: State,
-    ) -> Rows:  # fmt: skip
+        canvas: Canvas, session: Session, parts: Parts, shapes: Shapes, constraints: ConstrainedBatch, carried: State
+    ) -> Rows:
         """Rows before their first turn, one candidate each. carried: what they hand to their first forward."""
         sampler, blocks = parts.sampler, parts.blocks
         first = blocks.start(canvas, sampler.traits.lookahead, shapes)
@@ -169,11 +168,14 @@ class Rows:
         canvas, grows = reshape.canvas(ids.placeholder, ids.eos), self.blocks.done & reshape.open.any(1)
         canvas = replace(canvas, grid=torch.where(grows, reshape.before.end, canvas.grid))
         return replace(
-            self, candidates=canvas, blocks=parts.blocks.follow(canvas, self.blocks, reshape),
-            ledger=self.ledger.reshaped(reshape, self.blocks.turn), next_positions=reshape.moved(self.next_positions),
+            self,
+            candidates=canvas,
+            blocks=parts.blocks.follow(canvas, self.blocks, reshape),
+            ledger=self.ledger.reshaped(reshape, self.blocks.turn),
+            next_positions=reshape.moved(self.next_positions),
             state=reshape.state(self.state, parts.sampler.per_block),
             remembered=self.session.moved(reshape, self.remembered),
-        )  # fmt: skip
+        )
 
     def handed_on(self, step: Step, soft: Soft, canvas: Canvas, now: BlockState) -> State:
         """What the rows hand to the next forward of a block that stays open, after a step that shows mixtures. canvas:

@@ -33,7 +33,7 @@ class OwnIds:
     @staticmethod
     def of(
         proposer: Proposer, hidden: Tensor, head: HeadSlice, canvas: Canvas, turn: Tensor, columns: Tensor
-    ) -> OwnIds:  # fmt: skip
+    ) -> OwnIds:
         """hidden [N, n, D] under canvases [N], in their ``turn`` [N], at ``columns`` [N, n]."""
         sampling, (begin, end) = proposer.sampling, head.ranks.share(head.vocab)
         logits, early = head.logits(hidden), columns < proposer.earliest_end(canvas)[:, None]
@@ -52,7 +52,7 @@ class OwnIds:
 
     def said(
         self, scored: Tensor, other: Tensor, likeliest: Tensor, head: HeadSlice, current: Tensor, triton: bool
-    ) -> list[Tensor]:  # fmt: skip
+    ) -> list[Tensor]:
         """Six numbers [R] of this rank: how good its draw is, its global id, its logits in both distributions, the
         other's logit of the ``likeliest`` of its ids, and the logit of the ``current`` one, where that is its own."""
         token, (mine, place) = gumbel_argmax(self.kept, self.state, self.random, triton), head.inside(current)
@@ -97,7 +97,7 @@ class Joined:
 
 def drawn_statistics(
     proposer: Proposer, hidden: Tensor, head: HeadSlice, canvas: Canvas, turn: Tensor, columns: Tensor
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """As ``Proposer`` of all logits, of hidden states [N, n, D] under a head that ranks share. Without ``top_p``."""
     sampling, wanted, dtype = proposer.sampling, proposer.wanted, torch.float64
     own = OwnIds.of(proposer, hidden, head, canvas, turn, columns)

@@ -75,8 +75,9 @@ def check_groups(values: Values) -> None:
 def check_layer_types(values: Values) -> None:
     """A list of kinds of layers must name one for each layer."""
     kinds, layers = values.get("layer_types"), "num_hidden_layers"
-    agree(kinds is None or len(kinds) == values[layers], values, "there must be one kind per layer", "layer_types",
-          layers)  # fmt: skip
+    agree(
+        kinds is None or len(kinds) == values[layers], values, "there must be one kind per layer", "layer_types", layers
+    )
 
 
 def attention_block(values: Values, usual: int, spellings: tuple[str, ...]) -> int:

@@ -18,9 +18,8 @@ DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat1
 
 
 def kinds_of(
-    config: ModelConfig, quantize: str | None, quantize_head: str | None, dtype: torch.dtype,
-    adapter: str | Path | None,
-) -> tuple[str | None, str | None]:  # fmt: skip
+    config: ModelConfig, quantize: str | None, quantize_head: str | None, dtype: torch.dtype, adapter: str | Path | None
+) -> tuple[str | None, str | None]:
     """The kinds of the layers, and of embedding and head: as asked for, or as the files are. Raises UserError where the
     files cannot become what is asked for."""
     stored, head = config.stored_kind, config.stored_head
@@ -30,8 +29,10 @@ def kinds_of(
     if quantize not in (None, stored):
         raise UserError(f"model.quantize={quantize}: {said}. Leave it null, or {plain}.")
     if quantize_head not in (None, head):
-        raise UserError(f"model.quantize_head={quantize_head}: embedding and head of this folder are "
-                        f"{head or 'bfloat16'}. Leave it null, or {plain}.")  # fmt: skip
+        raise UserError(
+            f"model.quantize_head={quantize_head}: embedding and head of this folder are "
+            f"{head or 'bfloat16'}. Leave it null, or {plain}."
+        )
     if adapter is not None:
         raise UserError(f"model.adapter={adapter}: {said}, and nothing is added to them. Run task=quantize with the "
                         f"adapter, or {plain}.")  # fmt: skip

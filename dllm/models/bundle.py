@@ -153,8 +153,9 @@ def load(
         kernels = "torch"
     build = _Build(found, own_device(place, tp), kind, quantize, head, kernels, trainable, pack, tp, ep, activations)
     build.check()
-    lora, drafts = (read(one, found.config, path) for read, one in (
-        (read_adapter, adapter), (read_draft_adapter, draft_adapter)))  # fmt: skip
+    lora, drafts = (
+        read(one, found.config, path) for read, one in ((read_adapter, adapter), (read_draft_adapter, draft_adapter))
+    )
     return build.model(path, lora, drafts)
 
 

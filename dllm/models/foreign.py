@@ -31,10 +31,11 @@ def _below_4(value: Any) -> bool:
 
 # thuEcstasy/I-DLM, training/model/Qwen3-8B-b{1,2,3}-allmasked; no SDAR has blocks below 4
 I_DLM = Foreign(
-    "I-DLM (or Uno)", "its attention is strictly causal and its predictions are shifted",
+    "I-DLM (or Uno)",
+    "its attention is strictly causal and its predictions are shifted",
     "a checkpoint of SDAR (JetLM/SDAR-8B-Chat), whose blocks have 4 columns or more",
     {"block_size": _below_4, "block_length": _below_4, "use_regular_causal": _given},
-)  # fmt: skip
+)
 DREAM_REASONER = Foreign(
     "DreamReasoner", "its attention goes by blocks and its predictions are not shifted",
     'its own config.json, which names "architectures": ["DreamForCausalLM"]', {"block_size": _given},
@@ -70,8 +71,9 @@ def refuse_other_architecture(published: Mapping[str, Any], file: str) -> None:
     name = str(names[0]) if isinstance(names, list) and names else ""
     if name in OTHER_ARCHITECTURES:
         what, instead = OTHER_ARCHITECTURES[name]
-        raise UserError(f"{file} names architectures={shown(names)}: that is {what}, which is not supported. "
-                        f"Take {instead}.")  # fmt: skip
+        raise UserError(
+            f"{file} names architectures={shown(names)}: that is {what}, which is not supported. Take {instead}."
+        )
     if name in AUTOREGRESSIVE:
         model, kin = AUTOREGRESSIVE[name]
         raise UserError(

@@ -55,8 +55,9 @@ _TURNS = {  # of a file that names some: a share that is left out is the whole
 }  # fmt: skip
 _TOP: KeyRules = {
     "text_config": replace(AN_OBJECT, default=REQUIRED),
-    "canvas_length": integer(1, MAX_SIZE, 256), "tie_word_embeddings": allowed(True),
-}  # fmt: skip
+    "canvas_length": integer(1, MAX_SIZE, 256),
+    "tie_word_embeddings": allowed(True),
+}
 _TEXT: KeyRules = {
     "hidden_size": size(), "num_hidden_layers": LAYERS, "num_attention_heads": size(),
     "num_key_value_heads": size(4), "head_dim": size(256), "per_layer_config": replace(AN_OBJECT, null={}),

@@ -36,15 +36,15 @@ def unwrapped(model: Any) -> nn.Module:
         return model
     for name, one in settings.items():
         if one.is_prompt_learning:
-            raise UserError(f"adapter {name!r} of {type(model).__name__} is a {type(one).__name__}, which puts tokens "
-                            "before the prompt, and adapters are read in layers alone. Use a LoraConfig.")  # fmt: skip
+            raise UserError(
+                f"adapter {name!r} of {type(model).__name__} is a {type(one).__name__}, which puts tokens "
+                "before the prompt, and adapters are read in layers alone. Use a LoraConfig."
+            )
     inner: nn.Module = model.get_base_model()
     return inner
 
 
-def object_config(
-    model: nn.Module, attention_block: int | None, family: Family | str | None = None
-) -> ModelConfig:  # fmt: skip
+def object_config(model: nn.Module, attention_block: int | None, family: Family | str | None = None) -> ModelConfig:
     """The description of a model object. Raises UserError for one of no known family."""
     own = getattr(model, "config", None)
     if own is None or not hasattr(own, "to_json_string"):
@@ -98,8 +98,9 @@ def sharing(model: nn.Module, config: ModelConfig) -> Transformer:
     if len(kinds) > 1:
         what = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
         raise UserError(f"{type(model).__name__} has weights of several kinds ({what}). Use one dtype and one device.")
-    ours.lender = Lender(model, sources, {source.name: address(held[source.name]) for source in sources.values()},
-                         bool(wrapped))  # fmt: skip
+    ours.lender = Lender(
+        model, sources, {source.name: address(held[source.name]) for source in sources.values()}, bool(wrapped)
+    )
     return ours
 
 

@@ -30,10 +30,12 @@ class Machine:
 MACHINES = {
     machine.name: machine
     for machine in (
-        Machine("h200", 989e12, 4.8e12), Machine("h100", 989e12, 3.35e12),
-        Machine("a100", 312e12, 2.039e12), Machine("l4", 121e12, 0.3e12),
+        Machine("h200", 989e12, 4.8e12),
+        Machine("h100", 989e12, 3.35e12),
+        Machine("a100", 312e12, 2.039e12),
+        Machine("l4", 121e12, 0.3e12),
     )
-}  # fmt: skip
+}
 
 
 def machine(name: str) -> Machine:

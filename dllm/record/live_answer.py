@@ -63,7 +63,8 @@ def snapshots(
             *((one, 0) for one in turn.guesses),
         ))  # fmt: skip
         yield Snapshot(
-            turn=int(turn.view.blocks.turn[0]), tokens=tokens,
+            turn=int(turn.view.blocks.turn[0]),
+            tokens=tokens,
             words=[
                 HOLE if hidden else "" if token in ends else word
                 for hidden, token, word in zip(masked, tokens, words(tokens), strict=True)
@@ -73,7 +74,8 @@ def snapshots(
             edited=[at for at, hidden in enumerate(masked) if not (hidden or before[at]) and tokens[at] != stood[at]],
             provisional={
                 at: Guess(guessed[at], sure[at], "" if guessed[at] in ends else words([guessed[at]])[0])
-                for at, hidden in enumerate(masked) if hidden and scored[at]
+                for at, hidden in enumerate(masked)
+                if hidden and scored[at]
             },
             done=0 in turn.finished,
-        )  # fmt: skip
+        )

@@ -74,7 +74,7 @@ class ShownMixtures:
         return {
             at: (tokens[0], weights[0])
             for at, tokens, weights in zip(self.positions, self.tokens, self.weights, strict=True)
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def mixtures_of(turn: Turn, row: int, start: int) -> ShownMixtures | None:
     entries = [
         [(token, share) for token, share in zip(*one, strict=True) if share > 0] or [(one[0][0], 0.0)]
         for one in zip(tokens[places].tolist(), weights[places].tolist(), strict=True)
-    ]  # fmt: skip
+    ]
     told = ([[entry[part] for entry in one] for one in entries] for part in (0, 1))
     return ShownMixtures((places + begin).tolist(), *told) if entries else None
 

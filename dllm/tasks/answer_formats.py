@@ -68,8 +68,9 @@ def sudoku_shape(truth: Truth) -> Constraint:
 
 def records_shape(truth: Truth) -> Constraint:
     """As many records as are given, of the kinds that these have."""
-    kinds = {name: {"type": "integer" if isinstance(value, int) else "string"}
-             for name, value in truth["records"][0].items()}  # fmt: skip
+    kinds = {
+        name: {"type": "integer" if isinstance(value, int) else "string"} for name, value in truth["records"][0].items()
+    }
     entry = {"type": "object", "properties": kinds, "required": list(kinds), "additionalProperties": False}
     return exactly(len(truth["records"]), entry)
 

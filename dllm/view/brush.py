@@ -156,8 +156,10 @@ class Shades:
     # what is added to a token that was committed just now. marks: and to what a constraint changed
     fresh: Style = Style(bold=True, underline=True)
     marks: ClassVar[dict[str, Style]] = {
-        "corrected": Style(italic=True), "refused": Style(strike=True), "replaced": Style(italic=True, reverse=True),
-    }  # fmt: skip
+        "corrected": Style(italic=True),
+        "refused": Style(strike=True),
+        "replaced": Style(italic=True, reverse=True),
+    }
 
     @staticmethod
     def of(console: Console) -> Shades:

@@ -26,8 +26,10 @@ def on_final_columns(trace: Trace) -> Trace:
             columns = after_change(record.length, columns, order)
     place = {number: at for at, number in enumerate(order)}
     after = [*seen[1:], columns]
-    turns = [by_place(record, [place[one] for one in now], [place[one] for one in then])
-             for record, now, then in zip(trace.turns, seen, after, strict=True)]  # fmt: skip
+    turns = [
+        by_place(record, [place[one] for one in now], [place[one] for one in then])
+        for record, now, then in zip(trace.turns, seen, after, strict=True)
+    ]
     assert trace.mask_id is not None, "rows of noise keep their lengths"
     tokens = [trace.prompt[trace.start + one] if one < answer else trace.mask_id for one in order]
     given = [trace.given[trace.start + one] if one < answer else 0 for one in order]

@@ -44,8 +44,10 @@ def decisions_html(decisions: Mapping[str, SlotDecision]) -> str:
         for value, share in one.probabilities.items():
             weight = "bold" if value == one.choice else "normal"
             bar = f'<div style="background:{BAR};height:.8em;width:{12 * share:.2f}em"></div>'
-            lines.append(f'<tr><td style="text-align:left;font-weight:{weight}">{escape(str(value))}</td>'
-                         f"<td>{share:.1%}</td><td>{bar}</td></tr>")  # fmt: skip
+            lines.append(
+                f'<tr><td style="text-align:left;font-weight:{weight}">{escape(str(value))}</td>'
+                f"<td>{share:.1%}</td><td>{bar}</td></tr>"
+            )
     return f"<table>{''.join(lines)}</table>"
 
 

@@ -121,11 +121,12 @@ def trace_page(panes: Sequence[Pane]) -> str:
     shown = [{**pane_data(pane), "heading": told} for pane, told in zip(panes, headings(panes), strict=True)]
     data = json.dumps({"colours": colours, "panes": shown}, separators=(",", ":"))
     parts = {
-        "TITLE": escape(title), "STYLE": page_asset("trace.css"),
+        "TITLE": escape(title),
+        "STYLE": page_asset("trace.css"),
         "SCRIPT": page_asset("boxes.js") + page_asset("trace.js"),
         "DATA": data.replace("<", "\\u003c"),  # a token's text must not end the script element
         "MARKS": marks_legend(panes),
-    }  # fmt: skip
+    }
     # The only script that runs; ``data`` is not a script. One pass: a prompt may spell {{MARKS}}.
     parts["HASH"] = b64encode(sha256(f"\n{parts['SCRIPT']}\n".encode()).digest()).decode()
     return re.sub(r"{{([A-Z]+)}}", lambda match: parts[match[1]], page_asset("trace.html"))
@@ -145,12 +146,13 @@ def marks_legend(panes: Sequence[Pane]) -> str:
     turns = [turn for pane in panes for turn in pane.trace.turns]
     there = {
         "edited": any(one.positions for turn in turns for one in turn.edited),
-        "corrected": any(turn.corrected for turn in turns), "replaced": any(any(turn.replaced) for turn in turns),
+        "corrected": any(turn.corrected for turn in turns),
+        "replaced": any(any(turn.replaced) for turn in turns),
         "waits": any(any(turn.refused) for turn in turns),
         "drawn": any(any(one.drawn) for turn in turns for one in turn.shown),
         "noise": any(one.positions for turn in turns for one in turn.shown),
         "mixed": any(turn.mixtures for turn in turns),
-    }  # fmt: skip
+    }
     kinds = {"edited": "sample", "corrected": "sample", "replaced": "sample", "waits": "mask", "drawn": "mask open",
              "noise": "mask open", "mixed": "sample"}  # fmt: skip
     return "\n    ".join(

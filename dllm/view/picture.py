@@ -91,8 +91,9 @@ class Picture:
         self.remasked[at] = (known > 0) & canvas.masked
         self.sure[at] = self.sure[at].masked_fill((known >= 0) & canvas.masked, -1)  # taken back: a plain mask
         self.refused.fill_(False)
-        refused, replaced = (turn.followed(turn.step.owner.per_row(one)) for one in
-                             (turn.marks.refused, turn.marks.replaced))  # fmt: skip
+        refused, replaced = (
+            turn.followed(turn.step.owner.per_row(one)) for one in (turn.marks.refused, turn.marks.replaced)
+        )
         self.refused[at] = refused
         self.replaced[at] = (self.replaced[at] | replaced) & ~canvas.masked
         self.tokens[at], self.masked[at] = canvas.tokens, canvas.undecided
@@ -144,8 +145,9 @@ class Picture:
         """The state now, on the host."""
         copied: dict[str, Any] = {
             entry.name: value.to("cpu", copy=True)
-            for entry in fields(self) if isinstance(value := getattr(self, entry.name), Tensor)
-        }  # fmt: skip
+            for entry in fields(self)
+            if isinstance(value := getattr(self, entry.name), Tensor)
+        }
         return replace(self, **copied)
 
     def committed(self) -> int:

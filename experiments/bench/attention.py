@@ -34,9 +34,11 @@ from experiments.support.scripts import counted, refusing
 
 ANSWER = 256
 ASKED = {
-    "a quarter of the layers (adas)": AttentionMap(), "half of them": AttentionMap(6), "all": AttentionMap(12),
+    "a quarter of the layers (adas)": AttentionMap(),
+    "half of them": AttentionMap(6),
+    "all": AttentionMap(12),
     "a quarter, and what every column gets (dawn)": AttentionMap(received=True),
-}  # fmt: skip
+}
 HEADS = ("cache", "weights of", "forward", "added", "share")
 
 

@@ -297,8 +297,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = [row for answer in options.answers for row in compare(model, answer, options.caches)]
     flat = flatness(model, options.window) if options.window else []
     for entry in flat:
-        print(f"window, answer {entry['answer']}, at {entry['place']}: {entry['milliseconds']:.1f} ms a step, "
-              f"{entry['nanoseconds_per_mega_flop']:.1f} ns per MFLOP")  # fmt: skip
+        print(
+            f"window, answer {entry['answer']}, at {entry['place']}: {entry['milliseconds']:.1f} ms a step, "
+            f"{entry['nanoseconds_per_mega_flop']:.1f} ns per MFLOP"
+        )
     print(f"load {os.getloadavg()[0]:.1f}")
     if options.output:
         options.output.write_text(json.dumps({"rows": rows, "window": flat}, indent=1))

@@ -178,8 +178,10 @@ def figures(case: Case, times: tuple[float, float], machine: Machine) -> dict[st
 
 def line(case: Case, way: str, times: tuple[float, float], machine: Machine) -> str:
     found = figures(case, times, machine)
-    return (f"{case.name:20} {case.shape:21} {way:7} {found['p50_us']:10.1f} {found['p95_us']:10.1f} "
-            f"{found['gbps']:9.1f} {found['tflops']:9.2f} {100 * found['share']:8.1f} %")  # fmt: skip
+    return (
+        f"{case.name:20} {case.shape:21} {way:7} {found['p50_us']:10.1f} {found['p95_us']:10.1f} "
+        f"{found['gbps']:9.1f} {found['tflops']:9.2f} {100 * found['share']:8.1f} %"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

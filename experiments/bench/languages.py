@@ -76,10 +76,12 @@ def date(draw: random.Random) -> str:
 
 
 LANGUAGES: dict[str, tuple[Constraint, Callable[[random.Random], str]]] = {
-    "date": (Regex(r"\d{4}-\d{2}-\d{2}"), date), "person": (JsonSchema(PERSON), written(PERSON)),
-    "order": (JsonSchema(ORDER), written(ORDER)), "json": (Json(), written(ORDER)),
+    "date": (Regex(r"\d{4}-\d{2}-\d{2}"), date),
+    "person": (JsonSchema(PERSON), written(PERSON)),
+    "order": (JsonSchema(ORDER), written(ORDER)),
+    "json": (Json(), written(ORDER)),
     "letter": (JsonSchema(LETTER), written(LETTER)),
-}  # fmt: skip
+}
 
 
 def texts() -> Iterator[str]:

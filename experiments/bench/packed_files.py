@@ -101,7 +101,7 @@ KINDS: dict[str, tuple[Said, Callable[[int, int], dict[str, Tensor]]]] = {
     "compressed-tensors NVFP4": (compressed("nvfp4-pack-quantized", num_bits=4, type="float"), nvfp4),
     "bitsandbytes NF4, twice": ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, nf4),
     "bitsandbytes int8": ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, bnb8),
-}  # fmt: skip
+}
 
 
 def write(kind: str, folder: Path, layers: int) -> Path:

@@ -106,7 +106,7 @@ def products(model: Transformer, rows: Sequence[tuple[int, int]]) -> Callable[[]
 
 def compare(
     cache: str, model: Model, workers: dict[str, Worker], prompt: list[int], options: argparse.Namespace
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     """Print the lines of one cache. Yields a sentence for each checkout whose tokens differ from ours."""
     order = next((worker.order for worker in workers.values()), None)
     decoder, watched = (decoder_for(model, cache, order, options, eos) for eos in (FullLength(), Watched()))
@@ -133,8 +133,10 @@ def line(cache: str, name: str, times: dict[str, list[Time]], closest: float, sa
     out = f"{cache:10} {median(one.seconds for one in ours):7.2f}   {100 * share:4.0f} %   {closest:8.0e}"
     if name:
         clock, used = (ratios(times[name], ours, kind) for kind in ("seconds", "processor"))
-        out += (f"   {name:10} {median(one.seconds for one in times[name]):8.2f}  {median(clock):5.2f}x "
-                f"({min(clock):4.2f} to {max(clock):4.2f})  {median(used):5.2f}x  {tokens}")  # fmt: skip
+        out += (
+            f"   {name:10} {median(one.seconds for one in times[name]):8.2f}  {median(clock):5.2f}x "
+            f"({min(clock):4.2f} to {max(clock):4.2f})  {median(used):5.2f}x  {tokens}"
+        )
     return f"{out}  {os.getloadavg()[0]:5.1f}"
 
 

@@ -148,9 +148,11 @@ def decode(
 
 
 WAYS = {
-    "one by one": Way(1), "static, as published": Way(ROWS, True, True), "static": Way(ROWS, True),
+    "one by one": Way(1),
+    "static, as published": Way(ROWS, True, True),
+    "static": Way(ROWS, True),
     "continuous": Way(ROWS),
-}  # fmt: skip
+}
 NEVER = 1 << 30
 
 

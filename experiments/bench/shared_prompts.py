@@ -122,8 +122,10 @@ def main() -> int:
     common, mask = prompt_of(options.prompt), model.ids.placeholder
     ends = [[dice.randrange(1, 1000) for _ in range(options.own)] for _ in range(options.count)]
     todo = [Request.answer([*common, *end], options.answer, mask, seed) for seed, end in enumerate(ends)]
-    print(f"{len(todo)} requests of {options.prompt} common and {options.own} own tokens, answers of {options.answer}, "
-          f"load {machine_load()} a core")  # fmt: skip
+    print(
+        f"{len(todo)} requests of {options.prompt} common and {options.own} own tokens, answers of {options.answer}, "
+        f"load {machine_load()} a core"
+    )
     table, answers = Table("prefix_gib", "chunk", "requests / CPU s", "query rows", "known", "answers"), list[Any]()
     for gib, chunk in ((0.0, 1 << 20), (0.0, 512), (1.0, 1 << 20), (1.0, 512)):
         limits = Limits(prefix_gib=gib, prefill_chunk=chunk, max_tokens_in_flight=1 << 20, max_waiting=1 << 20)

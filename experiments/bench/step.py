@@ -184,8 +184,10 @@ def against_plain(load: Workload, repeats: int) -> None:
         times[0].append(between - began)
         times[1].append(ended - between)
     slow, fast = (statistics.median(some[1:]) for some in times)
-    print(f"plain loop {load.answer / slow:7.2f} tokens/s   ours {load.answer / fast:7.2f} tokens/s   "
-          f"{slow / fast:.2f}x   same tokens: {equal} (closest choice {closest:.0e} apart)")  # fmt: skip
+    print(
+        f"plain loop {load.answer / slow:7.2f} tokens/s   ours {load.answer / fast:7.2f} tokens/s   "
+        f"{slow / fast:.2f}x   same tokens: {equal} (closest choice {closest:.0e} apart)"
+    )
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,10 @@ def mini_table(count: int, seed: int) -> str:
     for one in ways:
         one.decode(0)  # first-time costs do not count
     in_turn(ways, len(items), "mini models")
-    scores = [percent([mini.score(item, row.text)["score"] for item, row in zip(items, one.rows, strict=True)])
-              for one in ways]  # fmt: skip
+    scores = [
+        percent([mini.score(item, row.text)["score"] for item, row in zip(items, one.rows, strict=True)])
+        for one in ways
+    ]
     table = markdown.table(HEADS, [one.cells(ways[0], score) for one, score in zip(ways, scores, strict=True)])
     return f"### Mini models, {len(items)} items\n\n{table}"
 

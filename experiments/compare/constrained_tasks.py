@@ -32,9 +32,10 @@ BLOCK, SIZES = 32, (3, 5)
 FOUND = ("valid %", "right %", "forwards")
 HEADS = ("task, tokens a step", *(f"{kind}: {what}" for kind in ("free", "constrained") for what in FOUND))
 RECORD = {
-    "type": "object", "required": ["name", "age", "town"],
+    "type": "object",
+    "required": ["name", "age", "town"],
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "town": {"type": "string"}},
-}  # fmt: skip
+}
 
 
 def shuffles(truth: dict[str, Any]) -> Constraint:

@@ -115,12 +115,13 @@ class Asked:
 
 
 ITEMS = {
-    "town of a record": Asked(towns_of_records), "age of a record": Asked(ages_of_records, decoded=False),
+    "town of a record": Asked(towns_of_records),
+    "age of a record": Asked(ages_of_records, decoded=False),
     "last name of records, spelt": Asked(last_names, ESTIMATORS, "closed", decoded=False),
     "first of the names": Asked(names_in_order, lists="known"),
     "of spelt names": Asked(partial(names_in_order, names="spelt"), ESTIMATORS, lists="spelt"),
     "of spelt names, never seen": Asked(partial(names_in_order, names="unseen"), ESTIMATORS),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

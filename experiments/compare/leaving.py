@@ -37,9 +37,11 @@ FOLDER = Path(__file__).parents[2] / "tests/data/models/tiny-diffcoder"
 BLOCK, ANSWER, SYMBOLS = 16, 32, 40
 TASKS, ASK, MASK, BEGIN = range(50, 54), 55, 60, 62
 CACHES: dict[str, Cache] = {
-    "none": NoCache(), "finished": Finished(), "focus, alpha=null": Focus(None),
+    "none": NoCache(),
+    "finished": Finished(),
+    "focus, alpha=null": Focus(None),
     **{f"focus, alpha={alpha}": Focus(alpha) for alpha in (3.0, 1.5, 1.0)},
-}  # fmt: skip
+}
 
 
 def prompts(count: int, seed: int) -> list[list[int]]:

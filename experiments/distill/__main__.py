@@ -62,8 +62,10 @@ class Plan:
         with torch.device("meta"):
             parameters = sum(weight.numel() for weight in Transformer(config).parameters())
         if ids.mask is None:
-            raise UserError(f"model={recipe.model} has no mask: it undoes noise, and a student learns to fill masks. "
-                            "Use another model.")  # fmt: skip
+            raise UserError(
+                f"model={recipe.model} has no mask: it undoes noise, and a student learns to fill masks. "
+                "Use another model."
+            )
         recipe = recipe.resolved(config, parameters)
         student.refuse_without_peft(recipe)
         data = Data.of(recipe, Prompts(config, tokenizer, ids, recipe.model, recipe.gen_length, recipe.chat))

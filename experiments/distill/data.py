@@ -62,10 +62,12 @@ class Data:
         """Raises UserError for data that cannot be read or do not fit the model."""
         if recipe.data == "mini":
             train, held = (
-                [Question(f"{one.task} {number}", one.prompt, one.gen_length, judge=one.judge)
-                 for number, one in enumerate(items(split, count, recipe.seed))]
+                [
+                    Question(f"{one.task} {number}", one.prompt, one.gen_length, judge=one.judge)
+                    for number, one in enumerate(items(split, count, recipe.seed))
+                ]
                 for split, count in (("train", recipe.count), ("test", recipe.held_out))
-            )  # fmt: skip
+            )
         else:
             train, held = divided(read_file(Path(recipe.data), recipe.gen_length), recipe)
         found = Data(*([encoded(one, prompts, recipe) for one in part] for part in (train, held)))

@@ -22,9 +22,11 @@ from experiments.distill.recipe import Recipe
 
 Row = dict[str, Any]
 LABELS = {
-    "forwards": "forwards (NFE)", "equal": "equal to the teacher's answer", "entropy": "first entropy of masks, nats",
+    "forwards": "forwards (NFE)",
+    "equal": "equal to the teacher's answer",
+    "entropy": "first entropy of masks, nats",
     "score": "score",
-}  # fmt: skip
+}
 
 
 def decoder_of(model: Model, sampler: Sampler, length: int, recipe: Recipe) -> Decoder:

@@ -163,9 +163,10 @@ class Loss:
         member = (view == view.new_tensor(range(views))[:, None]).to(logits.dtype)  # [R, M]; a sum in a fixed order
         cross_entropy = F.cross_entropy(logits, target, reduction="none")
         return Terms(
-            mean(cross_entropy, member), mean(entropy(logits / self.temperature), member * wanted),
+            mean(cross_entropy, member),
+            mean(entropy(logits / self.temperature), member * wanted),
             mean(right.to(logits.dtype), member),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)

@@ -253,9 +253,11 @@ def rows(found: Iterable[Block]) -> Table:
     """Of some tables, by the heading above them and their first cell."""
     return {
         (block.title(), first): rest
-        for block in found for line in block.lines[block.start : block.end]
-        if not re.match(r"^\|[\s:|-]+\|$", line) for first, *rest in [cells(line)]
-    }  # fmt: skip
+        for block in found
+        for line in block.lines[block.start : block.end]
+        if not re.match(r"^\|[\s:|-]+\|$", line)
+        for first, *rest in [cells(line)]
+    }
 
 
 def tables(text: str) -> Table:

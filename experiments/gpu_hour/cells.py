@@ -106,7 +106,8 @@ class Cell:
         """What a turn takes on an H100, roughly: its floor and the share of it that we expect, or the host's time."""
         answer, length = self.answer, self.prompt + self.answer
         rows = {"none": length, "dual": self.block, "prefix": (answer + self.block) / 2}.get(
-            self.cache, ROWS.get(self.cache, 1.0) * answer)  # fmt: skip
+            self.cache, ROWS.get(self.cache, 1.0) * answer
+        )
         floor = floor_of(CONFIGS[self.model], self.batch, rows, length, self.block)
         if self.cache in ("prefix", "dual"):
             floor += floor_of(CONFIGS[self.model], self.batch, length, length, self.block) / self.block

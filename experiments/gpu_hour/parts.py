@@ -33,9 +33,11 @@ TESTS: dict[str, tuple[list[str], float]] = {
     "goldens": (["tests/gpu/test_gpu_goldens.py", "-k", "[eager-"], 100),
     "goldens under runtimes": (["tests/gpu/test_gpu_goldens.py", "-k", "not [eager-"], 100),
     "laws": (["tests/gpu/test_gpu_laws.py"], 60),
-    **{f"tokens under {name}": (["tests/gpu/test_gpu_runtimes.py", "-k", f"[{name}-"], seconds)
-       for name, seconds in (("static", 40), ("cudagraph", 30), ("compile", 110), ("compile_cudagraph", 110))},
-}  # fmt: skip
+    **{
+        f"tokens under {name}": (["tests/gpu/test_gpu_runtimes.py", "-k", f"[{name}-"], seconds)
+        for name, seconds in (("static", 40), ("cudagraph", 30), ("compile", 110), ("compile_cudagraph", 110))
+    },
+}
 FIRST = ("tokens under cudagraph",)  # of the tests: what else is measured rests on them
 DRY_TESTS: dict[str, tuple[list[str], float]] = {"device": (["tests/gpu/test_gpu_device.py"], 5)}
 STREAMS = (1, 8, 32)

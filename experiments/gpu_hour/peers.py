@@ -57,8 +57,10 @@ class FastDLLM:
             sys.path.insert(0, place)
         try:
             functions = {cache: found("generate", name, "threshold") for cache, name in FAST_DLLM.items()}
-            kind, inner, sized = (found("model.modeling_llada", name) for name in (
-                "LLaDAModelLM", "LLaDAModel", "create_model_config_from_pretrained_config"))  # fmt: skip
+            kind, inner, sized = (
+                found("model.modeling_llada", name)
+                for name in ("LLaDAModelLM", "LLaDAModel", "create_model_config_from_pretrained_config")
+            )
             settings = found("model.configuration_llada", "LLaDAConfig")(**published(model.config))
         except Missing as error:
             raise UserError(f"--fast-dllm={folder}: {error}. Name a checkout of NVlabs/Fast-dLLM.") from error

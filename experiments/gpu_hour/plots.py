@@ -18,8 +18,10 @@ Cells = Mapping[str, Mapping[str, Outcome]]
 
 def draw(cells: Cells, folder: Path) -> list[str]:
     """Write the pictures of what was measured. Returns their names."""
-    found = {"gpu_steps.svg": speeds(measured_cells(decodes(cells), rule="fixed")),
-             "gpu_kernels.svg": ceilings(cells.get("kernels", {}))}  # fmt: skip
+    found = {
+        "gpu_steps.svg": speeds(measured_cells(decodes(cells), rule="fixed")),
+        "gpu_kernels.svg": ceilings(cells.get("kernels", {})),
+    }
     for name, figure in found.items():
         if figure is not None:
             figure.savefig(folder / name, metadata={"Date": None})

@@ -68,8 +68,10 @@ def header(found: Parts) -> str:
     rates = cells_of(found).get("machine", {}).get("rates", {}).get("figures")
     if rates:
         peak = f" (data sheet: {rates['peak'] / 1e12:.2f})" if rates["peak"] else ""
-        said += (f" A large copy reaches {rates['bytes'] / 1e12:.2f} TB/s{peak}, a large product "
-                 f"{rates['flops'] / 1e12:.0f} TFLOP/s.")  # fmt: skip
+        said += (
+            f" A large copy reaches {rates['bytes'] / 1e12:.2f} TB/s{peak}, a large product "
+            f"{rates['flops'] / 1e12:.0f} TFLOP/s."
+        )
         said += f" **Our kernels did not run: {rates['obstacle']}**" if rates["obstacle"] else ""
     return said + (" **A dry run: its times mean nothing.**\n" if one["dry"] else "\n")
 

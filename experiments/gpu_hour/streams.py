@@ -58,9 +58,11 @@ class Streams:
         begin, end = min(one[0] for one in timed), max(one[1] for one in timed)
         waits = [ended - asked for asked, ended, _ in timed]
         return {
-            "tokens_per_s": sum(one[2] for one in timed) / (end - begin), "requests_per_s": len(timed) / (end - begin),
-            "p50_s": quantile(waits, 0.5), "p95_s": quantile(waits, 0.95),
-        }  # fmt: skip
+            "tokens_per_s": sum(one[2] for one in timed) / (end - begin),
+            "requests_per_s": len(timed) / (end - begin),
+            "p50_s": quantile(waits, 0.5),
+            "p95_s": quantile(waits, 0.95),
+        }
 
     def ask(self) -> None:
         """Submit the next request, if there is one."""

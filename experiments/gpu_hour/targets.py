@@ -54,10 +54,11 @@ def verdicts(parts: Mapping[str, Mapping[str, Outcome]], device: str) -> list[Ve
     steps, kernels = decodes(parts), parts.get("kernels", {})
     return [
         *(turns(steps, model, device) for model in ("llada-8b", "dream-7b")),
-        bandwidth(kernels, "row_statistics", lambda rows: rows >= 256), scaling(steps, device),
+        bandwidth(kernels, "row_statistics", lambda rows: rows >= 256),
+        scaling(steps, device),
         bandwidth(kernels, "add_norm", lambda rows: rows >= 8192),
         equal_tokens({**parts.get("checks", {}), **parts.get("tests", {})}),
-    ]  # fmt: skip
+    ]
 
 
 def turns(steps: Mapping[str, Outcome], model: str, device: str) -> Verdict:
@@ -75,8 +76,9 @@ def turns(steps: Mapping[str, Outcome], model: str, device: str) -> Verdict:
 def bandwidth(kernels: Mapping[str, Outcome], name: str, counts: Any) -> Verdict:
     goal = f"{name}: at 80 % of the copy rate"
     shapes = kernels.get(name, {}).get("figures", {})
-    chosen = {shape: ways["triton"] for shape, ways in shapes.items()
-              if "triton" in ways and counts(int(shape.split()[0]))}  # fmt: skip
+    chosen = {
+        shape: ways["triton"] for shape, ways in shapes.items() if "triton" in ways and counts(int(shape.split()[0]))
+    }
     if not chosen:
         return Verdict(goal, "", None)
     found = ", ".join(f"{shape}: {100 * one['copy']:.0f} %" for shape, one in chosen.items())

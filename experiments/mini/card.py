@@ -158,8 +158,10 @@ def paired(of: Right, none: Right) -> tuple[float, list[str]]:
 
 def cache_table(right: Mapping[str, Right]) -> str:
     """A row for each cache and block length: both means, and what it loses against no cache in the same blocks."""
-    lines = ["| cache, blocks | short answers | long answers | mean loss, points | tasks that surely lose over 6 |",
-             "| --- | ---: | ---: | ---: | --- |"]  # fmt: skip
+    lines = [
+        "| cache, blocks | short answers | long answers | mean loss, points | tasks that surely lose over 6 |",
+        "| --- | ---: | ---: | ---: | --- |",
+    ]
     for setting, of in right.items():
         none = right[f"none {setting.split()[1]}"]
         loss, bad = paired(of, none)

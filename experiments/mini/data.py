@@ -93,9 +93,10 @@ HARD = Mix(HARD_SHARES, {"many": 0.5, "more": 0.2}, 0.8, at_once=0.4)
 # Without frozen rows mini-dream noted in the masks after a block of 8 what was committed in it: under cache=dual
 # sentences fell from 93 to 73 of 100, and replace_random under dkv from 87 to 72.
 MIXES = {
-    "narrow": Mix(SHARES), "wide": Mix(EVEN_SHARES, {"more": 0.55}, 0.6, later=HARD),
+    "narrow": Mix(SHARES),
+    "wide": Mix(EVEN_SHARES, {"more": 0.55}, 0.6, later=HARD),
     "adapted": replace(HARD, kept=1 / 2, frozen=0.15),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

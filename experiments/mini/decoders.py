@@ -23,9 +23,10 @@ NBDIFF = {
 }
 BY_BLOCK = ("blocks.block_length=8",)
 CACHES = {
-    "no cache": BY_BLOCK, **{f"cache={name}": (*BY_BLOCK, f"cache={name}") for name in ("prefix", "dual", "dkv")},
+    "no cache": BY_BLOCK,
+    **{f"cache={name}": (*BY_BLOCK, f"cache={name}") for name in ("prefix", "dual", "dkv")},
     **{f"cache={name}": (f"cache={name}",) for name in ("elastic", "window")},
-}  # fmt: skip
+}
 
 
 def settings_of(model: Model) -> Mapping[str, tuple[str, ...]]:

@@ -127,10 +127,11 @@ def by_names(asked: Asked) -> dict[str, Right]:
     return {
         names: {
             task: whole(asked.model, asked.items(task, names=names), 1, tokens[names] * tasks.longest(task))
-            for task in shown(names, tasks.OF_NAMES) if tokens[names] == 1 or task not in tasks.LONG_ANSWERS
+            for task in shown(names, tasks.OF_NAMES)
+            if tokens[names] == 1 or task not in tasks.LONG_ANSWERS
         }
         for names in NAMES
-    }  # fmt: skip
+    }
 
 
 def by_size(asked: Asked) -> dict[str, Right]:
@@ -153,10 +154,11 @@ def by_canvas(asked: Asked) -> dict[str, Right]:
     return {
         str(length): {
             task: answers(asked.model, asked.items(task)[::2], length, sampler="confidence", blocks=fixed(32))
-            for task in shown(length, tasks.TASKS) if length >= tasks.longest(task)
+            for task in shown(length, tasks.TASKS)
+            if length >= tasks.longest(task)
         }
         for length in CANVASES
-    }  # fmt: skip
+    }
 
 
 def by_cache(asked: Asked) -> dict[str, Right]:

@@ -159,8 +159,10 @@ def embeddings(texts: Sequence[str], width: int, kinship: float, generator: torc
         """Of one character, or none. Unit variance, smooth in the letter's place in the alphabet."""
         at = torch.tensor((ord(text) - ord("a")) / 26 if "a" <= text <= "z" else -0.2)
         angles = torch.pi * at * torch.arange(1, WAVES + 1) / 2
-        parts = [vector((place, wave)) * angles[wave].cos() + vector((place, -1 - wave)) * angles[wave].sin()
-                 for wave in range(WAVES)]  # fmt: skip
+        parts = [
+            vector((place, wave)) * angles[wave].cos() + vector((place, -1 - wave)) * angles[wave].sin()
+            for wave in range(WAVES)
+        ]
         return torch.stack(parts).sum(0) / WAVES**0.5
 
     rows = []

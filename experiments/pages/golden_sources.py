@@ -18,9 +18,11 @@ from experiments.support import markdown
 GOLDENS = Path(__file__).parents[2] / "tests" / "data" / "goldens"
 CODE = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{7}")
 INDEPENDENT = {  # recorded with an implementation from what is named
-    "elastic": "the paper and yxu-dev/Elastic-Cache@46c0bc3", "entropy": "the paper's abstract and a figure",
-    "ete": "the paper's abstract, with gaps filled", "flash": "the paper and VILA-Lab/Flash-dLLM@7437a55",
-}  # fmt: skip
+    "elastic": "the paper and yxu-dev/Elastic-Cache@46c0bc3",
+    "entropy": "the paper's abstract and a figure",
+    "ete": "the paper's abstract, with gaps filled",
+    "flash": "the paper and VILA-Lab/Flash-dLLM@7437a55",
+}
 OTHERS = {
     "constrained": "no decoder: every filling of tiny canvases was tried",
     "diffusion_gemma": "transformers 5.24.0, class and loop",

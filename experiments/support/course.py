@@ -72,9 +72,11 @@ class Course:
             return
         content = {
             "weights": {name: weight.detach() for name, weight in self.learning.items()},
-            "optimizer": self.optimizer.state_dict(), "step": self.step, "starts": self.starts,
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "starts": self.starts,
             "seconds": self._spent(),
-        }  # fmt: skip
+        }
         beside = (self.folder / STATE).with_suffix(".tmp")
         with beside.open("wb") as out:
             torch.save(content, out)

@@ -88,8 +88,10 @@ class Spread:
     @property
     def config(self) -> ModelConfig:
         """The large sizes with the small model's ids and conventions."""
-        sizes = {name: getattr(self.shape, name) for name in (
-            "width", "layers", "heads", "kv_heads", "head_dim", "mlp_width", "vocab")}  # fmt: skip
+        sizes = {
+            name: getattr(self.shape, name)
+            for name in ("width", "layers", "heads", "kv_heads", "head_dim", "mlp_width", "vocab")
+        }
         eps = self.kept * self.small.eps - self.constant**2 / (self.copies + 1)
         return replace(self.small, **sizes, rotary_dim=self.shape.head_dim, eps=eps)
 

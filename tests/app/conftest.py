@@ -34,8 +34,10 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 def cells_of(sweep: Path) -> dict[str, list[dict[str, Any]]]:
     """The rows of every cell, by the cell's identity, without what differs from run to run."""
-    return {cell.parent.name: sorted(map(timeless, rows_of(cell.parent)), key=lambda row: row["id"])
-            for cell in sweep.glob("*/results.jsonl")}  # fmt: skip
+    return {
+        cell.parent.name: sorted(map(timeless, rows_of(cell.parent)), key=lambda row: row["id"])
+        for cell in sweep.glob("*/results.jsonl")
+    }
 
 
 def timeless(row: dict[str, Any]) -> dict[str, Any]:

@@ -23,9 +23,8 @@ class Questions(Task):
     name = "questions"
 
     def __init__(
-        self, count: int = 6, deadly: str = "", deaths: int = 0, tally: str = "", fault: str = "",
-        whole: bool = False,
-    ) -> None:  # fmt: skip
+        self, count: int = 6, deadly: str = "", deaths: int = 0, tally: str = "", fault: str = "", whole: bool = False
+    ) -> None:
         self.whole = whole
         self.count, self.deadly, self.deaths, self.tally = count, deadly, deaths, Path(f"{tally}-{deaths}")
         self.fault = fault

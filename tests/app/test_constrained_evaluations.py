@@ -17,10 +17,9 @@ from tests.app.conftest import Run, rows_of, timeless
 DIGITS = {"name": "regex", "pattern": "[0-9]{3}"}
 ASKED: list[dict[str, Any]] = [
     {"id": "digits", "prompt": "A number?", "answer": "123", "constraint": DIGITS},
-    {"id": "word", "prompt": "A word?", "answer": "x",
-     "constraint": {"name": "choice", "options": ["yes", "no"]}},
+    {"id": "word", "prompt": "A word?", "answer": "x", "constraint": {"name": "choice", "options": ["yes", "no"]}},
     {"id": "free", "prompt": "Anything?", "answer": "x"},
-]  # fmt: skip
+]
 TASK = ["task=jsonl", "task.path=asked.jsonl", "task.budget=8", "model.path=mini-llada", "batch_size=4"]
 
 
@@ -38,8 +37,10 @@ def test_validity_is_scored_for_free_and_for_constrained_answers_at_equal_forwar
     schedule = ["sampler=static", "sampler.per_step=4", "blocks=whole", "eos=none"]
     outcome = run("-m", *TASK, *schedule, "constraint=none,from_task", "name=both", bare=True)
     assert outcome.code == 0 and "constraint=from_task" in outcome.out, outcome.err
-    cells = {rows_of(file.parent)[0]["constraint"] is None: {row["id"]: row for row in rows_of(file.parent)}
-             for file in Path("runs/both").glob("*/results.jsonl")}  # fmt: skip
+    cells = {
+        rows_of(file.parent)[0]["constraint"] is None: {row["id"]: row for row in rows_of(file.parent)}
+        for file in Path("runs/both").glob("*/results.jsonl")
+    }
     free, constrained = cells[True], cells[False]
     assert {name: row["nfe"] for name, row in free.items()} == {name: row["nfe"] for name, row in constrained.items()}
     assert [free[name]["scores"]["valid"] for name in ("digits", "word")] == [0.0, 0.0]

@@ -77,8 +77,10 @@ def outcomes(arguments: list[str], kill: Path | None = None) -> list[tuple[int, 
     if kill is not None:
         started[1].kill()
     read = [process.communicate(timeout=120)[1].decode() for process in started]
-    return [(process.returncode, text.strip().replace("\r", "\n").rpartition("\n")[2])
-            for process, text in zip(started, read, strict=True)]  # fmt: skip
+    return [
+        (process.returncode, text.strip().replace("\r", "\n").rpartition("\n")[2])
+        for process, text in zip(started, read, strict=True)
+    ]
 
 
 @pytest.mark.program

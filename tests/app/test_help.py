@@ -200,8 +200,9 @@ def test_the_server_begins_with_the_command_line_s_and_a_request_overrides_it(sw
     from tests.serve.conftest import usual
 
     model, config = load(switched), usual()
-    own = Defaults(model, "m", *(config[group] for group in GROUPS), gen_length=8,
-                   chat_template_kwargs={"enable_thinking": False})  # fmt: skip
+    own = Defaults(
+        model, "m", *(config[group] for group in GROUPS), gen_length=8, chat_template_kwargs={"enable_thinking": False}
+    )
     messages = [{"role": "user", "content": "w5"}]
     assert own.prompts.encode(messages)[-2:] == [7, 8]
     assert own.prompts.encode(ChatPrompt(messages, {"enable_thinking": True}))[-2:] != [7, 8]

@@ -168,8 +168,10 @@ def test_an_item_is_a_row_with_what_was_typed_and_what_came_out(run: Run) -> Non
     frame = results_frame("runs/s")
     assert len(frame) == 4 * 4 and frame.columns.is_unique
     assert sorted(frame.value_counts(["sampler", "cache"]).to_dict().items()) == [
-        (("confidence", "none"), 8), (("prophet", "none"), 4), (("static", "dual"), 4),
-    ]  # fmt: skip
+        (("confidence", "none"), 8),
+        (("prophet", "none"), 4),
+        (("static", "dual"), 4),
+    ]
     assert set(frame.loc[frame["sampler"] == "confidence", "sampler.threshold"]) == {0.7, 0.9}
     assert frame.loc[frame["sampler"] == "static", "sampler.threshold"].isna().all()
     assert set(frame.loc[frame["sampler"] == "prophet", "sampler/inner"]) == {"localleap"}

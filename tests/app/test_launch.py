@@ -71,8 +71,9 @@ def test_groups_of_ranks_share_an_evaluation(tmp_path: Path) -> None:
     code, out, err = ended(started(tmp_path, *words, "name=four", "engine=accelerate", program=torchrun(4)), 240)
     assert code == 0, err
     assert out.count("Run folder: runs/four") == 1
-    one, four = (sorted(map(timeless, rows_of(tmp_path / "runs" / name)), key=lambda row: row["id"])
-                 for name in ("one", "four"))  # fmt: skip
+    one, four = (
+        sorted(map(timeless, rows_of(tmp_path / "runs" / name)), key=lambda row: row["id"]) for name in ("one", "four")
+    )
     assert one == four and len(four) == 9
     assert sorted(path.name for path in (tmp_path / "runs" / "four").iterdir() if path.suffix == ".jsonl") == [
         "results.jsonl"

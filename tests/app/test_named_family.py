@@ -35,13 +35,13 @@ def renamed(folder: Path) -> None:
     """Its tensors under the names of the description."""
 
     tensors = load_file(folder / "model.safetensors")
-    save_file({name.replace("model.transformer", "glimmer"): one for name, one in tensors.items()},
-              folder / "model.safetensors")  # fmt: skip
+    save_file(
+        {name.replace("model.transformer", "glimmer"): one for name, one in tensors.items()},
+        folder / "model.safetensors",
+    )
 
 
-def test_it_is_refused_with_both_ways_out_and_each_works(
-    glimmer: Path, tiny: Path, run: Run, tmp_path: Path
-) -> None:  # fmt: skip
+def test_it_is_refused_with_both_ways_out_and_each_works(glimmer: Path, tiny: Path, run: Run, tmp_path: Path) -> None:
     def decoded(name: str, path: Path, *more: str) -> str:
         words = ("prompt=w5 w7", "gen_length=8", "output=runs", f"name={name}")
         assert run(f"model.path={path}", *words, *more, bare=True).code == 0
@@ -69,8 +69,10 @@ def test_a_description_names_keys_tensors_and_tokens(glimmer: Path, tiny: Path) 
     assert own.tokenizer.backend.token_to_id("w6") in own.ids.stops
     with pytest.raises(UserError, match="tensor model.transformer.wte.weight is missing"):
         load(glimmer, family="LLaDAModelLM")
-    texts = [Decoder(load(path, family=family), cache="none", gen_length=8, chat=False)("w5 w7")[0].text
-             for path, family in ((tiny, None), (glimmer, FAMILY))]  # fmt: skip
+    texts = [
+        Decoder(load(path, family=family), cache="none", gen_length=8, chat=False)("w5 w7")[0].text
+        for path, family in ((tiny, None), (glimmer, FAMILY))
+    ]
     assert texts[0] == texts[1]
 
 
@@ -81,6 +83,6 @@ def test_a_description_names_keys_tensors_and_tokens(glimmer: Path, tiny: Path) 
         ("glim.Family", "names no dllm.models.families.Family: glim has LLADA, FAMILY. Did you mean"),
         ("nowhere.FAMILY", "there is no module nowhere"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_name_is_a_sentence(family: str, sentence: str, glimmer: Path, run: Run) -> None:
     assert re.search(sentence, run(f"model.path={glimmer}", "prompt=w5", f"model.family={family}", bare=True).err)

@@ -220,8 +220,10 @@ def test_the_figures_of_a_run_are_those_of_its_settings() -> None:
     assert longer is not None and (longer.score, longer.tokens_per_second) == (75.4, 36.4)
     assert first.unlike == longer.unlike == ()
     assert first.sentences()[-1] == "The settings are the published ones."
-    assert first.sentences()[0].endswith("one A100 80 GB, batch 1; tokens/s count tokens up to the end of the text; "
-                                         "9.4 times as fast as one token per step.")  # fmt: skip
+    assert first.sentences()[0].endswith(
+        "one A100 80 GB, batch 1; tokens/s count tokens up to the end of the text; "
+        "9.4 times as fast as one token per step."
+    )
 
 
 @pytest.mark.parametrize(

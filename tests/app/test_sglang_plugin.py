@@ -34,9 +34,11 @@ ROOT = DATA.parents[1]
 FILTER = str(make_filter(8))  # of the blocks of tiny-llada21
 # Rules that need an option to go through, or one to be built.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "klass": {"since": "block"}, "learn2pd": {"filter": FILTER}, "order": {"positions": "left_to_right"},
+    "klass": {"since": "block"},
+    "learn2pd": {"filter": FILTER},
+    "order": {"positions": "left_to_right"},
     "oracle": {"reference": [[1]]},
-}  # fmt: skip
+}
 MORE = [
     ("static", {"score": "margin", "per_step": 3}), ("static", {"steps": 4}), ("tacg", {"form": "extras"}),
     ("bacd", {"lower": 0.2}), ("joint_threshold", {"threshold": 0.3, "edit_threshold": 0.0}),

@@ -116,13 +116,15 @@ DECODES = [
     "task=parallelbench task.tasks=[copy] task.count=1", "constraint=regex constraint.pattern=[0-9]{4} gen_length=8",
 ]  # fmt: skip
 REFUSED = {
-    "model.quantize=float8": "model.dtype=bfloat16", "engine=ray task=parallelbench": "[ray]\'",
-    "task=serve": "[serve]\'",
-    "task=gsm8k": "[eval]\'", "kernels=triton": "kernels=torch",
-    "constraint=grammar constraint.grammar=start:/a/": "[constraints]\'",
-    "constraint=json_schema constraint.schema={type:null}": "[constraints]\'",
-    "-m hydra/launcher=joblib sampler=static,eb": "[sweeps]\'",
-}  # fmt: skip
+    "model.quantize=float8": "model.dtype=bfloat16",
+    "engine=ray task=parallelbench": "[ray]'",
+    "task=serve": "[serve]'",
+    "task=gsm8k": "[eval]'",
+    "kernels=triton": "kernels=torch",
+    "constraint=grammar constraint.grammar=start:/a/": "[constraints]'",
+    "constraint=json_schema constraint.schema={type:null}": "[constraints]'",
+    "-m hydra/launcher=joblib sampler=static,eb": "[sweeps]'",
+}
 
 
 @pytest.mark.program

@@ -263,8 +263,9 @@ def test_a_sweep_is_given_to_hydra_grid_by_grid(tmp_path: Path, monkeypatch: pyt
     found = expanded(["cache=none", "grids=[{sampler:[static,eb]},{sampler:order}]", "name=x", "output=here"]).grids
     place: list[Any] = ["name='x'", "hydra.sweep.dir='here/x'"]
     assert [[text for text in one if not text.startswith(("grids", "output"))] for one in found] == [
-        ["sampler=static,eb", "cache=none", *place], ["sampler=order", "cache=none", *place],
-    ]  # fmt: skip
+        ["sampler=static,eb", "cache=none", *place],
+        ["sampler=order", "cache=none", *place],
+    ]
     assert expanded(["hydra.sweep.dir=there/y"]).grids == [["name='y'", "hydra.sweep.dir='there/y'"]]
     with pytest.raises(UserError, match="hydra.sweep.dir and name=x both"):
         expanded(["hydra.sweep.dir=there/y", "name=x"])

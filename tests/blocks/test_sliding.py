@@ -137,8 +137,10 @@ def test_an_empty_window_is_refused(option: str, value: int) -> None:
 def test_each_request_may_have_a_window_of_its_own() -> None:
     network = model("tiny-llada")
     sampler, sizes = Confidence(0.8), [3, 8, 5]
-    alone = [results(network, Parts(sampler, Sliding(size), NoCache(), FullLength()), [request])[0]
-             for size, request in zip(sizes, requests(), strict=True)]  # fmt: skip
+    alone = [
+        results(network, Parts(sampler, Sliding(size), NoCache(), FullLength()), [request])[0]
+        for size, request in zip(sizes, requests(), strict=True)
+    ]
     each = Sliding()
     each.block_length = sizes  # type: ignore[assignment]
     together = results(network, Parts(sampler, each, NoCache(), FullLength()), requests())

@@ -91,8 +91,9 @@ def test_with_a_delay_that_never_ends_it_is_no_cache(name: str) -> None:
 
 
 CASES = json.loads((Path(__file__).parents[1] / "data/goldens/vicinity.json").read_text())["cases"]
-PLAIN = [at for at, case in enumerate(CASES)
-         if case["untested_forwards"] == 0 and case["params"]["maximum_unroll"] == 1]  # fmt: skip
+PLAIN = [
+    at for at, case in enumerate(CASES) if case["untested_forwards"] == 0 and case["params"]["maximum_unroll"] == 1
+]
 
 
 @pytest.mark.parametrize("number", PLAIN[::3])

@@ -64,11 +64,13 @@ def test_elastic_watches_decided_positions_only(name: str) -> None:
     forward = forward_of(model(name), parts, Sampling())
     with torch.inference_mode():
         alone, beside = (
-            [turn.cost.queries[0].tolist()
-             for turn in denoise(Canvas.of(rows, 61), forward, replace(parts, eos=FullLength()))
-             if 0 in turn.canvas.row_id.tolist()]
+            [
+                turn.cost.queries[0].tolist()
+                for turn in denoise(Canvas.of(rows, 61), forward, replace(parts, eos=FullLength()))
+                if 0 in turn.canvas.row_id.tolist()
+            ]
             for rows in (batch[:1], batch)
-        )  # fmt: skip
+        )
     assert alone == beside
     assert alone[1][0] <= 3 + 1 + 2  # the prompt's three, the window, what was committed and what predicts
 

@@ -120,10 +120,11 @@ def test_rows_that_hardly_moved_do_not_choose_by_rounding(sampler: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt_interval": 0}, "prompt_interval=0 must be at least 1"), ({"share": 1.5}, r"share=1.5 .* \[0, 1\]"),
+        ({"prompt_interval": 0}, "prompt_interval=0 must be at least 1"),
+        ({"share": 1.5}, r"share=1.5 .* \[0, 1\]"),
         ({"response_interval": 0}, "computes the answer in every forward"),
     ],
-)  # fmt: skip
+)
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         DLLMCache(**options)

@@ -136,10 +136,12 @@ def test_an_end_in_a_gap_does_not_end_what_is_given_behind() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"track_windows": 0}, "track_windows=0 leaves no room"), ({"track_windows": -2}, "-1 means no cache"),
-        ({"window_length": 0}, "window_length=0"), ({"mask_windows": 0}, "mask_windows=0 must be at least 1"),
+        ({"track_windows": 0}, "track_windows=0 leaves no room"),
+        ({"track_windows": -2}, "-1 means no cache"),
+        ({"window_length": 0}, "window_length=0"),
+        ({"mask_windows": 0}, "mask_windows=0 must be at least 1"),
     ],
-)  # fmt: skip
+)
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         FlashDLLM(**options)

@@ -90,9 +90,10 @@ def test_importance_and_choice_are_those_of_the_definition() -> None:
             assert chosen[row].tolist() == expected + [False] * (width - count)
 
 
-@pytest.mark.parametrize(("decided", "deciding", "alpha", "target"), [
-    (4, 3, 1.5, 2), (0, 0, 1.5, 2), (5, 1, 1.2, 6), (1, 2, 1.0, 1), (9, 1, 1.5, 20), (3, 2, 1.0, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("decided", "deciding", "alpha", "target"),
+    [(4, 3, 1.5, 2), (0, 0, 1.5, 2), (5, 1, 1.2, 6), (1, 2, 1.0, 1), (9, 1, 1.5, 20), (3, 2, 1.0, 2)],
+)
 def test_the_target_is_rounded_as_published(decided: int, deciding: int, alpha: float, target: int) -> None:
     """4 / 3 as a float32 times 1.5 is above 2 in float64; 20 stands for all where the target is no fewer than them."""
     counts = [torch.tensor([one]) for one in (12, decided, deciding)]

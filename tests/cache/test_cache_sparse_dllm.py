@@ -69,8 +69,9 @@ def kept_by_hand(query: Tensor, keys: Tensor, row: range, block: range, policy: 
     shared = query.shape[1] // keys.shape[0]
     points = []
     for at in outside:
-        mean = [query[block.start : block.stop, head].mean(0) @ keys[head // shared, at] for head in
-                range(query.shape[1])]  # fmt: skip
+        mean = [
+            query[block.start : block.stop, head].mean(0) @ keys[head // shared, at] for head in range(query.shape[1])
+        ]
         points.append(float(sum(mean)) / len(mean))
     half = policy.kernel_size // 2
     pooled = [max(points[max(0, j - half) : j + half + 1]) for j in range(len(points))]

@@ -61,7 +61,7 @@ def drawn(rows: int, n: int, heads: int, kv_heads: int) -> tuple[Tensor, Tensor,
 
 def pattern_by_hand(
     query: Tensor, keys: Tensor, length: int, first: int, select: float, size: int, head: int, block: int
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """The blocks of one head and block of queries, one number at a time. query [n, H, h], keys [H_kv, n, h]."""
     shared, scale = query.shape[1] // keys.shape[0], query.shape[2] ** -0.5
     blocks = -(-length // size)
@@ -92,9 +92,7 @@ def test_patterns_are_what_the_rule_says(heads: int, kv_heads: int, size: int, s
     for row, length in enumerate(valid.sum(1).tolist()):
         for head in range(heads):
             for block in range(-(-length // size)):
-                expected = pattern_by_hand(
-                    query[row], keys[row], length, int(answer[row]), select, size, head, block
-                )  # fmt: skip
+                expected = pattern_by_hand(query[row], keys[row], length, int(answer[row]), select, size, head, block)
                 assert found[row, head, block].nonzero()[:, 0].tolist() == expected
 
 
@@ -166,8 +164,10 @@ def test_lists_of_blocks_give_the_attention_of_the_mask(size: int, heads: int, k
 
 def test_guided_rows_have_patterns_of_their_own_and_costs_count_what_is_attended_to() -> None:
     sampling, request = Sampling(guidance=1.0), [replace(requests()[0], param_index=0)]
-    guided = [[one.canvas for one in results(model("tiny-llada"), parts(cache, sampling=sampling), request, sampling)]
-              for cache in (SparseD(0.999, 4, full_forwards=2), NoCache())]  # fmt: skip
+    guided = [
+        [one.canvas for one in results(model("tiny-llada"), parts(cache, sampling=sampling), request, sampling)]
+        for cache in (SparseD(0.999, 4, full_forwards=2), NoCache())
+    ]
     assert guided[0] == guided[1]
     costs = [one.cost for one in turns_of_rows(model("tiny-llada"), parts(SparseD(0.0, 4, full_forwards=2)), request)]
     length = len(request[0].tokens)

@@ -22,7 +22,7 @@ from harness import (
     parts_of,
     requests,
     turns,
-)  # fmt: skip
+)
 from law import law
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode

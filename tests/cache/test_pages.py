@@ -99,8 +99,10 @@ def test_pages_of_an_answer_grid_begin_with_the_rest_of_the_prompt() -> None:
 
 def stores(rows: int = 2, columns: int = 40, layers: int = 2) -> list[tuple[torch.Tensor, torch.Tensor]]:
     make = torch.Generator().manual_seed(0)
-    return [(torch.randn(rows, 3, columns, 5, generator=make), torch.randn(rows, 3, columns, 5, generator=make))
-            for _ in range(layers)]  # fmt: skip
+    return [
+        (torch.randn(rows, 3, columns, 5, generator=make), torch.randn(rows, 3, columns, 5, generator=make))
+        for _ in range(layers)
+    ]
 
 
 def holds(found: KnownPrefix | None, kept: list[tuple[torch.Tensor, torch.Tensor]], row: int, columns: int) -> bool:

@@ -101,8 +101,9 @@ def test_what_the_command_line_is_told_to_write_is_there() -> None:
     written = {word: dict(meant(word).settings) for word in SETTINGS}
     written |= {word: dict(entry.split("=") for entry in text.split(" "))
                 for words in OTHER_CHOICES.values() for word, text in words.items()}  # fmt: skip
-    wrong = {word: key for word, chosen in written.items() for key, value in chosen.items()
-             if not there(key, value, chosen)}  # fmt: skip
+    wrong = {
+        word: key for word, chosen in written.items() for key, value in chosen.items() if not there(key, value, chosen)
+    }
     assert wrong == {} and len(written) > 50
 
 

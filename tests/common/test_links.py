@@ -175,9 +175,11 @@ def test_a_silent_stranger_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None
         assert "the other ranks did not come" in str(leading.exception())
 
 
-@pytest.mark.parametrize("data", [
-    pickle.dumps(("alive",)), b"null", b"{}", b"[]", b"\xff", b"[" * 100_000, b"[1", HEAD.pack(LONGEST_MESSAGE + 1),
-], ids=["pickle", "null", "mapping", "empty", "utf8", "deep", "cut", "size"])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [pickle.dumps(("alive",)), b"null", b"{}", b"[]", b"\xff", b"[" * 100_000, b"[1", HEAD.pack(LONGEST_MESSAGE + 1)],
+    ids=["pickle", "null", "mapping", "empty", "utf8", "deep", "cut", "size"],
+)
 def test_what_is_no_message_ends_the_connection(data: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

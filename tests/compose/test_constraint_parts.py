@@ -75,9 +75,10 @@ def test_a_schema_is_data_and_never_a_part(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("DLLM_SECRET", "swordfish")
     schema = {
-        "_target_": "canary_of_schemas.Mine", "title": "${oc.env:DLLM_SECRET}",
+        "_target_": "canary_of_schemas.Mine",
+        "title": "${oc.env:DLLM_SECRET}",
         "const": {"_target_": "canary_of_schemas.make", "name": "regex"},
-    }  # fmt: skip
+    }
     ways = (
         part("constraint", "json_schema", schema=schema),
         part_of("constraint", {"name": "json_schema", "schema": schema}),

@@ -67,7 +67,9 @@ def test_a_part_has_its_typed_name_and_what_differs_from_it(overrides: list[str]
 def test_two_classes_of_one_module_and_a_choice_of_the_user_s_own_have_names_of_their_own() -> None:
     mine, yours = (config_of(f"sampler._target_=my_samplers.{name}") for name in ("Mine", "Yours"))
     assert [part_words(one, "sampler") for one in (mine, yours)] == [
-        "my_samplers.Mine(threshold=0.9)", "my_samplers.Yours(threshold=0.9)"]  # fmt: skip
+        "my_samplers.Mine(threshold=0.9)",
+        "my_samplers.Yours(threshold=0.9)",
+    ]
     own = {**mine, CHOICES: {"sampler": "mine"}}  # a file of the user's own, by --config-dir
     assert typed_name(own, "sampler") == "mine"
 

@@ -49,19 +49,21 @@ def test_every_number_has_its_bounds_here() -> None:
     listed = {f"{group}={choice} {option}" for group, choice, option, *_ in ROWS}
     numbers = {
         f"{group}={choice} {option}"
-        for group in ("sampler", "blocks", "cache", "eos", "length") for choice in choices(group)
+        for group in ("sampler", "blocks", "cache", "eos", "length")
+        for choice in choices(group)
         for option, value in options_of_choices(group)[choice].items()
         if isinstance(value, int | float) and not isinstance(value, bool)
-    }  # fmt: skip
+    }
     assert numbers - listed == OTHERWISE
 
 
 WORDS = [
     (group, choice, option)
-    for group in ("sampler", "blocks", "cache", "eos", "length") for choice in choices(group)
+    for group in ("sampler", "blocks", "cache", "eos", "length")
+    for choice in choices(group)
     for option, value in options_of_choices(group)[choice].items()
     if isinstance(value, str) and not option.startswith("_") and option != "marker"  # a text of the model's
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("group", "choice", "option"), WORDS)

@@ -52,10 +52,9 @@ MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-nbdiff", "dg_dev")
 # Tried in turn, until the part in question works with them.
 OTHERS = [
     {"sampler": sampler, "blocks": blocks, "cache": "none", "eos": "none"}
-    for sampler in ("confidence", "order", "renoise") for blocks in ("fixed", "whole")
-] + [
-    {"sampler": name, "blocks": "whole", "cache": name, "eos": "none"} for name in ("flash_verify", "linear_spec")
-]  # fmt: skip
+    for sampler in ("confidence", "order", "renoise")
+    for blocks in ("fixed", "whole")
+] + [{"sampler": name, "blocks": "whole", "cache": name, "eos": "none"} for name in ("flash_verify", "linear_spec")]
 
 
 def decode(name: str, parts: dict[str, Any]) -> tuple[list[int], list[int], int]:

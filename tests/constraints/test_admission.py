@@ -75,8 +75,9 @@ def test_a_turn_that_loses_a_commit_takes_nothing_back() -> None:
         commit, remask = (np.isin(np.arange(LENGTH), [*columns]) for columns in (commits, remasked))
         tokens = np.array([ID[commits[at][0]] if at in commits else 0 for at in range(LENGTH)])
         sure = np.array([commits[at][1] if at in commits else np.nan for at in range(LENGTH)])
-        step = Decided(0, commit, tokens, sure, commit.copy(), mask["forced"], remask, mask["edit"], mask["other"],
-                       mask["waits"])  # fmt: skip
+        step = Decided(
+            0, commit, tokens, sure, commit.copy(), mask["forced"], remask, mask["edit"], mask["other"], mask["waits"]
+        )
         whole = admit([row], step, VIEW)
         assert {at: tokens[at] for at in np.flatnonzero(step.commit)} == {at: ID[one] for at, one in kept.items()}
         assert np.flatnonzero(step.remask).tolist() == back and whole == (len(kept) == len(commits))

@@ -172,7 +172,7 @@ LONG: list[tuple[Any, Any]] = [
     ({"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 5000}, "array"),
     (record(**{name: {"type": "string", "maxLength": 500} for name in "abc"}), "object"),
     ({"type": "array", "maxItems": 5, "items": record(a={"type": "string", "maxLength": 1000})}, "array"),
-]  # fmt: skip
+]
 
 
 def instances(kind: str) -> list[Any]:
@@ -183,7 +183,8 @@ def instances(kind: str) -> list[Any]:
         lists = [[sign] * size for size in sizes[:-2] for sign in ("x", 1)]
         return lists + [[{"a": "é" * size}] for size in (1000, 1001)]
     return [{"title": "x" * a, "body": "é" * b} for a in (0, 200, 201) for b in (0, 4000, 4001)] + [
-        {"a": "x" * a, "b": "", "c": "\\" * c} for a in (500, 501) for c in (500, 501)]  # fmt: skip
+        {"a": "x" * a, "b": "", "c": "\\" * c} for a in (500, 501) for c in (500, 501)
+    ]
 
 
 @pytest.mark.parametrize(("schema", "kind"), LONG)

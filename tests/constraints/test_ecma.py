@@ -66,8 +66,10 @@ def test_random_patterns_are_found_where_node_finds_them() -> None:
     """Words of ours are found by Node, and both agree on every other text."""
     patterns = [drawn_pattern(seed) for seed in range(300 if full() else 40)]
     automata = [searched(leniently(pattern)) for pattern in patterns]
-    asked = [(pattern, texts_for(found, random.Random(seed)))
-             for seed, (pattern, found) in enumerate(zip(patterns, automata, strict=True))]  # fmt: skip
+    asked = [
+        (pattern, texts_for(found, random.Random(seed)))
+        for seed, (pattern, found) in enumerate(zip(patterns, automata, strict=True))
+    ]
     for (pattern, texts), found, told in zip(asked, automata, matches(asked), strict=True):
         assert told is not None, pattern
         assert [found.accepts(text.encode()) for text in texts] == told, pattern

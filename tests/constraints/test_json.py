@@ -57,10 +57,11 @@ def random_text(draw: random.Random) -> str:
     """Some JSON in some spacing, or nearly so."""
     spaces = draw.choice(["", " ", "\n\t ", "  "])
     text = json.dumps(
-        random_value(draw, draw.randint(0, 4)), ensure_ascii=draw.random() < 0.3,
+        random_value(draw, draw.randint(0, 4)),
+        ensure_ascii=draw.random() < 0.3,
         separators=(draw.choice([",", ", ", f",{spaces}"]), draw.choice([":", ": ", f"{spaces}:"])),
         indent=draw.choice([None, None, None, 1]),
-    )  # fmt: skip
+    )
     if draw.random() < 0.5:
         at = draw.randint(0, len(text))
         new = draw.choice([*' ",0-.[]é\\\x7f', "", "e1", "\\u00eF", "\\uDFff", "NaN", "{}"])

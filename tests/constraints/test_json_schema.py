@@ -70,7 +70,7 @@ def plain_schemas(draw: random.Random) -> Iterator[dict[str, Any]]:
 TEXTS = [json.dumps(value, ensure_ascii=False) for value in SCALARS] + [
     *("".join(parts) for parts in product(["", "-"], map(str, range(0, 300, 3)), ["", ".0", ".5", ".25"])),
     *(json.dumps("".join(signs), ensure_ascii=False) for size in range(5) for signs in product("a1é\n", repeat=size)),
-]  # fmt: skip
+]
 
 
 def outside(schema: dict[str, Any], text: str) -> bool:
@@ -191,7 +191,7 @@ REFUSALS: list[tuple[Any, str]] = [
     ({"$defs": {"a": 3}}, "at #/$defs/a: this is no JSON schema"),
     ({"x": {"minLength": "3"}, "$ref": "#/x"}, "at #/x/minLength: this is no JSON schema"),
     (False, "the constraint allows no text at all"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("schema", "words"), REFUSALS)

@@ -51,9 +51,11 @@ EXPLODE: dict[str, Any] = {
     "many items": {"type": "array", "items": TEXT, "minItems": 10**9},
     "long texts": {"type": "string", "maxLength": 10**12},
     "remainders": {"type": "integer", "multipleOf": 10**9},
-    "all in all": {"$defs": {f"d{i}": {"properties": {f"p{j}": {"$ref": f"#/$defs/d{j}"} for j in range(12)}}
-                             for i in range(12)}, "$ref": "#/$defs/d0"},
-}  # fmt: skip
+    "all in all": {
+        "$defs": {f"d{i}": {"properties": {f"p{j}": {"$ref": f"#/$defs/d{j}"} for j in range(12)}} for i in range(12)},
+        "$ref": "#/$defs/d0",
+    },
+}
 SLOW: dict[str, Any] = {
     "subsets of positions": {"type": "string", "pattern": "^(a|b)*a(a|b){25}$"},
     "cases in pairs": {"oneOf": [{"type": "integer", "minimum": 10 * i, "maximum": 10 * i + 5} for i in range(3_000)]},

@@ -32,12 +32,14 @@ from dllm.parts import (
         (Choice(["a", "b"]), Choice(("a", "b")), Choice(["b", "a"])),
         (Regex("a"), Regex("a", limit=20_000), Regex("a", confidence="admissible")),
         (Json(3), Json(depth=3, whitespace="any"), Json(3, "one")),
-        (JsonSchema({"type": "object", "properties": {"a": {}, "b": {}}}),
-         JsonSchema({"type": "object", "properties": {"a": {}, "b": {}}}),
-         JsonSchema({"type": "object", "properties": {"b": {}, "a": {}}})),
+        (
+            JsonSchema({"type": "object", "properties": {"a": {}, "b": {}}}),
+            JsonSchema({"type": "object", "properties": {"a": {}, "b": {}}}),
+            JsonSchema({"type": "object", "properties": {"b": {}, "a": {}}}),
+        ),
         (Grammar('start: "a"'), Grammar('start: "a"', start="start"), Grammar('start: "a"', words=True)),
     ],
-)  # fmt: skip
+)
 def test_equal_constraints_are_one_key(one: Constraint, same: Constraint, other: Constraint) -> None:
     assert one == same and hash(one) == hash(same) and {one: 1}[same] == 1
     assert one != other
@@ -85,7 +87,7 @@ def test_a_choice_is_one_of_its_texts() -> None:
         (lambda: JsonSchema({"const": float("nan")}), "constraint.schema is not JSON"),
         (lambda: Grammar("start: a", depth="4"), "constraint.depth='4' must be a whole number"),  # type: ignore[arg-type]
     ],
-)  # fmt: skip
+)
 def test_wrong_options_say_what_is_right(make: Any, says: str) -> None:
     with pytest.raises(UserError) as refusal:
         make()

@@ -199,8 +199,10 @@ def test_each_circle_of_rules_has_the_whole_depth() -> None:
 
 
 def test_rules_that_both_contain_themselves_share_their_depth() -> None:
-    rules = {"start": Alt((X, Cat((OPEN, RuleCall("start"), CLOSE)), Cat((A, RuleCall("b"), B)))),
-             "b": Alt((X, Cat((A, RuleCall("b"), B)), Cat((OPEN, RuleCall("start"), CLOSE))))}  # fmt: skip
+    rules = {
+        "start": Alt((X, Cat((OPEN, RuleCall("start"), CLOSE)), Cat((A, RuleCall("b"), B)))),
+        "b": Alt((X, Cat((A, RuleCall("b"), B)), Cat((OPEN, RuleCall("start"), CLOSE)))),
+    }
     automaton = compiled(Language(rules, depth=2))
     assert automaton.accepts(b"(axb)") and automaton.accepts(b"a(x)b") and automaton.accepts(b"((x))")
     assert not automaton.accepts(b"(a(x)b)") and not automaton.accepts(b"aaaxbbb")

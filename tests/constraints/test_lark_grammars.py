@@ -183,8 +183,9 @@ def test_terminals_that_double_each_other_are_refused_at_once() -> None:
     doubling = "".join(f"A{number}: A{number + 1} A{number + 1}\n" for number in range(60))
     for text, says in (
         (f'start: A0\n{doubling}A60: "a"\n', r"its terminals have 2\S+ parts .*, more than 20000. Make rules"),
-        ("start: A\nA: B B\nB: A A\n", "Recursion in terminal 'A'"), ("start: A\nA: A A\n", "Recursion in"),
-    ):  # fmt: skip
+        ("start: A\nA: B B\nB: A A\n", "Recursion in terminal 'A'"),
+        ("start: A\nA: A A\n", "Recursion in"),
+    ):
         began = time.thread_time()
         with pytest.raises(UserError, match=f"constraint.grammar: {says}"):
             automaton_of(Grammar(text))

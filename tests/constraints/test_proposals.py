@@ -112,8 +112,10 @@ def test_what_samplers_read_under_a_constraint_lacks_what_is_not_allowed() -> No
     compiled = SimpleNamespace(
         language=object(), renormalised=False, ids=lambda allowed, device, vocab: torch.tensor(allowed)
     )
-    cells = [SimpleNamespace(compiled=compiled, allowed=allowed, token=None, candidate=row, column=at)
-             for (row, at), allowed in wanted.items()]  # fmt: skip
+    cells = [
+        SimpleNamespace(compiled=compiled, allowed=allowed, token=None, candidate=row, column=at)
+        for (row, at), allowed in wanted.items()
+    ]
     logits = torch.randn(2, 3, vocab)
     scores: Any = ReadScores(SimpleNamespace(vocab=vocab), {AllLogits(): ByColumn(logits, columns)})
     found = banned(scores, cells).readings[AllLogits()].values  # type: ignore[arg-type]

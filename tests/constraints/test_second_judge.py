@@ -79,9 +79,11 @@ def test_texts_of_random_weights_are_valid_before_two_judges(seed: int) -> None:
 
 
 ZIP = {
-    "type": "object", "properties": {"zip": {"type": "string", "pattern": r"^\d{5}$"}}, "required": ["zip"],
+    "type": "object",
+    "properties": {"zip": {"type": "string", "pattern": r"^\d{5}$"}},
+    "required": ["zip"],
     "additionalProperties": False,
-}  # fmt: skip
+}
 LETTER = {
     "type": "object", "required": ["title", "body"], "additionalProperties": False,
     "properties": {"title": {"type": "string", "maxLength": 200}, "body": {"type": "string", "maxLength": 4000}},

@@ -134,10 +134,12 @@ def equal(one: TokenAutomaton, other: TokenAutomaton) -> bool:
     return all(
         np.array_equal(a, b)
         for a, b in (
-            (one.classes, other.classes), (one.accepting, other.accepting), (dense(one), dense(other)),
+            (one.classes, other.classes),
+            (one.accepting, other.accepting),
+            (dense(one), dense(other)),
             (one.automaton.moves, other.automaton.moves),
         )
-    )  # fmt: skip
+    )
 
 
 def test_automata_are_kept_in_memory_and_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

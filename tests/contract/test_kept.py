@@ -70,7 +70,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "edit": ({"edit": FALSE}, "replaces tokens .*write edits=True"),
     "keep_open": ({"keep_open": torch.ones(B, dtype=torch.bool)}, "keeps a full block .*write edits=True"),
     "candidates": ({"commit": FALSE[[0, 0, 1]], "owner": Owner(torch.tensor([0, 0, 1]), B)}, "write branches=True"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -123,11 +123,12 @@ class Starts(Sampler):
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (None, "returned NoneType, and must return a dict"), ({"seen": 0}, "'seen' is int"),
+        (None, "returned NoneType, and must return a dict"),
+        ({"seen": 0}, "'seen' is int"),
         ({"seen": torch.zeros(1, 3)}, r"'seen' has the shape \[1, 3\], and must lead with the row: \[3, \.\.\.\]"),
         ({"seen": torch.zeros(3, device="meta")}, "'seen' is on meta"),
     ],
-)  # fmt: skip
+)
 def test_a_first_state_that_is_none_is_refused(made: Any, words: str) -> None:
     with pytest.raises(UserError, match=rf"^sampler=Starts: start\(\).*{words}"):
         decode(Starts(made))
@@ -187,7 +188,7 @@ def test_a_choice_among_others_candidates_is_refused(wrong: Callable[[Tensor], T
         (lambda: Need(), r"needs\(\) returned Need\(.*, and must return a tuple of Need"),
         (lambda: None, r"needs\(\) returned None"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("group", ["sampler", "blocks", "cache", "eos"])
 def test_a_need_that_there_is_not_is_refused_with_the_parts_name(
     group: str, need: Callable[[], Any], words: str
@@ -230,7 +231,7 @@ class Cuts(EndOfText):
         (lambda canvas: replace(canvas, masked=canvas.valid), "leaves more to decide than before"),
         (lambda canvas: canvas.stop_at(canvas.end - 1, ~canvas.shortened, False), "traits must not say shrinks=False"),
     ],
-)  # fmt: skip
+)
 def test_a_policy_that_does_what_it_must_not_is_refused(what: Callable[[Canvas], Any], words: str) -> None:
     with pytest.raises(UserError, match=f"^eos=Cuts.*{words}"):
         decode(Static(), eos=Cuts(what))
@@ -280,7 +281,7 @@ class Sized(Fixed):
         (lambda begin, end, number: (begin, end[:1], number), r"end of containing\(\) has the shape \[1\]"),
         (lambda begin, end, number: (begin, end / 1, number), r"end of containing\(\) is of torch.float32"),
     ],
-)  # fmt: skip
+)
 def test_a_block_that_is_none_is_refused(what: Callable[[Tensor, Tensor, Tensor], Any], words: str) -> None:
     with pytest.raises(UserError, match=f"^blocks=Sized: .*{words}"):
         decode(Static(), Sized(what))
@@ -315,7 +316,7 @@ class Plans(Buffered):
         (lambda plan: replace(plan, forced=plan.columns[0]), "the plan's forced has the shape"),
         (lambda plan: replace(plan, state={"seen": torch.zeros(3)}), r"plan\(\) changes the state 'seen', and began"),
     ],
-)  # fmt: skip
+)
 def test_a_plan_that_is_none_is_refused(what: Callable[[ForwardPlan], Any], words: str) -> None:
     with pytest.raises(UserError, match=f"^cache=Plans: {words}"):
         decode(Static(), cache=Plans(what))

@@ -162,8 +162,10 @@ def test_the_rules_that_go_by_earlier_blocks_are_these() -> None:
 
 def test_what_parts_that_say_how_long_a_row_is_say_of_themselves() -> None:
     parts = {name: build("length", name) for name in choices("length")}
-    said = {name: {key for key in ("changes", "moves", "takes_back", "probes") if getattr(one.traits, key)}
-            for name, one in parts.items()}  # fmt: skip
+    said = {
+        name: {key for key in ("changes", "moves", "takes_back", "probes") if getattr(one.traits, key)}
+        for name, one in parts.items()
+    }
     assert said == {
         "fixed": set(),
         "cal": {"probes"},

@@ -64,8 +64,9 @@ def test_a_notebook_shows_every_alternative_with_its_share() -> None:
     shown = found._repr_html_()
     assert "town &amp; land" in shown and "50% on the alternatives" in shown
     assert re.findall(r"font-weight:(\w+)\">(.*?)</td><td>(.*?)</td>", shown) == [
-        ("bold", "&lt;Lima&gt;", "73.1%"), ("normal", "Cairo", "26.9%"),  # 1 / (1 + 1 / e)
-    ]  # fmt: skip
+        ("bold", "&lt;Lima&gt;", "73.1%"),
+        ("normal", "Cairo", "26.9%"),  # 1 / (1 + 1 / e)
+    ]
 
 
 def test_one_token_is_what_likelihood_compares(decoder: Decoder) -> None:

@@ -160,7 +160,9 @@ def test_local_is_the_law_of_drawing_from_left_to_right_under_the_constraint(
     among = Among(texts, confidence="admissible")
     decoder = Decoder(model, Order("left_to_right"), ALL_MODELS[name], eos="none", gen_length=length, batch_size=60,
                       temperature=8.0, constraint=among)  # fmt: skip
-    reached = {result.text: prod(one.confidence for one in final_commits(result.traced()))
-                   for result in decoder([3, 5, 8], samples=60, trace=True)}  # fmt: skip
+    reached = {
+        result.text: prod(one.confidence for one in final_commits(result.traced()))
+        for result in decoder([3, 5, 8], samples=60, trace=True)
+    }
     assert set(reached) == set(texts) and sum(law) == pytest.approx(1, abs=1e-12)
     assert [reached[text] for text in texts] == pytest.approx(law, abs=3e-6)

@@ -49,9 +49,10 @@ def test_what_is_kept_is_that_of_the_canvas_s_own_prompt() -> None:
     model = load(DATA / "models" / "tiny-nbdiff", dtype="float64", mask_id=60)
     queries = queries_of(60)
     changed = [
-        one if one.canvas.start == 13 else ReadQuery(
-            ReadCanvas((51, *one.canvas.tokens[1:]), one.canvas.masked, 9), one.wanted
-        ) for one in queries
-    ]  # fmt: skip
+        one
+        if one.canvas.start == 13
+        else ReadQuery(ReadCanvas((51, *one.canvas.tokens[1:]), one.canvas.masked, 9), one.wanted)
+        for one in queries
+    ]
     before, after = read_canvases(model, queries), read_canvases(model, changed)
     assert [a.log_p == b.log_p for a, b in zip(before, after, strict=True)] == [True] * 5 + [False] * 5

@@ -103,7 +103,7 @@ CHECKOUTS = {
         for place, name in (("generation_utils", "llada"), ("models", "modeling_llada"))
         for kind in ("decode", "greedy")
     },
-}  # fmt: skip
+}
 
 
 def stand_in(folder: Path, files: dict[str, str]) -> Path:

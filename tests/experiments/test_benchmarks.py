@@ -107,8 +107,10 @@ def test_every_way_is_timed(weights: str) -> None:
                      mask_id=499, eos_id=498, pad_id=498, rotary_dim=16)  # fmt: skip
     found = rows(config, weights, 5, 8)
     assert [row[:3] for row in found] == [
-        [weights, "full", "none"], [weights, "full", "dual"], [weights, "answer-blocks", "finished"],
-    ]  # fmt: skip
+        [weights, "full", "none"],
+        [weights, "full", "dual"],
+        [weights, "answer-blocks", "finished"],
+    ]
     assert all(float(cell) >= 0 for row in found for cell in row[3:6]) and all(float(row[6]) > 0 for row in found)
 
 

@@ -9,13 +9,7 @@ import pytest
 
 from dllm.tasks.mini import tasks as mini
 from experiments.bench.decisions import ALTERNATIVES, bodies, furthest
-from experiments.compare.decisions import (
-    Line,
-    ages_of_records,
-    last_names,
-    towns_of_records,
-    worse,
-)
+from experiments.compare.decisions import Line, ages_of_records, last_names, towns_of_records, worse
 
 
 def test_requests_ask_ten_questions_of_sixteen_alternatives() -> None:
@@ -30,9 +24,9 @@ def test_requests_ask_ten_questions_of_sixteen_alternatives() -> None:
             if key == "age":
                 assert truth in values
             begun = templates[question["name"]].replace("{slot}", truth)
-            assert json.loads(begun + "}]") == [
-                *rows[: int(number)], {**rows[int(number)]}
-            ], "the records before it, and this one"  # fmt: skip
+            assert json.loads(begun + "}]") == [*rows[: int(number)], {**rows[int(number)]}], (
+                "the records before it, and this one"
+            )
 
 
 def answer(choice: str, *probabilities: float) -> list[dict[str, Any]]:
@@ -56,8 +50,10 @@ def test_items_hold_their_truth_and_their_text() -> None:
 
 def test_a_decision_that_is_worse_than_the_decode_is_noticed() -> None:
     def found(decided: int, decoded: int) -> list[Line]:
-        return [Line("x, local", [1.0] * decided + [0.0] * (100 - decided), (1, 1)),
-                Line("x, decode", [1.0] * decoded + [0.0] * (100 - decoded), (1, 1))]  # fmt: skip
+        return [
+            Line("x, local", [1.0] * decided + [0.0] * (100 - decided), (1, 1)),
+            Line("x, decode", [1.0] * decoded + [0.0] * (100 - decoded), (1, 1)),
+        ]
 
     assert not worse(found(60, 65), "x") and not worse(found(60, 50), "x") and worse(found(40, 65), "x")
     assert not worse(found(40, 65)[:1], "x")

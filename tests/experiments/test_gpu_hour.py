@@ -278,7 +278,8 @@ def test_every_cell_runs_at_tiny_shapes(tmp_path: Path) -> None:
 def test_what_pytest_said_is_read(tmp_path: Path) -> None:
     (file := tmp_path / "junit.xml").write_text(
         '<testsuites><testsuite><testcase name="a"/><testcase name="b"><skipped message="rounding"/></testcase>'
-        '</testsuite></testsuites>')  # fmt: skip
+        "</testsuite></testsuites>"
+    )
     assert suite.outcomes(file) == {"passed": 1, "skipped": 1, "notes": {"rounding": 1}}
     file.write_text('<suite><testcase name="a"/><testcase name="b"><error message="x != y"/></testcase></suite>')
     with pytest.raises(suite.TestsFailed, match="1 of 2 tests failed. b: x != y"):

@@ -41,8 +41,10 @@ def equal_decodes(cache_name: str, count: int) -> tuple[int, int]:
     """How many texts, and how many turns of all commits, are those of the small model, of one prompt from each task."""
     prompts = [one.messages for task in tasks.SHORT_ANSWERS for one in tasks.generate(task, 3, 3)][:count]
     blocks = part("blocks", "fixed", block_length=16)
-    found = [Decoder(one, "confidence", blocks, cache_name, "fill_after_block", gen_length=32, batch_size=1)(prompts)
-             for one in models()]  # fmt: skip
+    found = [
+        Decoder(one, "confidence", blocks, cache_name, "fill_after_block", gen_length=32, batch_size=1)(prompts)
+        for one in models()
+    ]
     pairs = list(zip(*found, strict=True))
     return sum(one.tokens == other.tokens for one, other in pairs), sum(
         one.turns == other.turns for one, other in pairs

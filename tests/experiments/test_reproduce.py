@@ -209,9 +209,10 @@ def test_a_part_is_made_to_compare_and_all_of_it_to_write(
     tables = [f"## {name}\n\n| a | b |\n|---|---|\n| x | {number} |\n" for name, number in (("One", 1), ("Two", 2))]
     entry = entry_for("# A page\n\n" + "\n".join(tables), tmp_path, monkeypatch, Tolerance())
     entry = replace(
-        entry, commands=(("-c", f"print({tables[0]!r}); print({tables[1]!r}.replace('2', '3'))"),),
+        entry,
+        commands=(("-c", f"print({tables[0]!r}); print({tables[1]!r}.replace('2', '3'))"),),
         part=(("-c", f"print({tables[0]!r})"),),
-    )  # fmt: skip
+    )
     monkeypatch.setattr(reproduce, "ENTRIES", [entry])
     assert main([]) == 0, "the second table is not made, and so not compared"
     assert main(["--write"]) == 0 and "| x | 3 |" in (tmp_path / "page.md").read_text()

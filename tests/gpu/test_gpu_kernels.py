@@ -56,8 +56,9 @@ def adds_and_norms(build: Build) -> None:
     for rows in ROWS:
         x, gain = noise(rows, width, dtype=kind), noise(width, dtype=kind)
         residual = None if build.types["residual"] is None else noise(rows, width, dtype=kind)
-        for one, other in zip(add_norm.add_norm(x, residual, gain, 1e-5, True),
-                              add_norm.reference(x, residual, gain, 1e-5), strict=True):  # fmt: skip
+        for one, other in zip(
+            add_norm.add_norm(x, residual, gain, 1e-5, True), add_norm.reference(x, residual, gain, 1e-5), strict=True
+        ):
             close(one, other, BITS[kind])
 
 
@@ -80,8 +81,9 @@ def rotates_and_stores(build: Build) -> None:
     if build.types["columns"] is not None:
         columns = torch.stack([torch.randperm(length, generator=DICE)[:n] for _ in range(rows)]).to(DEVICE)
         columns[0, 0] = length  # padding
-    ours, theirs = ([torch.full((rows, kv_heads, length, size), -7.0, dtype=kind, device=DEVICE) for _ in "kv"]
-                    for _ in "ab")  # fmt: skip
+    ours, theirs = (
+        [torch.full((rows, kv_heads, length, size), -7.0, dtype=kind, device=DEVICE) for _ in "kv"] for _ in "ab"
+    )
     wide, norms = not build.constants["ROUND"], None
     if build.types["query_gain"] is not None:
         gains = (1 + noise(size, dtype=kind) / 4 for _ in "qk")

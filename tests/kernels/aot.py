@@ -79,8 +79,10 @@ def table(found: Iterable[dict[str, Any]]) -> str:
         kernels.setdefault(line["build"].split("-")[0], {}).setdefault(line["target"], []).append(line)
     rows = ["| kernel | builds | " + " | ".join(TARGETS) + " |", "|---|---:|" + "---:|" * len(TARGETS)]
     for name, by_target in kernels.items():
-        cells = [" / ".join(between([line[what] for line in by_target[target]]) for what in ("registers", "shared"))
-                 for target in TARGETS]  # fmt: skip
+        cells = [
+            " / ".join(between([line[what] for line in by_target[target]]) for what in ("registers", "shared"))
+            for target in TARGETS
+        ]
         rows.append(f"| `{name}` | {len(by_target['sm_80'])} | {' | '.join(cells)} |")
     return "\n".join(rows)
 

@@ -15,8 +15,10 @@ from dllm.parts import ROW_STATISTICS, LaunchConfig, chunked_head, fused_head, h
 
 def rows(count: int, width: int, vocabulary: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     noise = torch.Generator().manual_seed(count + width)
-    return (torch.randn(count, width, generator=noise).to(dtype),
-            torch.randn(vocabulary, width, generator=noise).to(dtype) * 0.5)  # fmt: skip
+    return (
+        torch.randn(count, width, generator=noise).to(dtype),
+        torch.randn(vocabulary, width, generator=noise).to(dtype) * 0.5,
+    )
 
 
 def close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:

@@ -218,8 +218,9 @@ def test_the_faster_way_is_taken_by_rows(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_product_that_saturates_is_found_out(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of two products in sixteen bits, as vpmaddubsw makes them: exact with steps of seven bits, or with none."""
 
-    def saturating(part: Tensor, _: float, zero: int, weight: Tensor, scale: Tensor, zeros: Tensor, bias: Tensor,
-                   *_more: Any) -> Tensor:  # fmt: skip
+    def saturating(
+        part: Tensor, _: float, zero: int, weight: Tensor, scale: Tensor, zeros: Tensor, bias: Tensor, *_more: Any
+    ) -> Tensor:
         pairs = (part.long()[:, None] * weight.long()).unflatten(-1, (-1, 2)).sum(-1).clamp(-limit, limit - 1)
         return pairs.sum(-1).float() * scale + bias
 

@@ -12,9 +12,10 @@ from dllm.parts import gelu_reference, gelu_times, silu_times
 @pytest.mark.parametrize("gate", ["silu", "gelu"])
 @pytest.mark.parametrize("halves", [True, False], ids=["halves", "apart"])
 @pytest.mark.parametrize(
-    ("dtype", "ulp"), [(torch.float32, 1e-6), (torch.bfloat16, 2**-7), (torch.float16, 2**-10), (torch.float64, 1e-15)],
+    ("dtype", "ulp"),
+    [(torch.float32, 1e-6), (torch.bfloat16, 2**-7), (torch.float16, 2**-10), (torch.float64, 1e-15)],
     ids=str,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5, 100), (7, 128), (2, 3000), (0, 8)], ids=str)
 def test_equals_the_definition(shape: tuple[int, ...], dtype: torch.dtype, ulp: float, halves: bool, gate: str) -> None:
     """The interpreter cuts to bfloat16 where torch rounds: after the gate and after the product, an ulp each."""

@@ -45,8 +45,9 @@ def test_the_poorest_slot_makes_room() -> None:
     credit = torch.tensor([[0.9, 0.1]], dtype=torch.float64)
     one = torch.ones(1, dtype=torch.float64)
     z, first, live = torch.zeros(1, 2), one / 3, torch.tensor([True])
-    found = sparse_credit(z, torch.tensor([4]), first, torch.log(3 * one), ids, credit, live, one, one, one,
-                          triton=True)  # fmt: skip
+    found = sparse_credit(
+        z, torch.tensor([4]), first, torch.log(3 * one), ids, credit, live, one, one, one, triton=True
+    )
     assert found[2].tolist() == [[5, 4]]
     torch.testing.assert_close(found[3], torch.tensor([[0.9, 1 / 3]], dtype=torch.float64))
 

@@ -92,9 +92,11 @@ def network() -> Iterator[Transformer]:
 
 
 COMBINATIONS = [
-    Combination("confidence", "fixed", "none", "fill_after_block"), Combination("credit", "fixed", "dual"),
-    Combination("confidence", "whole", "elastic", "stop_at_eos"), Combination("static", "fixed", "dkv"),
-]  # fmt: skip
+    Combination("confidence", "fixed", "none", "fill_after_block"),
+    Combination("credit", "fixed", "dual"),
+    Combination("confidence", "whole", "elastic", "stop_at_eos"),
+    Combination("static", "fixed", "dkv"),
+]
 
 
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=str)

@@ -170,7 +170,7 @@ MIXTURES = [
     (Combination("ancestral", "fixed", "finished", "none", "dg_dev"), True),
     (Combination("static", "fixed", "dual", "none", "tiny-rnd1"), False),
     (Combination("static", "fixed", "elastic", "none", "tiny-rnd1"), True),
-]  # fmt: skip
+]
 
 
 @pytest.mark.daily(1)

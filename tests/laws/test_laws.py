@@ -9,17 +9,7 @@ from functools import lru_cache, partial
 from itertools import chain
 
 import pytest
-from harness import (
-    PROMPTS,
-    Combination,
-    combinations,
-    combinations_of_noise,
-    decode,
-    full,
-    model,
-    parts_of,
-    requests,
-)
+from harness import PROMPTS, Combination, combinations, combinations_of_noise, decode, full, model, parts_of, requests
 from law import law
 
 from dllm.laws import claims

@@ -188,7 +188,7 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
     "joint-threshold-no-edits": (JointThreshold(0.8, None), Confidence(0.8)),
     "joint-threshold-no-edits-minimum": (JointThreshold(1.0, None, 3, minimum=2), Static(12)),
     "pc-no-decay": (PC(decay=0.0), Static()),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -223,8 +223,10 @@ class Spread(Honest):
 
     def step(self, view: View, state: State) -> Step:
         step, even = super().step(view, state), view.open & (view.canvas.columns % 2 == 0)
-        return step.but(commit=torch.where(even.any(1, keepdim=True), step.commit & even, step.commit)
-                        | argmax_mask(view.scores.confidence, even))  # fmt: skip
+        return step.but(
+            commit=torch.where(even.any(1, keepdim=True), step.commit & even, step.commit)
+            | argmax_mask(view.scores.confidence, even)
+        )
 
 
 class Measured(Honest):

@@ -63,8 +63,10 @@ def model() -> Model:
 
 
 PIECES: list[list[str | int | None]] = [
-    ['["Emma", "', None, '", "Hugo"]'], ['["Kai", "', None, '"]'], ['["Ada", "', 1, '"]'],
-]  # fmt: skip
+    ['["Emma", "', None, '", "Hugo"]'],
+    ['["Kai", "', None, '"]'],
+    ['["Ada", "', 1, '"]'],
+]
 ASKED = 'Shuffle the list:\n["Kai", "Emma", "Hugo"]'
 
 

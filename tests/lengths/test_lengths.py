@@ -8,18 +8,7 @@ import pytest
 import torch
 
 from dllm import Decoder, load, part
-from dllm.parts import (
-    NOTHING_SHARED,
-    Canvas,
-    Model,
-    Owner,
-    Request,
-    Scores,
-    Trace,
-    UserError,
-    View,
-    end_confidence,
-)
+from dllm.parts import NOTHING_SHARED, Canvas, Model, Owner, Request, Scores, Trace, UserError, View, end_confidence
 
 PROMPTS = ['Copy the list:\n["Kai", "Emma", "Hugo", "Ada", "Zoe"]', 'Sort the list:\n["Kai", "Ada"]',
            'Copy the list:\n["Kai"]', 'Reverse the list:\n["Kai", "Ada", "Emma"]']  # fmt: skip
@@ -104,7 +93,7 @@ def test_options_that_cannot_work_are_refused() -> None:
         ("daedal", {"factor": 1}, "length.factor=1 must be at least 2"),
         ("rho_eos", {"low": 0.7}, "at most length.high"),
         ("rho_eos", {"schedule": "log"}, "const, linear, exp"),
-    ]  # fmt: skip
+    ]
     for name, options, words in cases:
         with pytest.raises(UserError) as error:
             part("length", name, **options)
@@ -114,8 +103,9 @@ def test_options_that_cannot_work_are_refused() -> None:
 def test_auto_is_the_rule_for_the_model_and_takes_no_other(model: Model) -> None:
     auto = Decoder(model, gen_length="auto")
     assert [result.text for result in auto(PROMPTS[:3])] == [prompt.partition("\n")[2] for prompt in PROMPTS[:1]] + [
-        '["Ada", "Kai"]', '["Kai"]'
-    ]  # fmt: skip
+        '["Ada", "Kai"]',
+        '["Kai"]',
+    ]
     assert auto.settings["length"]["_target_"].endswith("RhoEos") and auto.settings["gen_length"] == 16
     with pytest.raises(UserError, match="gen_length=auto chooses a rule"):
         Decoder(model, gen_length="auto", length="rho_eos", eos="none")

@@ -46,8 +46,9 @@ from dllm.parts import load as load_folder
 def prompts(count: int) -> list[list[int]]:
     """Tasks of the tiny models, of several lengths: copy, reverse, sort, shift."""
     rng = random.Random(11)
-    return [[62, rng.randrange(50, 54), *(rng.randrange(40) for _ in range(rng.randint(3, 10))), 55]
-            for _ in range(count)]  # fmt: skip
+    return [
+        [62, rng.randrange(50, 54), *(rng.randrange(40) for _ in range(rng.randint(3, 10))), 55] for _ in range(count)
+    ]
 
 
 def run(network: Transformer, parts: Parts, batch: list[Request]) -> tuple[list[Turn], list[Result]]:

@@ -165,10 +165,12 @@ MOST = 200  # turns; 24 positions at one a turn, and what revocable rules add, t
 
 # Caches that commit less than they are asked for: one at a time, or one first.
 NARROW: dict[str, Cache] = {
-    "elastic": Elastic(window_length=1), "window": Window(1, 4, 3), "window-first": Window(
-        4, 12, 2, "range", refresh_candidates="first"),
-    "dual": Dual(query_left=False), "prefix": Prefix(query_left=False),
-}  # fmt: skip
+    "elastic": Elastic(window_length=1),
+    "window": Window(1, 4, 3),
+    "window-first": Window(4, 12, 2, "range", refresh_candidates="first"),
+    "dual": Dual(query_left=False),
+    "prefix": Prefix(query_left=False),
+}
 SCHEDULES: dict[str, Sampler] = {
     "one-step": Static(1), "steps": Static(7), "three": Static(per_step=3), "order": Order(steps=5),
     "order-four": Order(per_step=4), "pc": PC(steps=3), "dream": Dream(steps=4), "rcr": RCR(3), "remdm": ReMDM(4),

@@ -48,10 +48,12 @@ IDS = Ids(None, 1, (1, 15))
 ROWS = 8
 noise = random.Random(0)
 OWN: dict[str, Any] = {  # of each row
-    "steps": [3, 5, 9, 4, 12, 6, 2, 7], "entropy_bound": [0.1, 2.0, 0.01, 0.5, 0.1, 5.0, 1.0, 0.1],
-    "t_min": [0.4, 0.1, 0.2, 0.4, 0.4, 0.0, 0.3, 0.6], "t_max": [0.8, 0.3, 0.9, 1.5, 0.8, 0.5, 0.4, 0.7],
+    "steps": [3, 5, 9, 4, 12, 6, 2, 7],
+    "entropy_bound": [0.1, 2.0, 0.01, 0.5, 0.1, 5.0, 1.0, 0.1],
+    "t_min": [0.4, 0.1, 0.2, 0.4, 0.4, 0.0, 0.3, 0.6],
+    "t_max": [0.8, 0.3, 0.9, 1.5, 0.8, 0.5, 0.4, 0.7],
     "stop_entropy": [0.005, 0.3, 0.5, 0.2, 0.02, 0.4, 0.1, 0.05],
-}  # fmt: skip
+}
 
 
 @cache
@@ -107,7 +109,7 @@ def seen(turns: Iterator[Turn]) -> dict[int, Row]:
 
 def decoded(
     batch: Sequence[Request], parts: Parts, lag: int | None = None, take: RecordedTurns | None = None
-) -> dict[int, Row]:  # fmt: skip
+) -> dict[int, Row]:
     forward = Forward.of(network(), IDS, parts)
     lag = lag and lag * parts.cache.traits.bounds_late  # a cache without late bounds is read at once
     with torch.inference_mode():

@@ -134,8 +134,7 @@ def test_the_count_is_of_the_positions_left() -> None:
     for left in (3, 3, 2, 3, 2, 2):
         pace = pace.after(left)
         seen.append((pace.still, pace.behind, pace.is_stuck))
-    assert seen == [
-        (1, 1, False), (2, 2, False), (0, 0, False), (1, 1, False), (0, 2, False), (1, 3, False)]  # fmt: skip
+    assert seen == [(1, 1, False), (2, 2, False), (0, 0, False), (1, 1, False), (0, 2, False), (1, 3, False)]
     assert pace.limit == 4 * 3 + 16 and pace.turns == 6
     assert replace_still(pace, 3).is_stuck and not replace_still(pace, 2).is_stuck
 

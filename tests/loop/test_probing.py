@@ -152,10 +152,12 @@ def test_without_a_cache_they_are_those_of_the_whole_canvas(name: str, monkeypat
         if order is not None:
             mask = order.visible(order, None)
             visible = mask[0] if mask is not None else visible
-        whole = torch.stack([
-            sum(plain(seen.queries[layer][0, row], seen.keys[layer][0], visible[row]) for layer in seen.last) / 2  # type: ignore
-            for row in range(length)
-        ])  # fmt: skip
+        whole = torch.stack(
+            [
+                sum(plain(seen.queries[layer][0, row], seen.keys[layer][0], visible[row]) for layer in seen.last) / 2  # type: ignore
+                for row in range(length)
+            ]
+        )
         assert given.received is not None
         assert torch.allclose(given.received[0], whole.mean(0), atol=1e-12)
         assert torch.allclose(given.weights[0], whole[given.columns[0] - shift], atol=1e-12)

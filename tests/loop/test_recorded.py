@@ -279,6 +279,7 @@ def test_what_a_turn_holds_lasts_until_the_next() -> None:
     case = combination("confidence", "none")
     take = RecordedTurns(model(case.model), lambda: FakeGraph([]))
     decoded(turns(case, take))
-    kept: list[tuple[Tensor, Tensor]] = [(turn.candidates.tokens, turn.candidates.tokens.clone())
-                                         for turn in turns(case, take)]  # fmt: skip
+    kept: list[tuple[Tensor, Tensor]] = [
+        (turn.candidates.tokens, turn.candidates.tokens.clone()) for turn in turns(case, take)
+    ]
     assert any(not torch.equal(one, copy) for one, copy in kept[:-1])

@@ -34,10 +34,12 @@ def turns(combination: Combination, lag: int | None, dtype: torch.dtype = torch.
 
 def combinations() -> list[Combination]:
     return [
-        case for cache in BOUNDED for name in ("tiny-llada", "tiny-dream")
+        case
+        for cache in BOUNDED
+        for name in ("tiny-llada", "tiny-dream")
         for sampler, eos in (("confidence", "fill_after_block"), ("credit", "none"))
         if allowed(case := Combination(sampler, BLOCKS.get(cache, "fixed"), cache, eos, name))
-    ] + [Combination("dream", "fixed", "none", "none", "tiny-dream")]  # fmt: skip
+    ] + [Combination("dream", "fixed", "none", "none", "tiny-dream")]
 
 
 @pytest.mark.daily(8)

@@ -156,8 +156,10 @@ def any_text(folder: Path, base: str, chance: random.Random) -> Broken:
     if file.suffix == ".jinja":
         bad = [b"\xff\xfe", b"{% for %}", b"{{ '", b"{% if x %}"]
     file.write_bytes(chance.choice(bad))
-    return Broken(f"{file.name} holds {file.read_bytes()[:20]!r}", (
-        "tokenizer" if file.name in ("vocab.json", "tokenizer.json") else file.name,))  # fmt: skip
+    return Broken(
+        f"{file.name} holds {file.read_bytes()[:20]!r}",
+        ("tokenizer" if file.name in ("vocab.json", "tokenizer.json") else file.name,),
+    )
 
 
 def bytes_anywhere(folder: Path, base: str, chance: random.Random) -> Broken:

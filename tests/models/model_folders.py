@@ -46,8 +46,9 @@ def random_folder(folder: Path, config: Mapping[str, Any]) -> Transformer:
 def wide_folder(name: str, folder: Path, **changes: Any) -> Path:
     """Random weights of a data folder's family in widths of 128, which int4 takes. Returns the folder."""
     llada = "d_model" in published(name)
-    sizes: dict[str, Any] = {"d_model": 128, "mlp_hidden_size": 256} if llada else {
-        "hidden_size": 128, "intermediate_size": 256}  # fmt: skip
+    sizes: dict[str, Any] = (
+        {"d_model": 128, "mlp_hidden_size": 256} if llada else {"hidden_size": 128, "intermediate_size": 256}
+    )
     heads = {"n_heads": 4, "n_kv_heads": 4} if llada else {"num_attention_heads": 4, "num_key_value_heads": 2}
     features = {"head_dim": 32} if published(name).get("head_dim") else {}
     widths = ("expert_intermediate_size", "dense_intermediate_size", "moe_intermediate_size")

@@ -76,7 +76,7 @@ KEYS |= {
     "fastdllm_v2": {**_BODY, "bd_size": "length"},
     "nemotron": {**_BODY, "block_size": "length", "tie_word_embeddings": "off"},
     "efficient_dlm": {**_BODY, "block_size": "length", "tie_word_embeddings": "off", "disable_qk_norm": "off"},
-}  # fmt: skip
+}
 for _name in ("sdar_moe", "rnd1"):
     del KEYS[_name]["intermediate_size"]  # of dense layers, which these have none of
 del KEYS["nemotron"]["rope_theta"]  # stands in its rope_parameters

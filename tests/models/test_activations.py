@@ -70,8 +70,10 @@ def test_invariant_kernels_give_a_row_the_same_bits_in_any_batch(kind: str) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fixed_shapes_give_the_eager_tokens(kind: str) -> None:
-    found = [Decoder(mini(kind), runtime=runtime, gen_length=12, cache="dual")(PROMPTS)[2].tokens
-             for runtime in ("eager", "static")]  # fmt: skip
+    found = [
+        Decoder(mini(kind), runtime=runtime, gen_length=12, cache="dual")(PROMPTS)[2].tokens
+        for runtime in ("eager", "static")
+    ]
     assert found[0] == found[1]
 
 

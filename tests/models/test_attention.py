@@ -199,8 +199,10 @@ def prompt_block(query: int, key: int, masked: Sequence[bool], start: int) -> bo
 def test_a_column_sees_what_the_paper_says(kind: AttentionKind, sees: Sees) -> None:
     draw = random.Random(3)
     start = [draw.randrange(1, 6) for _ in range(40)]
-    masked = [[at >= first and draw.random() < share for at in range(LENGTH)]
-              for first, share in zip(start, [0, 0.2, 0.5, 0.8, 1] * 8, strict=True)]  # fmt: skip
+    masked = [
+        [at >= first and draw.random() < share for at in range(LENGTH)]
+        for first, share in zip(start, [0, 0.2, 0.5, 0.8, 1] * 8, strict=True)
+    ]
     order = kind.order(torch.tensor(masked), torch.tensor(start))
     assert order is not None
     visible = order.visible(order, None).tolist()

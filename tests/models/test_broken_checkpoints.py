@@ -142,8 +142,10 @@ def test_a_config_that_makes_no_sense_is_refused_at_once(
 
 
 FILES: list[tuple[str, str | bytes, str]] = [
-    ("config.json", DEEP, "config.json"), ("tokenizer_config.json", DEEP, "tokenizer_config.json"),
-    ("added_tokens.json", "[1]", "added_tokens.json"), ("added_tokens.json", '{"a": "b"}', "added_tokens.json has a="),
+    ("config.json", DEEP, "config.json"),
+    ("tokenizer_config.json", DEEP, "tokenizer_config.json"),
+    ("added_tokens.json", "[1]", "added_tokens.json"),
+    ("added_tokens.json", '{"a": "b"}', "added_tokens.json has a="),
     ("tokenizer_config.json", '{"added_tokens_decoder": [1]}', "added_tokens_decoder"),
     ("tokenizer_config.json", '{"added_tokens_decoder": {"260": "x"}}', "added_tokens_decoder"),
     ("tokenizer_config.json", '{"additional_special_tokens": 5}', "additional_special_tokens"),
@@ -152,7 +154,7 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ("generation_config.json", "[]", "generation_config.json"),
     ("chat_template.jinja", b"\xff\xfe{{ x }}", "chat_template.jinja"),
     ("chat_template.jinja", "{{ x", "chat_template"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "content", "sentence"), FILES, ids=[f"{one[0]}-{one[1]!r:.40}" for one in FILES])
@@ -175,7 +177,7 @@ def test_a_file_of_another_kind_is_named(
 ])  # fmt: skip
 def test_what_is_no_file_is_named_and_never_waited_for(
     name: str, kind: str, said: str, bases: dict[str, Path], tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     folder = tmp_path / "case"
     folder.mkdir()
     for file in bases["llada_gqa_tied"].iterdir():
@@ -191,7 +193,7 @@ def test_what_is_no_file_is_named_and_never_waited_for(
 @pytest.mark.parametrize("text", ["{{ messages[9].content }}", "{{ lipsum(n=9) }}", "{{ raise_exception('no') }}"])
 def test_a_template_that_writes_no_message_is_a_problem_of_the_check(
     text: str, bases: dict[str, Path], tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     """Loading goes on: plain text needs no template."""
     shutil.copytree(bases["llada_gqa_tied"], tmp_path / "case")
     (tmp_path / "case" / "chat_template.jinja").write_text(text)

@@ -46,7 +46,7 @@ CHANGES: dict[str, Change] = {
     "truths": lambda held: held != held,
     "inverted": lambda held: held.reshape(-1).view(torch.uint8).bitwise_not().view(held.dtype).reshape(held.shape),
     "zeros": lambda held: torch.zeros_like(held),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -204,14 +204,17 @@ DOUBLED = (
 )
 ENDLESS = {
     "loops in loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-    "a macro that calls itself twice":
-        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "a macro that calls itself twice": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ f(60) }}",
     "a power of powers": "{% set n = messages | length + 8 %}{{ n ** n ** n ** n }}",
-    "a long text": "{{ 'x' * 3000000000 }}", "a long list": "{{ [0] * 3000000000 }}",
-    "a text that doubles": DOUBLED % "~", "the same by a sum": DOUBLED % "+",
-    "a wide field": "{{ '%2000000000d' % 1 }}", "words without end": "{{ lipsum(n=100000) }}",
+    "a long text": "{{ 'x' * 3000000000 }}",
+    "a long list": "{{ [0] * 3000000000 }}",
+    "a text that doubles": DOUBLED % "~",
+    "the same by a sum": DOUBLED % "+",
+    "a wide field": "{{ '%2000000000d' % 1 }}",
+    "words without end": "{{ lipsum(n=100000) }}",
     "what no template needs": "{{ cycler('a').next() }}{{ joiner()() }}",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ENDLESS)

@@ -153,7 +153,7 @@ def test_narrow_shares_are_slices_of_the_whole_s_narrow_weights(kind: str) -> No
         ("dream_gqa", 2, False, "float8", "float8 scales each row over its whole width"),
         ("dream_gqa", 0, False, None, "model.tp=0 must be 1 or more"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_shared_is_refused_with_numbers(
     name: str, size: int, ep: bool, kind: str | None, sentence: str
 ) -> None:

@@ -60,8 +60,10 @@ def text_config(**changes: Any) -> dict[str, Any]:
 def rotation(**changes: Any) -> dict[str, Any]:
     """The rotations of both kinds of layers, those of global ones changed; null leaves a key out."""
     turns = {"rope_type": "proportional", "rope_theta": 2e4, "partial_rotary_factor": 0.5, **changes}
-    return {"sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
-            "full_attention": {key: value for key, value in turns.items() if value is not None}}  # fmt: skip
+    return {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        "full_attention": {key: value for key, value in turns.items() if value is not None},
+    }
 
 
 OTHER = text_config(  # two global layers inside, odd sizes, groups of heads, other bases and shares
@@ -128,7 +130,7 @@ SPELLINGS: dict[str, tuple[dict[str, Any], list[str]]] = {  # what a file says i
     "no share of a head": ({"rope_parameters": rotation(partial_rotary_factor=None)}, []),
     "a plain rotation": ({"rope_parameters": rotation(partial_rotary_factor=None, rope_type=None)}, []),
     "no rotation": ({}, ["rope_parameters"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", list(SPELLINGS) if full() else list(SPELLINGS)[1:6:2])
@@ -213,7 +215,7 @@ def test_kinds_of_layers_have_the_defaults_of_the_class() -> None:
         ({}, {"rope_parameters": rotation(rope_type=None)}, "a head that rotates in part must have rope_type='prop"),
         ({}, {"num_experts": None}, "lacks num_experts"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_describes_another_network_is_refused(
     changes: dict[str, Any], text: dict[str, Any] | None, words: str
 ) -> None:

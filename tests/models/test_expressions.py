@@ -14,8 +14,10 @@ ENDS = ["a", "b", ".", r"\.", "[ab]", "[^a]", r"\w", r"\b", "^", "$", r"\Z", "(?
 REPEATS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{1,3}", "{0,2}?", "{2,}"]
 NAME = "model.layers.3.self_attn.q_proj" + "a" * 60
 # What peft's users write of models for several senses, shortened: four repeats in a row, and choices of words.
-WIDE = (r"(?:.*?(?:language|text).*?(?:self_attn|attention|attn|mlp).*?(?:q_proj|k_proj|o_proj).*?)"
-        r"|(?:\bmodel\.layers\.[\d]{1,}\.(?:self_attn|mlp)\.(?:(?:q_proj|k_proj|o_proj)))")  # fmt: skip
+WIDE = (
+    r"(?:.*?(?:language|text).*?(?:self_attn|attention|attn|mlp).*?(?:q_proj|k_proj|o_proj).*?)"
+    r"|(?:\bmodel\.layers\.[\d]{1,}\.(?:self_attn|mlp)\.(?:(?:q_proj|k_proj|o_proj)))"
+)
 
 
 def drawn(draw: Random, depth: int) -> str:

@@ -44,8 +44,10 @@ def test_memory_is_that_of_the_files(name: str) -> None:
     config, report = published(name), inspect_checkpoint(DATA / name, mask_id=60)
     heads = next(config[key] for key in ("n_heads", "num_attention_heads") if key in config)
     kv = next((config[key] for key in ("n_kv_heads", "num_key_value_heads") if config.get(key)), heads)
-    width, layers = (config[one] if one in config else config[two] for one, two in (
-        ("d_model", "hidden_size"), ("n_layers", "num_hidden_layers")))  # fmt: skip
+    width, layers = (
+        config[one] if one in config else config[two]
+        for one, two in (("d_model", "hidden_size"), ("n_layers", "num_hidden_layers"))
+    )
     features = config.get("head_dim") or width // heads
     assert report.parameters == counted(DATA / name)
     for dtype, size in (("bfloat16", 2), ("float32", 4)):

@@ -40,8 +40,10 @@ def test_other_types_are_what_gguf_makes_of_them(kind: str, tmp_path: Path) -> N
 
 def test_two_ranks_hold_the_shares_of_the_folder(tmp_path: Path) -> None:
     file, ranks = gemma_gguf(DATA / "dg_dev", tmp_path / "m.gguf"), threads(2)
-    shares = [together(ranks, lambda rank, one=one: load_model(one, ranks=ranks[rank]).state_dict())
-              for one in (file, DATA / "dg_dev")]  # fmt: skip
+    shares = [
+        together(ranks, lambda rank, one=one: load_model(one, ranks=ranks[rank]).state_dict())
+        for one in (file, DATA / "dg_dev")
+    ]
     for ours, theirs in zip(*shares, strict=True):
         assert all(torch.equal(ours[key], one) for key, one in theirs.items())
 

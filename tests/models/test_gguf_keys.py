@@ -42,9 +42,10 @@ def written(
         )
         writer.add_key_value(name + key if key.startswith(".") else key, value, kind)
     shapes = {"token_embd": VOCAB, "output": VOCAB} | {
-        f"blk.{layer}.{part}": SIZE for layer in range(LAYERS)
+        f"blk.{layer}.{part}": SIZE
+        for layer in range(LAYERS)
         for part in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-    }  # fmt: skip
+    }
     found: dict[str, np.ndarray[Any, Any]] = {
         part: draw.normal(0, 0.5, (rows, SIZE)).astype(wide) for part, rows in shapes.items()
     }
@@ -202,8 +203,9 @@ SCALED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {"rope_theta": "x"}}, "rope_parameters.rope_theta='x', which must be a number"),
     ({"rope_parameters": {"partial_rotary_factor": 1.5}}, "rope_parameters.partial_rotary_factor=1.5"),
     ({"rope_parameters": {"a": {"b": {"rope_theta": 5.0}}}}, "rope_parameters.a.b="),
-    ({"rope_parameters": [1]}, "rope_parameters"), ({"rope_scaling": False}, "rope_scaling=false"),
-]  # fmt: skip
+    ({"rope_parameters": [1]}, "rope_parameters"),
+    ({"rope_scaling": False}, "rope_scaling=false"),
+]
 
 
 def config_of(name: str, keys: dict[str, Any]) -> dict[str, Any]:

@@ -47,9 +47,10 @@ def folders(name: str, where: Path, **how: Any) -> tuple[Path, Path]:
     return where / "packed", where / "wide"
 
 
-@pytest.mark.parametrize(("name", "form"), [
-    *(("llada_mha_untied", form) for form in FORMS), ("llada2_moe", "gptq-ordered"), ("llada2_moe", "awq-32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [*(("llada_mha_untied", form) for form in FORMS), ("llada2_moe", "gptq-ordered"), ("llada2_moe", "awq-32")],
+)
 def test_widened_it_computes_what_its_float32_copy_does(name: str, form: str, tmp_path: Path) -> None:
     """Bit for bit, q, k and v of LLaDA2 in one tensor included."""
     small, wide = folders(name, tmp_path, **FORMS[form])

@@ -30,9 +30,11 @@ def byte_level(normalizer: str, *more: str) -> Tokenizer:
     return made
 
 
-KEEP = {"mini": lambda: load("mini-llada").tokenizer.backend,  # type: ignore[union-attr]
-         "nfc": lambda: byte_level("NFC", "aaaa", "the"),
-        "plain": lambda: byte_level("", "====", "ÅĽ")}  # fmt: skip
+KEEP = {
+    "mini": lambda: load("mini-llada").tokenizer.backend,  # type: ignore[union-attr]
+    "nfc": lambda: byte_level("NFC", "aaaa", "the"),
+    "plain": lambda: byte_level("", "====", "ÅĽ"),
+}
 
 
 @pytest.mark.parametrize("name", KEEP)

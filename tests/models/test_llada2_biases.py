@@ -35,8 +35,10 @@ def write(folder: Path, qkv: bool, out: bool, **changes: Any) -> dict[str, Tenso
     generator = torch.Generator().manual_seed(7)
     rows = (H + 2 * KV) * h
     shapes: dict[str, tuple[int, ...]] = {
-        "model.word_embeddings.weight": (V, D), "model.norm.weight": (D,), "lm_head.weight": (V, D)
-    }  # fmt: skip
+        "model.word_embeddings.weight": (V, D),
+        "model.norm.weight": (D,),
+        "lm_head.weight": (V, D),
+    }
     for place in ("model.layers.0", "model.layers.1"):
         shapes |= {f"{place}.{norm}.weight": (D,) for norm in ("input_layernorm", "post_attention_layernorm")}
         shapes |= {f"{place}.attention.{norm}.weight": (h,) for norm in ("query_layernorm", "key_layernorm")}

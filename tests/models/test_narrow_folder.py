@@ -128,8 +128,9 @@ def test_what_was_stopped_is_no_checkpoint_and_goes_on(
         with pytest.raises(type(error)):
             quantized(source, target)
     assert {file.name for file in target.iterdir()} == {
-        "quantizing.json", *(f"model-{number:05}-of-00007.safetensors" for number in range(1, at))
-    }  # fmt: skip
+        "quantizing.json",
+        *(f"model-{number:05}-of-00007.safetensors" for number in range(1, at)),
+    }
     with pytest.raises(UserError, match="has not ended. Run the same task=quantize command again"):
         load(target, dtype="bfloat16")
     with pytest.raises(UserError, match="holds a conversion of another checkpoint or kind"):
@@ -216,8 +217,9 @@ def test_check_compares_the_checksums(mini: Path, tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-5] ^= 1
     file.write_bytes(data)
-    assert inspect_checkpoint(folder).problems == ("model-00003-of-00007.safetensors is not what was written: its "
-                                                   "SHA-256 is another.",)  # fmt: skip
+    assert inspect_checkpoint(folder).problems == (
+        "model-00003-of-00007.safetensors is not what was written: its SHA-256 is another.",
+    )
     file.write_bytes(data[:-64])
     assert not inspect_checkpoint(folder).usable
     with pytest.raises(UserError, match="model-00003-of-00007.safetensors is not a readable safetensors file"):

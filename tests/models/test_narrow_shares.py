@@ -120,9 +120,10 @@ def test_shares_have_the_logits_and_decodes_of_the_whole(name: str, kind: str, t
     assert together(ranks, lambda rank: decoded(models[rank])) == [decoded(whole)] * 2
 
 
-@pytest.mark.parametrize(("count", "width", "spans"), [
-    (192, 96, [(64, 128)]), (176, 64, [(160, 176)]), (176, 64, [(16, 80), (128, 176)]), (64, 32, [(0, 64)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("count", "width", "spans"),
+    [(192, 96, [(64, 128)]), (176, 64, [(160, 176)]), (176, 64, [(16, 80), (128, 176)]), (64, 32, [(0, 64)])],
+)
 def test_outputs_and_inputs_are_cut_without_rounding(count: int, width: int, spans: list[tuple[int, int]]) -> None:
     weight = torch.randn(count, width, generator=torch.Generator().manual_seed(count)).to(torch.bfloat16)
     (four, sizes), (eight, scale) = stored(weight, 4), stored(weight, 8)

@@ -147,13 +147,15 @@ def each(name: str) -> list[str]:
 def switched(name: str) -> list[str]:
     """Stacks as mlx_lm has them."""
     place, _, part = name.rpartition(".")
-    return [f"{place}.switch_glu.{kind}" for kind in (
-        ["gate_proj", "up_proj"] if part == "gate_up_proj" else ["down_proj"])]  # fmt: skip
+    return [
+        f"{place}.switch_glu.{kind}" for kind in (["gate_proj", "up_proj"] if part == "gate_up_proj" else ["down_proj"])
+    ]
 
 
-@pytest.mark.parametrize(("form", "modules"), [
-    ("mlx-4-32", None), ("mlx-mxfp4", switched), ("fp8-channel", each), ("nvfp4", each), ("modelopt-nvfp4", each),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("form", "modules"),
+    [("mlx-4-32", None), ("mlx-mxfp4", switched), ("fp8-channel", each), ("nvfp4", each), ("modelopt-nvfp4", each)],
+)
 def test_diffusion_gemma_loads_whichever_way_its_experts_are_held(form: str, modules: Any, tmp_path: Path) -> None:
     small, wide = folders(form, tmp_path, GEMMA, modules=modules)
     same(small, wide)
@@ -358,7 +360,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("nf4", {"weight.quant_state.bitsandbytes__nf4": torch.zeros(3, dtype=torch.uint8)}, r"is not the JSON of a state"),
     ("bnb-int8", {"weight_format": torch.tensor(1, dtype=torch.uint8)}, r"weight_format tells another layout"),
     ("bnb-int8", {"SCB": torch.ones(5)}, r"SCB has shape \[5\]"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(

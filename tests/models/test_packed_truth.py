@@ -128,8 +128,10 @@ def texts(case: Drawn) -> Mapping[str, dict[str, Any]]:
     if case.where == "beside":
         return {"config.json": CONFIG, beside: older}
     wrong = {"w_bit": 12 - case.bits if case.method == "gptq" else 4, "q_group_size": 64 if case.group == 32 else 32}
-    return {"config.json": {**CONFIG, "quantization_config": about},
-            beside: older | (wrong if case.where == "contradiction" else {})}  # fmt: skip
+    return {
+        "config.json": {**CONFIG, "quantization_config": about},
+        beside: older | (wrong if case.where == "contradiction" else {}),
+    }
 
 
 def write(folder: Path, case: Drawn, seed: int = 0) -> dict[str, torch.Tensor]:

@@ -131,9 +131,10 @@ def native(model: Transformer, kind: str, **changes: Any) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("dream_gqa", "Qwen2"), ("llada_mha_untied", "Llama"), ("sdar_b4", "Qwen3")],
+    ("name", "kind"),
+    [("dream_gqa", "Qwen2"), ("llada_mha_untied", "Llama"), ("sdar_b4", "Qwen3")],
     ids=["dream-qwen2", "llada-llama", "sdar-qwen3"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("pads", [0, 8], ids=["full", "left_padded"])
 def test_logits_equal_the_native_class(name: str, kind: str, pads: int) -> None:
     model = random_model(published(name, num_hidden_layers=2, n_layers=2), seed=5)

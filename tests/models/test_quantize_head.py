@@ -38,9 +38,11 @@ from tests.kernels.test_narrow_embedding import rounded
 KINDS = ("int8", "int4")
 PROMPT = 'Copy the list:\n["Emma", "Hugo", "Kai"]'
 TOKENS = torch.arange(24)[None] % 60
-MATRICES = {"llada_mha_untied": ("model.transformer.wte.weight", "model.transformer.ff_out.weight"),
-            "llada_gqa_tied": ("model.transformer.wte.weight", "model.transformer.wte.weight"),
-            "llada2_moe": ("model.word_embeddings.weight", "lm_head.weight")}  # fmt: skip
+MATRICES = {
+    "llada_mha_untied": ("model.transformer.wte.weight", "model.transformer.ff_out.weight"),
+    "llada_gqa_tied": ("model.transformer.wte.weight", "model.transformer.wte.weight"),
+    "llada2_moe": ("model.word_embeddings.weight", "lm_head.weight"),
+}
 
 
 def narrow(folder: Path | str, kind: str | None, head: str | None, **options: Any) -> Model:

@@ -71,9 +71,11 @@ def test_random_tables_equal_those_of_transformers(kind: str, spelling: str) -> 
         theta, length = chance.choice([1e4, 5e5]), chance.choice([200, 3000, 20000])
         inner = {name: value for name, value in inner.items() if value is not None}
         config = LlamaConfig(
-            hidden_size=4 * head, num_attention_heads=4, max_position_embeddings=longest,
+            hidden_size=4 * head,
+            num_attention_heads=4,
+            max_position_embeddings=longest,
             rope_parameters={**inner, "rope_theta": theta},
-        )  # fmt: skip
+        )
         expected, attention = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length)
         file = {"rope_theta": theta, spelling: inner}
         ours = rope.scaling_of(file, "config.json", theta, head, longest)

@@ -211,8 +211,10 @@ def test_adapters_of_peft_decode_and_learn() -> None:
 
 def test_adapters_elsewhere_are_refused() -> None:
     peft = pytest.importorskip("peft")
-    for options, layer in (({"target_modules": ["embed_tokens", "q_proj"]}, "embed_tokens"),
-                           ({"target_modules": ["q_proj"], "modules_to_save": ["norm"]}, "norm")):  # fmt: skip
+    for options, layer in (
+        ({"target_modules": ["embed_tokens", "q_proj"]}, "embed_tokens"),
+        ({"target_modules": ["q_proj"], "modules_to_save": ["norm"]}, "norm"),
+    ):
         with pytest.raises(UserError, match=rf"{layer} has an adapter and is no Linear here. Put adapters on"):
             load(adapted(**options))
     virtual = peft.get_peft_model(made(), peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"))

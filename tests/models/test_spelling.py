@@ -205,8 +205,9 @@ def sentence_piece() -> Backend:
     """Bytes as SentencePiece falls back on them, and words with its blank; Llama's decoder."""
     names = [*(f"<0x{byte:02X}>" for byte in range(256)), *WORDS]
     backend = Backend(models.BPE({name: at for at, name in enumerate(names)}, [], byte_fallback=True))
-    backend.decoder = decoders.Sequence([
-        decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])  # fmt: skip
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     return backend
 
 

@@ -118,9 +118,10 @@ def test_a_bar_leaves_a_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch) -> N
     assert sys.stderr.getvalue().endswith(" \r")
 
 
-@pytest.mark.parametrize(("kind", "head"), [
-    ("float32", None), ("bfloat16", None), ("int8", None), ("int4", None), ("int8", "int4"), ("int4", "int8")
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "head"),
+    [("float32", None), ("bfloat16", None), ("int8", None), ("int4", None), ("int8", "int4"), ("int4", "int8")],
+)
 def test_the_footprint_is_what_the_weights_take(kind: str, head: str | None) -> None:
     quantize = kind if kind.startswith("int") else None
     dtype = "bfloat16" if quantize else kind

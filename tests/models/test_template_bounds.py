@@ -90,7 +90,7 @@ ORDINARY = {
     "{{ 'ß' | upper }}{{ 'a b' | title }}{{ '<' | e }}{{ ('<' | safe) + '&' }}{{ 'a' ~ 1 }}": "SSA B&lt;<&amp;a1",
     "{{ messages[0].content | length }}{{ messages[0].content.count('é') }}": "200000200000",
     "{{ (messages[0].content ~ '!') | trim | replace('é', 'ee') | length }}": "400001",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("template", ORDINARY)

@@ -8,17 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from model_folders import (
-    DATA,
-    PARITY,
-    copy_of,
-    edit_config,
-    edit_weights,
-    logits,
-    published,
-    random_folder,
-    shard,
-)
+from model_folders import DATA, PARITY, copy_of, edit_config, edit_weights, logits, published, random_folder, shard
 from safetensors.torch import load_file, save_file
 
 from dllm.parts import (

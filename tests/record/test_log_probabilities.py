@@ -69,9 +69,11 @@ def test_at_temperature_0_nothing_is_drawn_in_a_row_beside_one_that_draws() -> N
     canvas = Canvas.of(rows, 0)
     logits = torch.randn(2, 50, VOCAB, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     found = Proposer(Sampling(temperature=1.5, top_k=4), IDS, ASKED)(
-        logits, replace(canvas, temperature=torch.tensor([0.0, 1.5], dtype=torch.float64)), torch.ones(2).long(),
+        logits,
+        replace(canvas, temperature=torch.tensor([0.0, 1.5], dtype=torch.float64)),
+        torch.ones(2).long(),
         torch.arange(50).expand(2, 50),
-    )  # fmt: skip
+    )
     assert (found["drawn"][0] == 0).all() and (found["drawn"][1] < 0).all() and (found["own"] < 0).all()
 
 

@@ -41,10 +41,12 @@ def own_cells(text: str, alike: dict[str, list[str]]) -> dict[str, dict[str, str
     """The cells of the table itself. alike: the columns that each column stands for besides itself."""
     head, _, *rows = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines_of(text))
     return {
-        cache: {name: cell for first, cell in zip(head[1:], cells, strict=True)
-                for name in (first, *alike.get(first, []))}
-        for caches, *cells in rows for cache in re.findall(r"\w+", caches)
-    }  # fmt: skip
+        cache: {
+            name: cell for first, cell in zip(head[1:], cells, strict=True) for name in (first, *alike.get(first, []))
+        }
+        for caches, *cells in rows
+        for cache in re.findall(r"\w+", caches)
+    }
 
 
 def lines_of(text: str) -> list[str]:

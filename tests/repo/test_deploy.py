@@ -102,16 +102,18 @@ def nginx(folder: Path, site: str) -> Iterator[httpx.Client]:
     if shutil.which("nginx") is None:
         pytest.skip("nginx is not installed: apt-get install nginx-light")
     (folder / "site.conf").write_text(site.replace("listen 8080", "listen 127.0.0.1:18080"))
-    temporary = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in (
-        "client_body", "proxy", "fastcgi", "uwsgi", "scgi"))  # fmt: skip
+    temporary = "".join(
+        f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
     (folder / "nginx.conf").write_text(
         f"daemon off; pid {folder}/pid; error_log {folder}/log; events {{}}\n"
         f"http {{ access_log off; {temporary} include {folder}/site.conf; }}\n"
     )
     with subprocess.Popen(["nginx", "-c", str(folder / "nginx.conf"), "-p", str(folder)]) as proxy:
         try:
-            with httpx.Client(base_url="http://127.0.0.1:18080/llm/", timeout=30,
-                              transport=httpx.HTTPTransport(retries=5)) as client:  # fmt: skip
+            with httpx.Client(
+                base_url="http://127.0.0.1:18080/llm/", timeout=30, transport=httpx.HTTPTransport(retries=5)
+            ) as client:
                 yield client
         finally:
             proxy.terminate()

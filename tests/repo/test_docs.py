@@ -205,9 +205,10 @@ def runnable(page: Path) -> list[list[str]]:
     if page.stem in ONLY_READ:
         return []
     return [
-        words for words in commands(page)
+        words
+        for words in commands(page)
         if words[:2] == ["python", "run.py"] or words[:3] == ["python", "-m", "dllm.view"]
-    ]  # fmt: skip
+    ]
 
 
 def settled(words: list[str], tiny: Path) -> list[str]:
@@ -293,9 +294,10 @@ def test_every_sampler_has_its_page_of_one_template(name: str) -> None:
 
 def test_the_pages_of_parts_are_what_the_command_writes() -> None:
     old = [
-        (page.name, mark) for page, mark, text in sections()
+        (page.name, mark)
+        for page, mark, text in sections()
         if f"{marks(mark)[0]}\n\n{text}\n{marks(mark)[1]}" not in page.read_text()
-    ]  # fmt: skip
+    ]
     assert old == [], "run python -m experiments.pages.parts"
 
 

@@ -171,9 +171,11 @@ def explained(text: str) -> Iterator[str]:
 
 def false_arguments(source: Source) -> list[str]:
     return [
-        f"{name}: {word}" for name, text, may in docstrings(source) for word in explained(text)
+        f"{name}: {word}"
+        for name, text, may in docstrings(source)
+        for word in explained(text)
         if word not in may | HEADS
-    ]  # fmt: skip
+    ]
 
 
 def of_pages(problems: Callable[[Path, str], Iterator[Any]]) -> dict[str, list[Any]]:

@@ -65,9 +65,11 @@ def test_every_setting_that_is_not_usual_is_said_though_all_cells_share_it(tmp_p
         cell(tmp_path / name, [*own, *shared], {"copy": [1, 1], "sort": [1] if name == "c" else [1, 0]}, 4)
     found = about(tmp_path)
     assert set(found["settings that are not usual"].split("; ")) == {
-        "sampling.temperature=0.5", "sampling.forbid_eos=true", "sampler.threshold=0.7, 0.8 (2 of 3 cells)",
+        "sampling.temperature=0.5",
+        "sampling.forbid_eos=true",
+        "sampler.threshold=0.7, 0.8 (2 of 3 cells)",
         "cache=dual (1 of 3 cells)",
-    }  # fmt: skip
+    }
     assert "confidence(threshold=0.9)" in found["defaults"]
     assert found["seeds"] == "2 (2 of 3 cells); 10 (1 of 3 cells)"
     assert (found["gen_length"], found["eos"]) == ("16", "none")

@@ -58,8 +58,9 @@ def test_what_differs_least_stands_beside(tmp_path: Path) -> None:
     """Each cache beside none in its own blocks, each threshold beside the one that is named."""
     cells = [
         cell(tmp_path / f"{cache}-{length}", [f"cache={cache}", f"blocks.block_length={length}"], FOUR, 4)
-        for cache in ("none", "dual") for length in (4, 8)
-    ]  # fmt: skip
+        for cache in ("none", "dual")
+        for length in (4, 8)
+    ]
     found = points(*cells)
     for one in found:
         base = beside_of(one, found, ["cache=none"])
@@ -67,8 +68,9 @@ def test_what_differs_least_stands_beside(tmp_path: Path) -> None:
         assert base.config["blocks"]["block_length"] == one.config["blocks"]["block_length"]
     assert beside_of(found[0], found, []) is None
     with pytest.raises(UserError, match="--against blocks=fixed blocks.block_length=4 means .*; .*Name more settings"):
-        beside_of(points(cell(tmp_path / "x", ["cache=prefix"], FOUR, 4))[0],
-                  found, ["blocks=fixed", "blocks.block_length=4"])  # fmt: skip
+        beside_of(
+            points(cell(tmp_path / "x", ["cache=prefix"], FOUR, 4))[0], found, ["blocks=fixed", "blocks.block_length=4"]
+        )
 
 
 def test_what_no_line_can_have_is_refused(sweep: Path) -> None:

@@ -168,8 +168,10 @@ def test_methods_are_summed_up_by_their_pooled_points(bed: Bed) -> None:
             areas.append(kept[0][0] * kept[0][1] + area)
         assert near(line["AUP"], fmean(areas), 1) and line["settings"] == f"{len(rows_of)}"
         assert near(line["best score"], max(map(quality, rows_of)), 1)
-        steps = [(fmean(fmean(8 / entry["nfe"] for entry in of_task(rows, task)) for task in TASKS), quality(rows))
-                 for rows in rows_of]  # fmt: skip
+        steps = [
+            (fmean(fmean(8 / entry["nfe"] for entry in of_task(rows, task)) for task in TASKS), quality(rows))
+            for rows in rows_of
+        ]
         for level in (90, 80, 70, 60):
             reached = [x for x, y in steps if y >= level]
             assert near(line[f"PB{level}"], max(reached), 1) if reached else line.get(f"PB{level}", "-") == "-"

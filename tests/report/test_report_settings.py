@@ -132,8 +132,10 @@ def test_cells_of_older_code_are_marked_and_their_folders_named(tmp_path: Path) 
     cells = read_cells(tmp_path)[0]
     assert [one.method for one in points(*cells)] == ["eb", "eb + older code", "static"]
     (note,) = Codes(cells).notes()
-    assert note == ("sampler=eb was edited after cells were decoded, which are marked 'older code'. To leave them out, "
-                    f"delete {tmp_path}/old.")  # fmt: skip
+    assert note == (
+        "sampler=eb was edited after cells were decoded, which are marked 'older code'. To leave them out, "
+        f"delete {tmp_path}/old."
+    )
     coded(tmp_path, "older", "1" * 16)
     marked = [one.method for one in points(*read_cells(tmp_path)[0]) if "older" in one.method]
     assert len(set(marked)) == 2 and all(name.startswith("eb + older code ") for name in marked)
@@ -165,8 +167,7 @@ def test_methods_are_chosen_ordered_and_highlighted(several: Path, capsys: pytes
     run_report([str(several), "--out", str(out), *given])
     assert f"Report: {out}/report.html" in capsys.readouterr().out
     table = (out / "table-mini-llada.csv").read_text()
-    assert [line.partition(",")[0] for line in table.splitlines()[1:]] == [
-        "eb", "confidence", "confidence"]  # fmt: skip
+    assert [line.partition(",")[0] for line in table.splitlines()[1:]] == ["eb", "confidence", "confidence"]
     assert "Baseline: confidence, threshold=0.9 (b)" in (out / "report.md").read_text()
     latex = (out / "table-mini-llada.tex").read_text()
     assert r"\textbf{eb}" in latex and r"\toprule" in latex and r"\textbf{confidence" not in latex

@@ -97,9 +97,7 @@ def test_quality_is_the_mean_over_tasks_and_missing_scores_are_named(tmp_path: P
 
 def test_methods_are_lines_over_their_numbers(sweep: Path) -> None:
     found = {method.name: [one.name for one in method.settings] for method in methods(points(*read_cells(sweep)[0]))}
-    assert found == {
-        "static": ["per step=1", "per step=4"], "confidence": ["defaults"], "oracle": ["defaults"],
-    }  # fmt: skip
+    assert found == {"static": ["per step=1", "per step=4"], "confidence": ["defaults"], "oracle": ["defaults"]}
 
 
 def test_distances_to_the_oracle_and_the_lossless_minimum(sweep: Path) -> None:
@@ -122,9 +120,12 @@ def test_the_report_is_complete_and_self_contained(sweep: Path) -> None:
     names = {file.name for file in (sweep / "report").iterdir()}
     kinds = ("curves", "aup", "table", "times", "limits", "tasks", "differences", "differences_by_task")
     pictures = ("quality-tpf", "quality-speed", "tasks-mini-llada")
-    assert names == {"report.html", "report.md",
-                     *(f"{name}.{suffix}" for name in pictures for suffix in ("png", "pdf", "svg")),
-                     *(f"{kind}-mini-llada.{suffix}" for kind in kinds for suffix in ("csv", "tex"))}  # fmt: skip
+    assert names == {
+        "report.html",
+        "report.md",
+        *(f"{name}.{suffix}" for name in pictures for suffix in ("png", "pdf", "svg")),
+        *(f"{kind}-mini-llada.{suffix}" for kind in kinds for suffix in ("csv", "tex")),
+    }
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert len(sources) == 3 and all(source.startswith("data:image/png;base64,") for source in sources)
     for word in ("This pair cannot work.", "PB90 interp.", "floor / time", "as one per step", "suite s"):
@@ -245,9 +246,10 @@ def unseen(figure: Figure) -> list[str]:
     looks = {(point.get_marker(), str(point.get_color())) for point in points}
     filled = [p for p in points if p.get_marker() not in "*x" and p.get_markerfacecolor() != "none"]
     return [
-        entry.get_label() for entry in figure.legends[0].legend_handles
+        entry.get_label()
+        for entry in figure.legends[0].legend_handles
         if not (filled if entry.get_label().startswith("filled") else (entry.get_marker(), entry.get_color()) in looks)
-    ]  # fmt: skip
+    ]
 
 
 def test_a_legend_has_no_entry_without_a_point(tmp_path: Path) -> None:

@@ -198,10 +198,12 @@ def test_a_row_for_padding_is_noted() -> None:
 
 
 PARTS: dict[str, Callable[[str], bool]] = {
-    "one a call": lambda name: True, "v alone": lambda name: "v_proj" in name or "query_key_value" in name,
-    "gate alone": lambda name: "gate_proj" in name or "ff_proj" in name, "norms": lambda name: "norm" in name,
+    "one a call": lambda name: True,
+    "v alone": lambda name: "v_proj" in name or "query_key_value" in name,
+    "gate alone": lambda name: "gate_proj" in name or "ff_proj" in name,
+    "norms": lambda name: "norm" in name,
     "head alone": lambda name: "lm_head" in name or "diffusion_head" in name or "transformer.ff_out" in name,
-}  # fmt: skip
+}
 FAMILIES = sorted({path.parent.name for path in DATA.glob("*/model.safetensors")} - {"efficient_dlm"})  # names no end
 
 

@@ -27,7 +27,7 @@ from device_cases import (
     split_cases,
     together,
     wrappers,
-)  # fmt: skip
+)
 from fake_gpu import GPU, FakeGPUs, device_of, parameter, placed
 from fake_tensors import FakeTensors
 from harness import forward_of, full, model
@@ -130,8 +130,9 @@ def test_two_gpus_decode_what_one_device_does(case: Case) -> None:
     assert mode.moves
 
 
-@pytest.mark.parametrize("kv", [name for name in choices("cache") if name != "focus"] if full() else
-                         ["dual", "elastic", "finished", "none"])  # fmt: skip
+@pytest.mark.parametrize(
+    "kv", [name for name in choices("cache") if name != "focus"] if full() else ["dual", "elastic", "finished", "none"]
+)
 def test_what_layers_share_is_moved_once_to_each_gpu(kv: str) -> None:
     """The rows and what goes with them, not by layer: eight layers make no more moves than two."""
     name = "sdar_b4" if kv == "finished" else "tiny-dream" if kv in ("dkv_pd", "dkv_prefill") else "tiny-llada"

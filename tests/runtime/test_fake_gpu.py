@@ -54,7 +54,7 @@ ALLOWED: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Any]] = {
     "views": lambda a, at, b, row: a.view(4, 3).T.unflatten(0, (3, 1)).flatten(0, 1) * next(iter(a)),
     "maximum": lambda a, at, b, row: torch.maximum(a, a.amax(1, keepdim=True)).sort(1, descending=True).values,
     "into itself": lambda a, at, b, row: a.mul_(2).index_put_((at, at), a.sum()),
-}  # fmt: skip
+}
 
 
 def tensors(gpu: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -56,9 +56,10 @@ def answers(
 def combinations() -> list[Combination]:
     return [
         Combination(sampler, "whole" if cache == "window" else "fixed", cache, eos, name)
-        for cache in CACHES for name in ("tiny-llada", "tiny-dream")
+        for cache in CACHES
+        for name in ("tiny-llada", "tiny-dream")
         for sampler, eos in (("confidence", "fill_after_block"), ("static", "none"))
-    ]  # fmt: skip
+    ]
 
 
 def graphs(name: str = "tiny-llada", most: int = 64) -> tuple[Graphs, list[str]]:

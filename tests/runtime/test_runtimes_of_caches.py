@@ -32,9 +32,10 @@ def test_the_page_lists_what_each_cache_runs_under(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("dllm.loop.runtime.runtime.check_compiler", lambda *_: None)  # asks the GPU what it can
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ((?:`\w+`(?:, )?)*|none) \|$", PAGE.read_text(), re.MULTILINE)
     told = {
-        cache: set(re.findall(r"\w+", names)) - {"none"} for caches, names in rows
+        cache: set(re.findall(r"\w+", names)) - {"none"}
+        for caches, names in rows
         for cache in re.findall(r"\w+", caches)
-    }  # fmt: skip
+    }
     assert told == {cache: {name for name in RUNTIMES if takes(name, cache)} for cache in choices("cache")}
 
 

@@ -68,12 +68,14 @@ def test_files_are_given_by_name(tmp_path: Path) -> None:
         (("sampler=freedave", "sampler.inner.score=random"), "must be deterministic"),
         (("sampler=confidence", "sampler.threshold=1.5"), r"sampler\.threshold=1\.5 must lie in"),
         (("sampler=prophet", "sampler.region=offset", "sampler.start=40"), r"sampler\.start=40 must lie in \[0, 15\]"),
-        (("sampler=prophet", "sampler.region=anchor", "sampler.anchor_text=Kai", "sampler.anchor_position=15"),
-         "leaves no room"),
+        (
+            ("sampler=prophet", "sampler.region=anchor", "sampler.anchor_text=Kai", "sampler.anchor_position=15"),
+            "leaves no room",
+        ),
         (("sampler=learn2pd",), r"sampler=learn2pd needs sampler\.filter=FILE|is not the 32 positions"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
-)  # fmt: skip
+)
 def test_what_cannot_work_is_refused_with_the_way_out(overrides: tuple[str, ...], words: str) -> None:
     from dllm.parts import Fixed
 

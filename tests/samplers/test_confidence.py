@@ -24,8 +24,10 @@ def test_without_any_the_best_is_forced_the_lowest_of_equals() -> None:
 def test_later_blocks_wait() -> None:
     game = Game(Confidence(0.9), 4, block=2)
     assert [game.turn([0.1, 0.95, 1.0, 1.0]), game.turn([0.1, 0.0, 1.0, 1.0]), game.turn([0, 0, 0.1, 1.0])] == [
-        [1], [0], [3]
-    ]  # fmt: skip
+        [1],
+        [0],
+        [3],
+    ]
 
 
 def test_every_row_has_its_own_threshold() -> None:

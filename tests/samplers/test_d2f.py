@@ -36,8 +36,10 @@ from tests.samplers.game import MASK, Game
 
 MODELS = ("tiny-llada-d2f", "tiny-dream-d2f")
 BLOCK, EOS = 4, 61
-PROMPTS, LENGTHS = [[62, 51, 25, 3, 4, 34, 6, 23, 37, 3, 55], [62, 50, 14, 2, 55], [62, 50, 1, 22, 1, 19, 31, 55]], (
-    24, 16, 22)  # fmt: skip
+PROMPTS, LENGTHS = (
+    [[62, 51, 25, 3, 4, 34, 6, 23, 37, 3, 55], [62, 50, 14, 2, 55], [62, 50, 1, 22, 1, 19, 31, 55]],
+    (24, 16, 22),
+)
 
 
 def ahead(sampler: D2F, open_: int = 2, block: int = 3) -> Game:

@@ -43,8 +43,10 @@ def test_a_block_is_what_a_program_from_the_rules_text_makes_of_it() -> None:
             accepted, all_sure, changed = by_hand(tokens, sure, best, bar)
             assert committed == accepted
             shown = game.canvas.tokens[0, PROMPT:].tolist()
-            assert [None if hidden else token for token, hidden in
-                    zip(shown, game.canvas.masked[0, PROMPT:].tolist(), strict=True)] == tokens  # fmt: skip
+            assert [
+                None if hidden else token
+                for token, hidden in zip(shown, game.canvas.masked[0, PROMPT:].tolist(), strict=True)
+            ] == tokens
             mixture = game.step.mixture
             assert mixture is not None
             assert positions(mixture.where)[0] == [at for at, token in enumerate(tokens) if token is not None]

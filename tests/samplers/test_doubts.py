@@ -10,16 +10,7 @@ import torch
 from harness import model, results
 
 from dllm import UserError
-from dllm.parts import (
-    Finished,
-    Fixed,
-    FullLength,
-    JointThreshold,
-    NoCache,
-    Parts,
-    Request,
-    Result,
-)
+from dllm.parts import Finished, Fixed, FullLength, JointThreshold, NoCache, Parts, Request, Result
 from tests.samplers.game import MASK, PROMPT, Game, positions
 
 NAME = "tiny-llada21"

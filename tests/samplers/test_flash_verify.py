@@ -47,9 +47,11 @@ def test_rows_see_each_position_once() -> None:
     known = [1, 1, 1]
     assert rows.sees[0].long().tolist() == [
         *[[*known, 0, 0, 1, 1]] * 3,
-        [*known, 1, 0, 0, 1], [*known, 1, 1, 0, 0],  # the drafts
-        [*known, 0, 0, 1, 1], [*known, 1, 0, 0, 1],  # their masks
-    ]  # fmt: skip
+        [*known, 1, 0, 0, 1],
+        [*known, 1, 1, 0, 0],  # the drafts
+        [*known, 0, 0, 1, 1],
+        [*known, 1, 0, 0, 1],  # their masks
+    ]
     short = Beside.of(decided, drafts, 10)
     assert short.columns.tolist() == [[6, 6, 2, 4, 1, 0, 5, 3, 5, 3]] and not bool(short.sees[0, :, :2].any())
 

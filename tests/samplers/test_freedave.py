@@ -50,9 +50,10 @@ def reached(candidates: list[list[int]], successors: list[list[int]], mask: int)
     at = 0
     while True:
         ahead = [
-            j for j in range(at + 1, len(candidates))
+            j
+            for j in range(at + 1, len(candidates))
             if all(c in (mask, t) for c, t in zip(candidates[j], successors[at], strict=True))
-        ]  # fmt: skip
+        ]
         if not ahead:
             return at
         at = max(ahead)

@@ -99,14 +99,15 @@ def played(sampler: Sampler) -> tuple[Game, View]:
 def at(view: View, sampler: Sampler, device: str) -> View:
     """The same on a device, with bounds, so that nobody asks it, and with what the sampler gives to all rows."""
     shared = shared_by(sampler, torch.device(device))
-    readings = {one: found.to(device) if isinstance(found, Tensor) else moved(found, device)
-                for one, found in view.scores.readings.items()}  # fmt: skip
+    readings = {
+        one: found.to(device) if isinstance(found, Tensor) else moved(found, device)
+        for one, found in view.scores.readings.items()
+    }
     statistics = {name: value.to(device) for name, value in view.scores.statistics.items()}
     scores = replace(moved(view.scores, device), readings=readings, statistics=statistics)
     params = {name: value.to(device) for name, value in view.blocks.params.items()}
     span = replace(moved(view.blocks, device), shapes=Bounded(width=3), params=params)
-    return replace(moved(view, device), canvas=move(view.canvas, device), scores=scores, blocks=span,
-                   shared=shared)  # fmt: skip
+    return replace(moved(view, device), canvas=move(view.canvas, device), scores=scores, blocks=span, shared=shared)
 
 
 def moved(value: Any, device: str) -> Any:

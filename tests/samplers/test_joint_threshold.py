@@ -137,8 +137,10 @@ def prompts(count: int) -> list[list[int]]:
     noise = torch.Generator().manual_seed(3)
     sizes = torch.randint(2, 12, (count,), generator=noise).tolist()
     kinds = torch.randint(50, 54, (count,), generator=noise).tolist()
-    return [[62, kind, *torch.randint(0, 40, (size,), generator=noise).tolist(), 55]
-            for kind, size in zip(kinds, sizes, strict=True)]  # fmt: skip
+    return [
+        [62, kind, *torch.randint(0, 40, (size,), generator=noise).tolist(), 55]
+        for kind, size in zip(kinds, sizes, strict=True)
+    ]
 
 
 def decode(

@@ -19,9 +19,11 @@ def passing(width: int, scale: float = 10.0, bar: float = 0.5) -> dict[str, Tens
     """A filter whose logit is scale (c - bar) at each position (for c >= 0 the ReLU does nothing)."""
     eye = torch.eye(width)
     return {
-        "linear1.weight": eye, "linear1.bias": torch.zeros(width),
-        "linear2.weight": scale * eye, "linear2.bias": torch.full((width,), -scale * bar),
-    }  # fmt: skip
+        "linear1.weight": eye,
+        "linear1.bias": torch.zeros(width),
+        "linear2.weight": scale * eye,
+        "linear2.bias": torch.full((width,), -scale * bar),
+    }
 
 
 def test_what_the_filter_believes_is_committed_with_the_quota() -> None:

@@ -56,8 +56,10 @@ def decoded(cache: Any, lag: int | None = None, rows: Any = None, **options: Any
     parts = Parts(rule, blocks, cache, FullLength(), Sampling())
     with torch.inference_mode():
         canvas = Canvas.of(requests() if rows is None else rows, 61)
-        return [replace(turn, candidates=replace(turn.candidates, tokens=turn.candidates.tokens.clone()))
-                for turn in denoise(canvas, forward_of(network, parts, Sampling()), parts, lag)]  # fmt: skip
+        return [
+            replace(turn, candidates=replace(turn.candidates, tokens=turn.candidates.tokens.clone()))
+            for turn in denoise(canvas, forward_of(network, parts, Sampling()), parts, lag)
+        ]
 
 
 def texts(turns: list[Turn]) -> dict[int, list[int]]:

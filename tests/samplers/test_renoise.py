@@ -10,17 +10,7 @@ import torch
 from harness import DATA
 
 from dllm import UserError, part
-from dllm.parts import (
-    Renoise,
-    Sampling,
-    Setting,
-    Step,
-    Uniform,
-    choices,
-    read_model_config,
-    replaced,
-    validate,
-)
+from dllm.parts import Renoise, Sampling, Setting, Step, Uniform, choices, read_model_config, replaced, validate
 from tests.samplers.game import PROMPT, Game
 
 LENGTH, VOCAB = 6, 97

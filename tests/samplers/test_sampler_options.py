@@ -17,9 +17,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"relaxed_threshold": 0.95}, "sampler.relaxed_threshold=0.95 must not exceed sampler.threshold=0.9"),
         ({"threshold": [0.9, 0.8], "relaxed_threshold": 0.85}, "must not exceed sampler.threshold"),
     ],
-    "order": [
-        ({"positions": "rnd"}, "left_to_right or a list"), ({"positions": [0, 0]}, "position twice"),
-    ],
+    "order": [({"positions": "rnd"}, "left_to_right or a list"), ({"positions": [0, 0]}, "position twice")],
     "prophet": [
         ({"thresholds": [1, 2]}, "sampler.thresholds needs 3 numbers"),
         ({"region": "offset"}, "needs sampler.start"),
@@ -28,7 +26,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"breakpoints": [0.3, 1.7]}, "sampler.breakpoints=.* must lie in"),
     ],
     "static": [({"score": "entrophy"}, "Did you mean 'entropy'")],
-}  # fmt: skip
+}
 CASES = [(name, options, words) for name, rows in REFUSED.items() for options, words in rows]
 
 

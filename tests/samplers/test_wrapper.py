@@ -153,7 +153,7 @@ THREE: dict[str, Sampler] = {
     "prophet-freedave-oracle": Prophet(FreeDave(build("sampler", "oracle"))),
     "prophet-credit-bacd": Prophet(Credit(build("sampler", "bacd"))),
     "prophet-prophet-ete": Prophet(Prophet(ETE(), region="offset", start=4)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("sampler", THREE.values(), ids=THREE)
@@ -167,10 +167,12 @@ def test_three_deep_a_row_decodes_as_if_alone(sampler: Sampler) -> None:
 def test_every_rule_can_be_named_as_an_inner_one() -> None:
     assert choices("sampler/inner") == choices("sampler")
     for wrapper, inner, words in (
-        ("prophet", "freedave", None), ("credit", "wino", "sampler/inner=wino cannot use them"),
-        ("prophet", "flash_verify", "takes two for each"), ("scout", "flash_verify", "scout"),
+        ("prophet", "freedave", None),
+        ("credit", "wino", "sampler/inner=wino cannot use them"),
+        ("prophet", "flash_verify", "takes two for each"),
+        ("scout", "flash_verify", "scout"),
         ("prophet", "oracle", "needs sampler.inner.reference"),
-    ):  # fmt: skip
+    ):
         config = composed([f"sampler={wrapper}", f"sampler/inner={inner}"])["sampler"]
         if words is None:
             assert name_of(build_part("sampler", config).inner) == inner

@@ -62,7 +62,7 @@ def live_noise(model: Model, steps: int, length: int) -> AbstractContextManager[
 @contextmanager
 def live(
     model: Model, scheduler: Any = None, runtime: str = "eager", defaults: Defaults | None = None, **settings: Any
-) -> Iterator[Live]:  # fmt: skip
+) -> Iterator[Live]:
     """Starts it, and stops it in the end."""
     chosen = ServeSettings(**{"port": 0, **settings})
     scheduler = scheduler or Scheduler(model, runtime, chosen.limits)

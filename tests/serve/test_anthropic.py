@@ -137,10 +137,12 @@ def test_turns_become_messages_that_templates_know() -> None:
     )  # fmt: skip
     call = {"id": "toolu_1", "type": "function", "function": {"name": "seat", "arguments": {"names": ["Kai"]}}}
     assert conversation(found.messages, tools=True) == [
-        {"role": "system", "content": "zero\n\none"}, {"role": "user", "content": "a\n\nb"},
+        {"role": "system", "content": "zero\n\none"},
+        {"role": "user", "content": "a\n\nb"},
         {"role": "assistant", "content": "", "tool_calls": [call], "reasoning_content": "hm"},
-        {"role": "tool", "tool_call_id": "toolu_1", "content": "Error: done"}, {"role": "user", "content": "two\n\nc"},
-    ]  # fmt: skip
+        {"role": "tool", "tool_call_id": "toolu_1", "content": "Error: done"},
+        {"role": "user", "content": "two\n\nc"},
+    ]
 
 
 def test_a_model_that_calls_tools_has_blocks_of_text_and_calls(mini_model: Model, tmp_path: Path) -> None:

@@ -125,15 +125,17 @@ def test_parts_stay_built_and_threads_may_ask_at_once(mini_model: Model) -> None
 @pytest.mark.parametrize(
     ("overrides", "fields"),
     [
-        (["sampler=static", "sampler.steps=8", "gen_length=40"],
-         {"max_tokens": 40, "diffusion": {"sampler": "static", "steps": 8}}),
+        (
+            ["sampler=static", "sampler.steps=8", "gen_length=40"],
+            {"max_tokens": 40, "diffusion": {"sampler": "static", "steps": 8}},
+        ),
         (["cache=dkv_greedy"], {"diffusion": {"cache": "dkv_greedy"}}),
         (["sampler=wino", "sampling.guidance=1.5"], {"diffusion": {"sampler": "wino", "guidance": 1.5}}),
         (["sampler=credit", "sampler/inner=wino"], {"diffusion": {"sampler": {"name": "credit", "inner": "wino"}}}),
         (["blocks=tccf"], {"diffusion": {"blocks": "tccf"}}),
     ],
     ids=lambda entry: "-".join(entry),
-)  # fmt: skip
+)
 def test_parts_that_do_not_fit_are_refused_with_the_sentence_of_the_command_line(
     overrides: list[str], fields: dict[str, Any], mini: Defaults
 ) -> None:

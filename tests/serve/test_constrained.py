@@ -23,9 +23,11 @@ jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not install
 pytest.importorskip("lark", reason="lark is not installed: pip install -e '.[constraints]'")
 
 SCHEMA = {
-    "type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}, "ok": {"type": "boolean"}},
-    "required": ["n"], "additionalProperties": False,
-}  # fmt: skip
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}, "ok": {"type": "boolean"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
 GRAMMAR = 'start: item ("," item)*\nitem: WORD ":" INT\n%import common.INT\nWORD: /[a-c]+/'
 SLOW = r"(?:[ab]{0,40}[bc]{0,40}){0,40}(?:a|b)*a(?:a|b){18}"  # 500,000 states before it is merged
 

@@ -21,8 +21,10 @@ from tests.serve.test_anthropic import ASK, NAMES, SEATS
 
 pytestmark = pytest.mark.program
 PACKAGES = "is not installed: pip install -e '.[frameworks]'"
-ASKED = [[{"role": "user", "content": f'{word} the list:\n["Kai", "Emma", "Hugo"]'}] for word in (
-    "Sort", "Copy", "Reverse", "Shuffle")]  # fmt: skip
+ASKED = [
+    [{"role": "user", "content": f'{word} the list:\n["Kai", "Emma", "Hugo"]'}]
+    for word in ("Sort", "Copy", "Reverse", "Shuffle")
+]
 TOOL = {"name": "seat", "description": "seat people", "input_schema": SEATS}
 
 

@@ -111,9 +111,9 @@ def failing(kind: str, turns: int = 0) -> Callable[[Job, Deliver], None]:
     return decode
 
 
-@pytest.mark.parametrize(("kind", "status"), [
-    ("timeout", 504), ("forwards", 500), ("error", 500), ("memory", 500), ("closing", 503),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "status"), [("timeout", 504), ("forwards", 500), ("error", 500), ("memory", 500), ("closing", 503)]
+)
 def test_a_failed_decode_is_an_error_or_an_event(
     placed: Callable[..., Place], served: Model, kind: str, status: int
 ) -> None:

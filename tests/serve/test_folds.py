@@ -25,8 +25,9 @@ def asked(path: str, text: str, tokens: int, **more: Any) -> dict[str, Any]:
         COMPLETIONS: {"prompt": text, "max_tokens": tokens, **more},
         RESPONSES: {"input": text, "max_output_tokens": tokens, **more},
         MESSAGES: {"messages": messages, "max_tokens": tokens, **more},
-        OLLAMA: {"messages": messages, "options": options}, GENERATE: {"prompt": text, "options": options},
-    }[path]  # fmt: skip
+        OLLAMA: {"messages": messages, "options": options},
+        GENERATE: {"prompt": text, "options": options},
+    }[path]
 
 
 def tooled(path: str, choice: str) -> dict[str, Any]:

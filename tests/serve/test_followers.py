@@ -281,10 +281,12 @@ def body_of(dice: random.Random) -> dict[str, Any]:
     if dice.random() > 0.4:
         return body
     kinds: list[dict[str, Any]] = [
-        {"guided_choice": ["yes", "no", "perhaps"]}, {"structured_outputs": {"regex": "[A-D](,[A-D]){3}"}},
+        {"guided_choice": ["yes", "no", "perhaps"]},
+        {"structured_outputs": {"regex": "[A-D](,[A-D]){3}"}},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "boolean"}}}},
-        {"diffusion": {"guidance": 1.0}}, {"logprobs": True, "top_logprobs": 2},
-    ]  # fmt: skip
+        {"diffusion": {"guidance": 1.0}},
+        {"logprobs": True, "top_logprobs": 2},
+    ]
     return {"messages": body["messages"], "seed": body["seed"], "max_tokens": 24, **dice.choice(kinds)}
 
 

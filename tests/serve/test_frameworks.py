@@ -95,9 +95,11 @@ def test_litellm_answers_and_streams(server: Live, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it asks the network when it is imported
     litellm = pytest.importorskip("litellm", reason="pip install -e '.[frameworks]'")
     asked: dict[str, Any] = {
-        "model": "openai/mini", "api_base": f"{server.url}/v1", "api_key": "none",
+        "model": "openai/mini",
+        "api_base": f"{server.url}/v1",
+        "api_key": "none",
         "messages": [{"role": "user", "content": ASK}],
-    }  # fmt: skip
+    }
     assert litellm.completion(**asked).choices[0].message.content == SORTED
     chunks = litellm.completion(**asked, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == SORTED

@@ -183,9 +183,9 @@ def test_settings_are_called_as_requests_call_them(sentence: str, told: str, par
     assert param is None or param_of(sentence) == param
 
 
-@pytest.mark.parametrize(("setting", "field"), [
-    ("sampler.threshold", "diffusion.threshold"), ("gen_length", "max_completion_tokens"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "field"), [("sampler.threshold", "diffusion.threshold"), ("gen_length", "max_completion_tokens")]
+)
 def test_a_field_with_several_names_is_called_as_it_was_sent(setting: str, field: str) -> None:
     names = {"diffusion.sampler.threshold": "diffusion.threshold", "max_tokens": "max_completion_tokens"}
     for error in (UserError(f"{setting}=2 must be 1."), Refusal(f"{{{setting}}} must be 1.", {setting: 2})):

@@ -64,8 +64,10 @@ def changed(combination: Combination, **parts: Any) -> RequestParts:
 def test_settings_of_the_sampler_travel_with_the_request() -> None:
     combination = Combination("confidence", "fixed", "dual", "none", "tiny-llada")
     todo = requests(random.Random(5), 4, 60)
-    parts = [changed(combination, sampler=part("sampler", "confidence", threshold=threshold))
-             for threshold in (0.3, 0.6, 0.05, 0.95)]  # fmt: skip
+    parts = [
+        changed(combination, sampler=part("sampler", "confidence", threshold=threshold))
+        for threshold in (0.3, 0.6, 0.05, 0.95)
+    ]
     expected = [alone(combination, one, own) for one, own in zip(todo, parts, strict=True)]
     assert len({nfe for _, nfe in expected}) > 1
     assert in_one_lane(todo, parts, "eager") == expected

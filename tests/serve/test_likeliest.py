@@ -132,7 +132,8 @@ def test_bytes_make_up_the_text_and_offsets_count_its_characters(place: Place, m
     for choice in chats:
         assert joined(choice["logprobs"]).decode() == choice["message"]["content"]
     assert [one["logprobs"] for one in ends_of(place, CHAT, {**chat_of(body), "logprobs": True})] == [
-        choice["logprobs"] for choice in chats]  # fmt: skip
+        choice["logprobs"] for choice in chats
+    ]
     choices = place.call("POST", "/v1/completions", json={**body, "logprobs": 0}).json()["choices"]
     assert "stop" not in more or "stop" in {choice["finish_reason"] for choice in choices}
     assert more.get("n") != 1 or choices[0]["logprobs"]["tokens"][-1] == "xé", "a part of the token before its 日"

@@ -103,7 +103,7 @@ TOLD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"response_format": {"type": "regex", "pattern": f"{CANARY}("}}, "response_format", ""),
     ({"guided_json": f'"{CANARY}'}, "guided_json", "guided_json is not JSON"),
     ({"max_tokens": 0}, "max_tokens", "max_tokens=0 must lie in"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("fields", "param", "cause"), TOLD, ids=range(len(TOLD)))

@@ -57,7 +57,7 @@ def broken(rng: random.Random) -> dict[str, Any]:
         lambda body: body["diffusion"].update(cache={"name": "dual", rng.choice(["_target_", "x", ""]): anything(rng)}),
         lambda body: body["diffusion"].update(canvas=rng.choice([5, {}, [0], [-1], [0.5], [None], ["x"], [[1]]])),
         lambda body: body["diffusion"].update(steps=rng.choice(["x", -1, 10**9, [4], {}, 0.5])),
-    ]  # fmt: skip
+    ]
     body: dict[str, Any] = {"messages": deepcopy(MESSAGES), "diffusion": {"sampler": "static"}}
     rng.choice(mistakes[:7] if rng.random() < 0.5 else mistakes[7:])(body)
     return body

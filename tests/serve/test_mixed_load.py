@@ -28,8 +28,10 @@ REQUESTS, TOGETHER = (200, 32) if full() else (10, 8)
 NAMES = {"type": "array", "items": {"enum": ["Kai", "Emma", "Hugo", "Ada"]}, "minItems": 2, "maxItems": 4}
 SEATS = {"type": "object", "properties": {"names": NAMES}, "required": ["names"], "additionalProperties": False}
 FREE = {"type": "object", "properties": {"free": {"type": "boolean"}}, "required": ["free"]}
-TOOLS = [{"type": "function", "function": {"name": name, "parameters": parameters}}
-         for name, parameters in (("seat", SEATS), ("close", FREE))]  # fmt: skip
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": parameters}}
+    for name, parameters in (("seat", SEATS), ("close", FREE))
+]
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "seats", "schema": SEATS}}
 KINDS: dict[str, dict[str, Any]] = {
     "text": {}, "hot": {"temperature": 0.7}, "schema": {"response_format": SCHEMA, "max_tokens": 24},

@@ -249,9 +249,11 @@ def test_a_rule_of_the_users_own_folder_is_offered_by_its_annotations_as_python_
     made = offers("sampler")["rule"]
     told = {key: (option.kind, option.default, option.null, option.most) for key, option in made.options.items()}
     assert told == {
-        "low": ("number", 0.8, False, None), "high": ("number", 0.9, True, None), "most": ("integer", 3, True, 8),
+        "low": ("number", 0.8, False, None),
+        "high": ("number", 0.9, True, None),
+        "most": ("integer", 3, True, 8),
         "inner": ("part", "static", False, None),
-    }  # fmt: skip
+    }
     assert (made.doc, made.options["low"].note) == (
         "Whatever is surest", "probability from which a position is committed"
     )  # fmt: skip

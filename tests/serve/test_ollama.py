@@ -111,9 +111,10 @@ def test_results_find_their_calls() -> None:
     call = lambda name, **more: {"function": {"name": name, "arguments": {}}, **more}  # noqa: E731
     sent = [
         {"role": "assistant", "tool_calls": [call("a"), call("b"), call("a", id="x")]},
-        {"role": "tool", "content": "1", "tool_name": "b"}, {"role": "tool", "content": "2", "tool_call_id": "x"},
+        {"role": "tool", "content": "1", "tool_name": "b"},
+        {"role": "tool", "content": "2", "tool_call_id": "x"},
         {"role": "tool", "content": "3"},
-    ]  # fmt: skip
+    ]
     made = _messages(read_body(OllamaChatBody, {"messages": sent}, True)[0].messages)
     assert [one.result_of for one in made] == [None, "call_0_1", "x", "call_0_0"]
 
@@ -135,10 +136,11 @@ def test_what_clients_ask_when_they_connect(mini_place: Place) -> None:
     assert shown["model_info"]["general.parameter_count"] == count and tag["details"]["parameter_size"] == "2.3M"
     assert tag["size"] == 4 * count
     for path, body, reason in (
-        ("/api/chat", {"messages": []}, "load"), ("/api/generate", {"prompt": "", "keep_alive": 0}, "unload"),
+        ("/api/chat", {"messages": []}, "load"),
+        ("/api/generate", {"prompt": "", "keep_alive": 0}, "unload"),
         ("/api/generate", {"system": "Be brief."}, "load"),
         ("/api/chat", {"messages": [{"role": "system", "content": "Be brief."}]}, "load"),
-    ):  # fmt: skip
+    ):
         told = mini_place.call("POST", path, json=body).json()
         assert told["done"] is True and told["done_reason"] == reason and told["model"] == "mini-llada"
 

@@ -78,7 +78,7 @@ def test_every_interface_hands_its_salt_on(mini: Defaults) -> None:
         (partial(parse_messages, defaults=mini), "/v1/messages"),
         (partial(parse_ollama, is_chat=True, defaults=mini), "/api/chat"),
         (partial(parse_ollama, is_chat=False, defaults=mini), "/api/generate"),
-    ):  # fmt: skip
+    ):
         found = read({**SALTED[path], "cache_salt": "x"})
         assert {job.tenant for job in found.jobs} == {"x"} and not found.request.unknown
 

@@ -52,8 +52,10 @@ def tab(browser: Any, server: Live) -> Iterator[Any]:
     page.problems = []
     page.on("pageerror", lambda error: page.problems.append(str(error)))
     page.on("console", lambda said: page.problems.append(said.text) if said.type == "error" else None)
-    page.on("request", lambda asked: None if asked.url.startswith((server.url, "data:", "blob:"))
-            else page.problems.append(asked.url))  # fmt: skip
+    page.on(
+        "request",
+        lambda asked: None if asked.url.startswith((server.url, "data:", "blob:")) else page.problems.append(asked.url),
+    )
     page.goto(server.url)
     page.wait_for_selector("select[name=sampler]")
     assert page.input_value("#prompt") == PROMPT, "the model's own"
@@ -82,9 +84,9 @@ def test_two_settings_decode_side_by_side(tab: Any, server: Live, tmp_path: Path
     choose(tab, 1, sampler="confidence")
     tab.locator("input[name='sampler.threshold']").fill("0.2")
     tab.click("#run")
-    for pane, diffusion in enumerate((
-        {"sampler": "static", "cache": "dual"}, {"sampler": {"name": "confidence", "threshold": 0.2}},
-    )):  # fmt: skip
+    for pane, diffusion in enumerate(
+        ({"sampler": "static", "cache": "dual"}, {"sampler": {"name": "confidence", "threshold": 0.2}})
+    ):
         status = finished(tab, pane)
         with server.client() as client:
             body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 16, "seed": 0}

@@ -158,9 +158,11 @@ def test_where_the_key_comes_from(tmp_path: Path) -> None:
     assert key_of_server(None, str(file), outside) is None, "the file's keys are read while the server runs"
     assert key_of_server("key-of-the-command", None, outside) == "key-of-the-command"
     for given, name, words in (
-        ("a", None, "at least"), ("has a space in it", None, "without spaces"), ("x", "y", "exclude"),
+        ("a", None, "at least"),
+        ("has a space in it", None, "without spaces"),
+        ("x", "y", "exclude"),
         (None, str(tmp_path), "cannot be read"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UserError, match=words):
             key_of_server(given, name, {})
     assert "key-of" not in repr(ServeSettings(api_key="key-of-the-command"))

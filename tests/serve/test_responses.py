@@ -52,9 +52,11 @@ def test_turns_before_and_instructions_are_messages(mini_place: Place) -> None:
     given = [{"role": "user", "content": SORT}, *first["output"], {"role": "user", "content": "Copy: Ada, Zoe"}]
     reply = mini_place.call("POST", RESPONSES, json={"input": given, "instructions": "Be brief."}).json()
     messages = [
-        {"role": "system", "content": "Be brief."}, {"role": "user", "content": SORT},
-        {"role": "assistant", "content": text_of(first)}, {"role": "user", "content": "Copy: Ada, Zoe"},
-    ]  # fmt: skip
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": SORT},
+        {"role": "assistant", "content": text_of(first)},
+        {"role": "user", "content": "Copy: Ada, Zoe"},
+    ]
     assert text_of(reply) == chat_text(mini_place, messages=messages)
 
 

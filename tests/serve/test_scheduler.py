@@ -174,9 +174,10 @@ def test_rows_that_come_and_go_decode_as_they_do_alone(combination: Combination,
     served(requests(noise, 6, model(combination.model).config.mask_id or 0), parts, combination)
 
 
-STATIC = [Combination(sampler, "whole" if cache == "window" else "fixed", cache, "fill_after_block", "tiny-llada")
-          for sampler, cache in (("confidence", "dual"), ("credit", "prefix"), ("localleap", "none"),
-                                 ("klass", "prefix"))]  # fmt: skip
+STATIC = [
+    Combination(sampler, "whole" if cache == "window" else "fixed", cache, "fill_after_block", "tiny-llada")
+    for sampler, cache in (("confidence", "dual"), ("credit", "prefix"), ("localleap", "none"), ("klass", "prefix"))
+]
 
 
 @pytest.mark.parametrize("combination", STATIC, ids=str)

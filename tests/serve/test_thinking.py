@@ -76,9 +76,11 @@ def test_the_template_says_which_marks_there_are_and_whether_a_thought_is_open(t
     folder = make_gemma(tmp_path / "gemma")
     thinks = "{% if enable_thinking %}<|channel>thought\n{% else %}<|channel>thought\n<channel|>{% endif %}"
     for template, kwargs, told in (
-        (GEMMA_TEMPLATE, {}, None), (f"{GEMMA_TEMPLATE}{{% if 0 %}}<channel|>{{% endif %}}", {}, False),
-        (GEMMA_TEMPLATE + thinks, {"enable_thinking": True}, True), (GEMMA_TEMPLATE + thinks, {}, None),
-    ):  # fmt: skip
+        (GEMMA_TEMPLATE, {}, None),
+        (f"{GEMMA_TEMPLATE}{{% if 0 %}}<channel|>{{% endif %}}", {}, False),
+        (GEMMA_TEMPLATE + thinks, {"enable_thinking": True}, True),
+        (GEMMA_TEMPLATE + thinks, {}, None),
+    ):
         (folder / "chat_template.jinja").write_text(template)
         tokenizer = load(folder).tokenizer
         assert tokenizer is not None

@@ -22,10 +22,12 @@ from tests.support.tiny import make_written
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
 
 SORT = {
-    "type": "object", "properties": {"n": {"$ref": "#/$defs/digit"}, "up": {"type": "boolean"}},
+    "type": "object",
+    "properties": {"n": {"$ref": "#/$defs/digit"}, "up": {"type": "boolean"}},
     "required": ["n", "up"],
-    "$defs": {"digit": {"type": "integer", "minimum": 0, "maximum": 9}}, "additionalProperties": False,
-}  # fmt: skip
+    "$defs": {"digit": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "additionalProperties": False,
+}
 SAY = {"type": "object", "properties": {"w": {"enum": ["a", "bc"]}}, "required": ["w"]}
 TOOLS = [
     {"type": "function", "function": {"name": "sort", "description": "sorts", "parameters": SORT}},

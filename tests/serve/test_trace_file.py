@@ -13,8 +13,9 @@ from tests.serve.bodies import GROUPS, SAME, alike, chat, plan_of
 
 EMPTY = Trace([], [], 0, 0, 0, 0, [], {})
 MOVED: dict[str, Callable[[Any], Any]] = {
-    "boolean": lambda value: not value, "number": lambda value: (value or 0) * 0.9 + 0.05,
-}  # fmt: skip
+    "boolean": lambda value: not value,
+    "number": lambda value: (value or 0) * 0.9 + 0.05,
+}
 
 
 def recorded_parts(mini: Defaults, diffusion: dict[str, Any]) -> Parts:

@@ -98,11 +98,13 @@ def told_of(turn: Turn) -> dict[str, Any]:
     token, sure = view.scores.token[0].tolist(), view.scores.confidence[0].tolist()
     written, replaced, refused = step.tokens[0].tolist(), places(marks.replaced), places(marks.refused)
     return {
-        "open": open_, "proposals": {str(at): [token[at], round(sure[at], 6)] for at in open_},
-        "selected": sorted({*commits, *refused}), "refused": refused,
+        "open": open_,
+        "proposals": {str(at): [token[at], round(sure[at], 6)] for at in open_},
+        "selected": sorted({*commits, *refused}),
+        "refused": refused,
         "commits": {str(at): written[at] for at in commits if at not in replaced},
         "filled": {str(at): written[at] for at in replaced},
-    }  # fmt: skip
+    }
 
 
 def places(where: Tensor) -> list[int]:

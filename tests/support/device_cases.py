@@ -179,14 +179,16 @@ def samplers() -> Iterator[Case]:
         "static": [{"score": score} for score in ("random", "margin", "entropy")] + [{"steps": 6}],
         "dream": [{"alg": "origin"}, {"alg": "topk_margin"}, {"alg": "maskgit_plus", "alg_temp": 0.5}, {"steps": 6}],
         "order": [{"positions": "left_to_right"}, {"positions": list(range(7))[::-1]}],
-        "prophet": [{"inner": build("sampler", "static"), "region": "offset", "start": 2},
-                    {"inner": build("sampler", "static"), "thresholds": (90.0, 90.0, 20.0)}],
+        "prophet": [
+            {"inner": build("sampler", "static"), "region": "offset", "start": 2},
+            {"inner": build("sampler", "static"), "thresholds": (90.0, 90.0, 20.0)},
+        ],
         "pc": [{"frequencies": frequencies()}, {"steps": 6}],
         "ete": [{"explore_score": "cascade_count"}, {"explore_position": "leftmost"}, {"explore_score": "prior"}],
         "bacd": [{"history": history} for history in ("block", "turn")][:1],
         "freedave": [{"inner": build("sampler", "static"), "as_published": True}],
         "confidence": [{"threshold": [0.9, 0.5]}],
-    }  # fmt: skip
+    }
     for lag in (None, 0):  # rules between mask and token, with their schedules and caches
         title = "" if lag is None else "-static"
         yield Case(f"sampler=dmax-finished{title}", "dmax", cache="finished", model="sdar_b4", lag=lag)

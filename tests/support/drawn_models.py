@@ -57,8 +57,9 @@ def scaled(name: str, noise: Tensor, router: float) -> Tensor:
 
 def _tensors(recipe: dict[str, Any]) -> dict[str, Tensor]:
     generator, router = torch.Generator().manual_seed(recipe["seed"]), recipe.get("router", 0.15)
-    tensors = {key: scaled(key, torch.randn(shape, generator=generator), router)
-               for key, shape in recipe["draws"].items()}  # fmt: skip
+    tensors = {
+        key: scaled(key, torch.randn(shape, generator=generator), router) for key, shape in recipe["draws"].items()
+    }
     tensors |= {key: tensors[source].clone() for key, source in recipe.get("tied", {}).items()}
     return tensors | {key: torch.tensor(numbers) for key, numbers in recipe.get("given", {}).items()}
 

@@ -142,8 +142,9 @@ class FakeGPUs(TorchFunctionMode):
         rest = [] if named else [*args[1:], kwargs.pop("device", None), kwargs.pop("other", None)]
         places = [one for one in rest if isinstance(one, torch.device | str) or type(one) is int]
         places += [place_of(one) for one in rest if isinstance(one, Tensor)] + (named or [])[:1]
-        kinds = [one for one in rest if isinstance(one, torch.dtype)] + [one.dtype for one in rest
-                                                                        if isinstance(one, Tensor)]  # fmt: skip
+        kinds = [one for one in rest if isinstance(one, torch.dtype)] + [
+            one.dtype for one in rest if isinstance(one, Tensor)
+        ]
         source = place_of(args[0])
         target = device_of(places[0]) if places else source
         if "meta" in (target.type, args[0].untyped_storage().device.type):

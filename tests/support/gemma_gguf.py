@@ -15,9 +15,11 @@ from gguf import quants
 from safetensors.numpy import load_file
 
 _TOP = {
-    "embed_tokens": "token_embd", "norm": "output_norm", "self_conditioning.pre_norm": "self_cond_pre_norm",
+    "embed_tokens": "token_embd",
+    "norm": "output_norm",
+    "self_conditioning.pre_norm": "self_cond_pre_norm",
     **{f"self_conditioning.{part}_proj": f"self_cond_{part}" for part in ("gate", "up", "down")},
-}  # fmt: skip
+}
 _LAYER = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",

@@ -25,10 +25,11 @@ from dllm.parts import locate
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 ARCHITECTURES = {
-    "LLaDAModelLM": ("llada", gguf.MODEL_ARCH.LLADA), "DreamModel": ("dream", gguf.MODEL_ARCH.DREAM),
+    "LLaDAModelLM": ("llada", gguf.MODEL_ARCH.LLADA),
+    "DreamModel": ("dream", gguf.MODEL_ARCH.DREAM),
     "LLaDAMoEModelLM": ("llada-moe", gguf.MODEL_ARCH.LLADA_MOE),
     "RND1LM": ("rnd1", gguf.MODEL_ARCH.QWEN3MOE),  # gguf 0.19 has no names of its own for it; its body is Qwen3-MoE's
-}  # fmt: skip
+}
 
 
 def turned(rows: NDArray[Any], heads: int) -> NDArray[Any]:

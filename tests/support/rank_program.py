@@ -35,7 +35,7 @@ MINI: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "credit": ("credit", "dual", {}),
     "regex": ("confidence", "dual", {"constraint": part("constraint", "regex", pattern="[a-z]{3,9}( [a-z]{3,9}){2}")}),
     "static": ("static", "elastic", {"runtime": "static", "batch_size": 2}),
-}  # fmt: skip
+}
 CACHES = ("prefix", "dual", "dkv", "elastic", "d2cache", "dllm_cache", "flash_dllm", "window", "entropy", "delayed")
 CASES = [*MINI, *(f"cache-{name}" for name in CACHES), "recorded-dual", "recorded-d2cache", "gemma", "float32", "bytes"]
 
@@ -92,10 +92,12 @@ def case(name: str, one: Model, own: Model) -> dict[str, Any]:
         combination = Combination("confidence", {"window": "whole", "flash_dllm": "whole"}.get(kind, "fixed"), kind)
         networks = model("tiny-llada"), model("tiny-llada", ranks=ranks)
         alone, found = (
-            [(row.canvas, row.turns, row.nfe, row.query_tokens, row.flops)
-             for row in results(each, parts_of(combination), requests(), Sampling())]
+            [
+                (row.canvas, row.turns, row.nfe, row.query_tokens, row.flops)
+                for row in results(each, parts_of(combination), requests(), Sampling())
+            ]
             for each in networks
-        )  # fmt: skip
+        )
     elif name == "gemma":
         noise = parts_of(Combination("renoise", "fixed", "finished", model="dg_dev"))
         networks = model("dg_dev"), model("dg_dev", ranks=ranks)

@@ -189,9 +189,11 @@ class AllSlow(SlowFast):
 
 
 CURVES: dict[str, Callable[[float], float]] = {
-    "linear": lambda r: 1 - r, "cosine": lambda r: math.cos(math.pi * r / 2), "square": lambda r: (1 - r) ** 2,
+    "linear": lambda r: 1 - r,
+    "cosine": lambda r: math.cos(math.pi * r / 2),
+    "square": lambda r: (1 - r) ** 2,
     "log": lambda r: 1 - math.log(1 + 9 * r) / math.log(10),
-}  # fmt: skip
+}
 
 
 @stand_in

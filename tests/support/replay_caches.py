@@ -46,9 +46,11 @@ from dllm.parts import (
 def vicinity(params: Case) -> CaseParts:
     """Tests of a block, and records of refreshes, as late as in the published loop."""
     policy = Recorded(
-        prefix_look=params["prefix_look"], after_look=params["after_look"], warmup=params["warmup_steps"],
+        prefix_look=params["prefix_look"],
+        after_look=params["after_look"],
+        warmup=params["warmup_steps"],
         refresh_interval=params["cache_update_freq"],
-    )  # fmt: skip
+    )
     blocks = Unrolled(params["block_length"], policy, params["expected_tpf"], params["maximum_unroll"])
     eos = FillAfterBlock("any") if params["early_stop"] else FullLength()
     return CaseParts(Confidence(params["threshold"]), blocks, policy, eos)

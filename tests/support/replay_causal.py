@@ -132,11 +132,13 @@ def wedlm_fields(row: Row, window: int, cached: bool) -> Fields:
     """With the prefill apart, and the last forward, which only moves what is known from the window to the prefix."""
     prompt, known, end = row.start, row.masked.index(True), len(row.tokens)
     fields: Fields = {
-        "tokens": row.tokens, "nfe": len(row.computed) + 2, "committed": [[], *row.committed, []],
+        "tokens": row.tokens,
+        "nfe": len(row.computed) + 2,
+        "committed": [[], *row.committed, []],
         "committed_tokens": [[], *row.tokens_committed, []],
         # What the cache held before each turn but the first, what it holds after the last, and all that is emitted.
         "cached": [prompt, *(row.kept[1:] if cached else row.front[:-1]), row.front[-1], end],
-    }  # fmt: skip
+    }
     if cached:
         first, *others = row.computed
         last = window + min(known - row.front[-1], window)

@@ -304,9 +304,11 @@ def nemotron(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     found = with_seeds(found, block)
     kinds = ["causal" if forced else "two-way" for forced in found.forced]
     fields = {
-        "tokens": found.tokens, "nfe": len(kinds), "kinds": ["prefill", *kinds[1:], "causal"],
+        "tokens": found.tokens,
+        "nfe": len(kinds),
+        "kinds": ["prefill", *kinds[1:], "causal"],
         "committed": found.committed,
-    }  # fmt: skip
+    }
     return [fields | ({} if way[0] is NoCache else {"forward_tokens": [*found.computed, block]})]
 
 

@@ -150,9 +150,11 @@ def length_of(method: str, params: Case, ids: Ids) -> Length:
               "checked": params["eos_check_tokens"]}  # fmt: skip
     if method == "daedal":
         part: Length = Daedal(
-            sure_end=params["eos_confidence_threshold"], sure_end_inside=params["expand_eos_confidence_threshold"],
-            doubt=params["low_conf_threshold"], **common,
-        )  # fmt: skip
+            sure_end=params["eos_confidence_threshold"],
+            sure_end_inside=params["expand_eos_confidence_threshold"],
+            doubt=params["low_conf_threshold"],
+            **common,
+        )
     else:
         part = RhoEos(low=params["low_density_threshold"], high=params["high_density_threshold"],
                       schedule=params["scheduler"], **common)  # fmt: skip

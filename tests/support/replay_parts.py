@@ -142,9 +142,11 @@ def published(kind: type[Cache]) -> Callable[[], Cache]:
 
 
 CACHES: dict[str, Callable[..., Cache]] = {
-    "none": NoCache, "prefix": published(Prefix), "dual": published(Dual), "dsb": partial(
-        SlidingCache, as_published=True),
-}  # fmt: skip
+    "none": NoCache,
+    "prefix": published(Prefix),
+    "dual": published(Dual),
+    "dsb": partial(SlidingCache, as_published=True),
+}
 
 
 def dkv_decode(params: Case) -> CaseParts:

@@ -197,8 +197,10 @@ class Record:
     def value_tokens(self) -> list[list[int]]:
         """Rows of which each layer of each forward computed the value."""
         chose = [[len(layer or ()) for layer in layers] for layers in self.selected]
-        return [[rows + more - twice for rows, more, twice in zip(*one, strict=True)]
-                for one in zip(self.layer_tokens, self.layer_values, chose, strict=True)]  # fmt: skip
+        return [
+            [rows + more - twice for rows, more, twice in zip(*one, strict=True)]
+            for one in zip(self.layer_tokens, self.layer_values, chose, strict=True)
+        ]
 
     @property
     def kept_columns(self) -> list[list[list[int]]]:

@@ -92,13 +92,15 @@ def floats8(
     scales, scale = drawn_floats(draw, blocks, dtype)  # type: ignore[arg-type]
     scale, scales = scale / 100, scales / 100
     scale = scales.float().numpy()
-    return ({"weight": as_tensor(codes).view(torch.float8_e4m3fn), scale_leaf: scales},
-            FLOAT8[codes] * spread(scale, block, shape))  # fmt: skip
+    return (
+        {"weight": as_tensor(codes).view(torch.float8_e4m3fn), scale_leaf: scales},
+        FLOAT8[codes] * spread(scale, block, shape),
+    )
 
 
 def floats8_by_powers(
     shape: tuple[int, int], draw: np.random.Generator, block: tuple[int, int], dtype: torch.dtype
-) -> Packed:  # fmt: skip
+) -> Packed:
     """DeepSeek's "ue8m0": scales are powers of two, as bytes that are their exponents (V4), or as float32 (V3.1)."""
     codes = draw.choice(SOUND8, shape).astype(np.uint8)
     powers = draw.integers(110, 114, [-(-size // min(one, size)) for size, one in zip(shape, block, strict=True)])
@@ -110,7 +112,7 @@ def floats8_by_powers(
 
 def whole_numbers(
     shape: tuple[int, int], draw: np.random.Generator, bits: int, group: int, symmetric: bool, packed: bool
-) -> Packed:  # fmt: skip
+) -> Packed:
     group = shape[1] if group < 0 else group
     low, groups = -(2 ** (bits - 1)), -(-shape[1] // group)
     steps = draw.integers(low, -low, shape)
@@ -150,7 +152,7 @@ def powers_of_two(shape: tuple[int, int], draw: np.random.Generator, wide8: bool
 
 def four_bit_blocks(
     shape: tuple[int, int], draw: np.random.Generator, kind: str, block: int, nested: bool, storage: torch.dtype
-) -> Packed:  # fmt: skip
+) -> Packed:
     count, table = shape[0] * shape[1], np.sort(draw.uniform(-1, 1, 16)).astype(np.float32)
     codes, blocks = draw.integers(0, 16, count), -(-shape[0] * shape[1] // block)
     data = (np.pad(codes, (0, count % 2)).reshape(-1, 2) @ [16, 1]).astype(np.uint8).reshape(-1, 1)
@@ -292,7 +294,7 @@ def named(module: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def experts(
     form: Form, name: str, held: dict[str, Numbers], draw: np.random.Generator, modules: list[str]
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """A tensor [E, N, D] packed as ``modules`` say, and ``held`` changed to what it stands for."""
     count, rows, columns = held[name].shape
     parts = len(modules) // count if len(modules) >= count else len(modules)

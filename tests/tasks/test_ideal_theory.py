@@ -37,11 +37,13 @@ def replace_accuracy(n: int, k: int) -> float:
 @pytest.mark.parametrize(
     ("operation", "accuracy"),  # for lists of 2, 3, 4 and 5 items
     [
-        ("copy", [1, 1, 1, 1]), ("replace_random", [0.5, 0.444, 0.422, 0.410]),
-        ("shuffle", [0.5, 0.222, 0.094, 0.038]), ("insert_random", [0.296, 0.188, 0.123, 0.082]),
+        ("copy", [1, 1, 1, 1]),
+        ("replace_random", [0.5, 0.444, 0.422, 0.410]),
+        ("shuffle", [0.5, 0.222, 0.094, 0.038]),
+        ("insert_random", [0.296, 0.188, 0.123, 0.082]),
         ("remove_random", [1, 0.889, 0.75, 0.614]),
     ],
-)  # fmt: skip
+)
 def test_values_of_the_analysis(operation: str, accuracy: list[float]) -> None:
     for n, right in zip(range(2, 6), accuracy, strict=True):
         valid = outputs(operation, n)

@@ -102,11 +102,13 @@ def test_without_a_judge_of_grammar_the_score_is_missing(metric: str, prediction
 @pytest.mark.parametrize(
     ("metric", "included", "grammar", "expected"),
     [
-        ("sentence_to_words_score", True, 1.0, 1.0), ("sentence_to_words_score", False, 1.0, 0.0),
-        ("sentence_to_words_score", True, 0.0, 0.0), ("sentence_to_words_grammar", False, 1.0, 1.0),
+        ("sentence_to_words_score", True, 1.0, 1.0),
+        ("sentence_to_words_score", False, 1.0, 0.0),
+        ("sentence_to_words_score", True, 0.0, 0.0),
+        ("sentence_to_words_grammar", False, 1.0, 1.0),
         ("sentence_to_words_grammar", True, 0.0, 0.0),
     ],
-)  # fmt: skip
+)
 def test_words_count_in_the_release_and_not_in_the_rewrite(
     metric: str, included: bool, grammar: float, expected: float
 ) -> None:

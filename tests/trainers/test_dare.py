@@ -194,9 +194,11 @@ def test_whole_blocks_pass_the_published_checker(checker: Any) -> None:
     assert torch.equal(batch["cj_replay_responses"][:, :width], tokens)
     assert torch.equal(batch["cj_replay_attention_mask"][:, :width], (steps >= 0).long())
     slices = checker.build_block_parallel_cj_trajectory(
-        torch.nn.functional.pad(steps, (0, 16 - width), value=-1), batch["cj_replay_attention_mask"], 9,
+        torch.nn.functional.pad(steps, (0, 16 - width), value=-1),
+        batch["cj_replay_attention_mask"],
+        9,
         checker.infer_max_local_cj_steps(steps),
-    )  # fmt: skip
+    )
     assert torch.equal(batch["reversed_traj_unmask_positions"], slices)
     assert batch["attention_mask"][:, 9:].sum(1).tolist() == stops.tolist()
     assert checker.align_cj_max_new_tokens([3, 4], 14, 4) == [aligned_length(3, 14, 4), aligned_length(4, 14, 4)]

@@ -161,8 +161,10 @@ def test_what_contradicts_the_trainer_is_refused(
 def test_rows_that_trl_masks_whole_are_scored(trainer: StandIn, multiple: int) -> None:
     """mask_truncated_completions=True: all rows of a microbatch, with pads behind them, as they would be without."""
     output, ids, mask = trainer.generated()
-    ids, mask = (nn.functional.pad(one, (0, -(ids.shape[1] - 3) % multiple), value=value)
-                 for one, value in ((ids, EOS), (mask, 0)))  # fmt: skip
+    ids, mask = (
+        nn.functional.pad(one, (0, -(ids.shape[1] - 3) % multiple), value=value)
+        for one, value in ((ids, EOS), (mask, 0))
+    )
     cut = torch.tensor([one[-1] != EOS for one in output["completion_ids"]])
     masked, keep = mask.clone(), ids.shape[1] - 3
     masked[cut, 3:] = 0
@@ -312,7 +314,7 @@ def test_trl_s_own_trainer_with_an_adapter(words: Any, tmp_path: Path) -> None:
     adapter = peft.LoraConfig(r=4, lora_dropout=0.3, target_modules=["q_proj", "v_proj"])
     trainer = own_trainer(
         tmp_path, words, {}, max_steps=2, beta=0.1, peft_config=adapter, num_iterations=1, learning_rate=0.1
-    )  # fmt: skip
+    )
     assert trainer.apart < 1e-5
     moved = {name for name, one in trainer.model.named_parameters() if not torch.equal(trainer.before[name], one)}
     assert moved and all("lora_" in name for name in moved)

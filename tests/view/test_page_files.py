@@ -50,8 +50,9 @@ def test_two_decodes_of_one_prompt_are_called_by_what_differs(trace: Trace) -> N
     assert headings([Pane("Sort", trace, facts), Pane("Sort", trace, other)]) == ["sampler static", "sampler eb"]
     again = {**facts, "sample": "one: prompt 1, answer 2"}
     assert headings([Pane("Sort", trace, facts), Pane("Sort", trace, again)]) == [
-        "sample one: prompt 1", "sample one: prompt 1, answer 2",
-    ]  # fmt: skip
+        "sample one: prompt 1",
+        "sample one: prompt 1, answer 2",
+    ]
     assert headings([Pane("Sort", trace, facts), Pane("Copy", trace, facts)]) == ["Sort", "Copy"]
 
 

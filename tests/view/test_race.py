@@ -229,8 +229,9 @@ def test_the_page_marks_positions_when_it_happens_and_says_what_it_was(page: Any
     told = {at: page.evaluate(f"(explain(panes[0], {at}), tip.innerText)") for at in range(4)}
     assert "corrected by the constraint" in told[0] and "refused by the constraint" in told[1]
     assert "replaced by the constraint" in told[2] and "constraint" not in told[3]
-    assert {"corrected", "refused", "replaced"} <= set(page.evaluate(
-        "[...document.querySelectorAll('.strip span')].map((s) => s.textContent)"))  # fmt: skip
+    assert {"corrected", "refused", "replaced"} <= set(
+        page.evaluate("[...document.querySelectorAll('.strip span')].map((s) => s.textContent)")
+    )
 
 
 def test_a_legend_explains_what_is_there_and_nothing_else() -> None:

@@ -43,8 +43,9 @@ def shown(rows: list[dict[str, Any]], width: int = 80) -> list[str]:
 def test_no_number_is_cut_in_eighty_columns() -> None:
     rows = [
         row(f"waiting_line/{task}", n, score=float(n % 10 < 3), score_strict=0.5, grammar_score=0.25)
-        for task in ("replace_random", "insert_index") for n in range(700)
-    ]  # fmt: skip
+        for task in ("replace_random", "insert_index")
+        for n in range(700)
+    ]
     lines = shown(rows)
     assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)
     found = [line.split() for line in lines if line.startswith(("replace_random", "insert_index", "all"))]

@@ -168,10 +168,11 @@ def test_masks_show_the_guesses_that_the_forwards_made(
         tab.fill("#step", str(shot.turn))
         masked = {at for at, token in enumerate(shot.tokens) if token == model.ids.mask}
         words = {
-            at: "\N{END OF PROOF}" if one.token == model.ids.eos
+            at: "\N{END OF PROOF}"
+            if one.token == model.ids.eos
             else one.word.replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}")
             for at, one in shot.provisional.items()
-        }  # fmt: skip
+        }
         seen = {at: word for at, word in {**seen, **words}.items() if at in masked and at not in shot.remasked}
         assert guesses(tab) == seen, shot.turn
         places = tab.locator(".text .t").evaluate_all("all => all.map((one) => [one.offsetLeft, one.offsetTop].join())")

@@ -179,8 +179,10 @@ def refuse_differences(links: Links, settings: Mapping[str, Any]) -> None:
     for rank, theirs in sorted(links.hear() for _ in links.links):
         for name in sorted(own.keys() | theirs.keys()):
             if own.get(name) != theirs.get(name):
-                raise UserError(f"model.tp={links.size}: {name} is {own.get(name)} on rank 0 and {theirs.get(name)} on "
-                                f"rank {rank}. Give all ranks the same.")  # fmt: skip
+                raise UserError(
+                    f"model.tp={links.size}: {name} is {own.get(name)} on rank 0 and {theirs.get(name)} on "
+                    f"rank {rank}. Give all ranks the same."
+                )
 
 
 def digest_of(settings: Mapping[str, Any]) -> dict[str, str]:

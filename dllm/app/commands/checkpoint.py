@@ -123,9 +123,7 @@ def inspect_checkpoint(
     )  # fmt: skip
 
 
-def _weights(
-    folder: Path, config: ModelConfig
-) -> tuple[list[str], tuple[str, ...], Contents, Transformer | None]:  # fmt: skip
+def _weights(folder: Path, config: ModelConfig) -> tuple[list[str], tuple[str, ...], Contents, Transformer | None]:
     """Problems of the weight files, what is left out, their tensors, and the model without weights (None: it has too
     many to count)."""
     found, model = Contents({}), None
@@ -154,7 +152,7 @@ def _weights(
 
 def _narrow_weights(
     folder: Path, config: ModelConfig
-) -> tuple[list[str], tuple[str, ...], Contents, Transformer | None]:  # fmt: skip
+) -> tuple[list[str], tuple[str, ...], Contents, Transformer | None]:
     """The same of a folder of ``task=quantize``, whose files are compared with their checksums."""
     try:
         found = read_contents(folder)

@@ -32,8 +32,10 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
             raise UserError(f"{name} has no meaning for task=quantize. Drop it.")
     model, kind, head = config["model"], config["model"]["quantize"], config["model"]["quantize_head"]
     if model["activations"] is not None:
-        raise UserError(f"model.activations={model['activations']} has no meaning for task=quantize: rows are rounded "
-                        "as they are computed. Drop it, and give it to the command that decodes.")  # fmt: skip
+        raise UserError(
+            f"model.activations={model['activations']} has no meaning for task=quantize: rows are rounded "
+            "as they are computed. Drop it, and give it to the command that decodes."
+        )
     target = target_of(config["quantize"], kind)
     found = describe(model["path"], **how_read(model))
     if found.config.stored_kind is not None:

@@ -113,9 +113,11 @@ def check_truths(truths: Sequence[dict[str, Any]], questions: dict[str, Question
 
 
 def check_states(
-    plan: RunPlan, lines: Sequence[tuple[DecisionState, dict[str, Any]]], questions: dict[str, Question],
+    plan: RunPlan,
+    lines: Sequence[tuple[DecisionState, dict[str, Any]]],
+    questions: dict[str, Question],
     options: DecisionOptions,
-) -> None:  # fmt: skip
+) -> None:
     """Raise UserError for a state that the questions cannot be asked about, with its number, before weights are
     read."""
     for number, (state, _) in enumerate(lines, 1):

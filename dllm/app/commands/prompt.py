@@ -165,9 +165,7 @@ class PromptRun:
         with LiveView(self.console, text, ids, animate, self.races, watch) as view:
             yield view
 
-    def _observer(
-        self, name: str, view: LiveView | None, watch: Stopwatch, kept: Unfinished
-    ) -> Observer | None:  # fmt: skip
+    def _observer(self, name: str, view: LiveView | None, watch: Stopwatch, kept: Unfinished) -> Observer | None:
         """What sees the turns of a column: the view, what is kept for Ctrl-C and, before a race, a film. On a GPU an
         observer has the host wait for every turn, so none is added without a view."""
         if view is None:

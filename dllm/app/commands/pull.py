@@ -114,8 +114,10 @@ def _check(name: HubName) -> None:
     say(f"{_path_of(name)}: {len(wanted)} files, {total / GIB:.2f} GiB; {free / GIB:.1f} GiB are free in {cache}")
     here = sum(file.stat().st_size for file in _blobs(name))
     if total - here > free:
-        raise UserError(f"{_path_of(name)} takes {total / GIB:.1f} GiB, and {free / GIB:.1f} are free in {cache}. Free "
-                        "some, or set HF_HOME to another disk.")  # fmt: skip
+        raise UserError(
+            f"{_path_of(name)} takes {total / GIB:.1f} GiB, and {free / GIB:.1f} are free in {cache}. Free "
+            "some, or set HF_HOME to another disk."
+        )
 
 
 def _check_config(name: HubName) -> None:

@@ -78,8 +78,9 @@ class Ray(Engine):
             raise not_installed("engine=ray", "Ray", "ray", "use engine=local") from None
         self.on_gpu, self.ranks = config["model"]["device"] != "cpu", int(config["model"]["tp"])
         if self.ranks > 1 and self.on_gpu and self.gpus != 1:
-            raise UserError(f"engine.gpus={self.gpus:g} with model.tp={self.ranks}: each rank takes one GPU. Set "
-                            "engine.gpus=1.")  # fmt: skip
+            raise UserError(
+                f"engine.gpus={self.gpus:g} with model.tp={self.ranks}: each rank takes one GPU. Set engine.gpus=1."
+            )
 
     def run(self, cells: Iterator[Cell]) -> Iterator[Cell]:
         self.connect()

@@ -111,8 +111,10 @@ def serve_replicas(config: dict[str, Any], settings: ServeSettings) -> None:
         told = told_by_signals()
         if ready(told):
             address = url_of(settings.host, settings.port)
-            say(f"dllm serves {settings.names[0]} by Ray: playground at {address}, OpenAI's interface at {address}/v1",
-                flush=True)  # fmt: skip
+            say(
+                f"dllm serves {settings.names[0]} by Ray: playground at {address}, OpenAI's interface at {address}/v1",
+                flush=True,
+            )
             told.wait()
 
 

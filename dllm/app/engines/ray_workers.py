@@ -60,8 +60,10 @@ class Workers:
     def _died_early(self, error: Exception) -> None:
         self.bad_starts += 1
         if self.bad_starts >= BAD_STARTS:
-            raise UserError(f"engine=ray: {BAD_STARTS} workers in a row died at their start ({reason_of(error)}). "
-                            "Install dllm on every machine of the cluster, or use engine=local.")  # fmt: skip
+            raise UserError(
+                f"engine=ray: {BAD_STARTS} workers in a row died at their start ({reason_of(error)}). "
+                "Install dllm on every machine of the cluster, or use engine=local."
+            )
         self._add()
 
     def _tell_of_room(self, working: bool) -> None:

@@ -66,9 +66,10 @@ class DecisionCount:
         kept = [*self.kept.get(number, []), 0][: len(turns)]
         decided = [turn[at] for turn, at in zip(turns, kept, strict=True)]
         return {
-            "bits": [round(bits, 4) for bits, _, _ in decided], "commits": [count for _, count, _ in decided],
+            "bits": [round(bits, 4) for bits, _, _ in decided],
+            "commits": [count for _, count, _ in decided],
             "forced": [count for _, _, count in decided],
-        }  # fmt: skip
+        }
 
     def _read(self) -> None:
         """Move what is in ``noted`` to ``forwards`` and ``kept``."""

@@ -15,13 +15,7 @@ import torch
 from dllm.app.command_line.options import Options, checked_sampling
 from dllm.app.runs.destinations import fresh_folder
 from dllm.app.runs.folder import RunFolder, refuse_other
-from dllm.app.runs.samples import (
-    PlannedSample,
-    PromptEntry,
-    constraint_digest,
-    planned_samples,
-    prompt_entries,
-)
+from dllm.app.runs.samples import PlannedSample, PromptEntry, constraint_digest, planned_samples, prompt_entries
 from dllm.common.coerce import coerce
 from dllm.common.errors import UserError, name_of
 from dllm.common.terminal import complain

@@ -214,9 +214,10 @@ def _prompt(key: str, value: Any, prompts: Prompts) -> Prompt:
     if key == "infill":
         return prompts.infill(value)
     shapes = {
-        "prompt": "text or a list of token ids", "messages": 'a list of {"role": ..., "content": ...}',
+        "prompt": "text or a list of token ids",
+        "messages": 'a list of {"role": ..., "content": ...}',
         "tokens": "a list of token ids",
-    }  # fmt: skip
+    }
     raise UserError(f"{key} must be {shapes[key]}.")
 
 

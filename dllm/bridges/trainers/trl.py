@@ -76,9 +76,11 @@ class TrlRollouts:
         asked = [prompt for prompt, _ in groups] if n > 1 else list(prompts)
         own = getattr(args, "seed", 0) if self.seed is None else self.seed
         rollouts = self.decoder.rollouts(
-            asked, n=n, seed=seed_of(own, trainer.accelerator.process_index),
+            asked,
+            n=n,
+            seed=seed_of(own, trainer.accelerator.process_index),
             step=step * CALLS_OF_A_STEP + self.called[1],
-        )  # fmt: skip
+        )
         rows = [row_ids(rollouts, number) for number in range(len(rollouts))]
         # Of equal answers to a prompt the first one stands for all: their rewards are equal, and so ratios stay 1.
         places = {row: number for number, row in reversed([*enumerate(rows)])}

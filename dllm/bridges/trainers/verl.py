@@ -36,8 +36,10 @@ class VerlRollout(DareRollout):
         path = getattr(model_config, "local_path", None) or model_config.path
         self.prepare(load(path, device=config.get("device", "auto"), dtype=config.get("dtype", "bfloat16")), config)
         if self.algorithm in TRAJECTORIES:
-            raise UserError(f"dllm.algorithm={self.algorithm} needs trajectories, which verl's main branch does not "
-                            f"read. Use DARE, or dllm.algorithm={WITHOUT_TRAJECTORY[0]}.")  # fmt: skip
+            raise UserError(
+                f"dllm.algorithm={self.algorithm} needs trajectories, which verl's main branch does not "
+                f"read. Use DARE, or dllm.algorithm={WITHOUT_TRAJECTORY[0]}."
+            )
 
         refuse_copies(self.decoder(False).parts, int(config.get("n", 1)), [float(config["temperature"])])
 

@@ -74,10 +74,12 @@ class Reader:
         while items and back is End.CLOSED and _is_anchor(items[-1], "AT_END"):
             items = items[:-1]
         last = len(items) - 1
-        return Cat(tuple(
-            self.item(item, front if number == 0 else End.INNER, back if number == last else End.INNER)
-            for number, item in enumerate(items)
-        ))  # fmt: skip
+        return Cat(
+            tuple(
+                self.item(item, front if number == 0 else End.INNER, back if number == last else End.INNER)
+                for number, item in enumerate(items)
+            )
+        )
 
     def item(self, item: ParsedItem, front: End, back: End) -> Tree:
         kind, value = item

@@ -21,7 +21,7 @@ class LacksRoom(torch.OutOfMemoryError):
 
 def refuse_unheld(
     buffers: Iterable[Sequence[int]] | None, dtype: torch.dtype, device: torch.device, ranks: Ranks
-) -> None:  # fmt: skip
+) -> None:
     """Raise LacksRoom, on every rank, where one of them lacks the memory for ``buffers`` of these sizes. Each knows its
     own, so the least that is left over counts. One process finds out by itself, where it allocates."""
     if ranks.size == 1 or buffers is None:
@@ -40,9 +40,11 @@ def free_bytes(device: torch.device, ranks: int) -> int:
 
 
 def too_large(
-    requests: Sequence[Request], attempt: Callable[[Sequence[Request]], object], device: torch.device,
+    requests: Sequence[Request],
+    attempt: Callable[[Sequence[Request]], object],
+    device: torch.device,
     dtype: torch.dtype,
-) -> TooLarge:  # fmt: skip
+) -> TooLarge:
     """Names the batch that fits, or the length if one row does not. attempt: the first turn of requests, which is the
     largest, since it computes everything. dtype: the model's, which may be wider than it must."""
 

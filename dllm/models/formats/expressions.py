@@ -19,8 +19,10 @@ from dllm.models.keys import printed
 
 LONGEST_EXPRESSION, MOST_FIXED = 1000, 1000  # characters of an expression, and repeats that it may demand
 MOST_WAYS = 1 << 22  # to match a text, tried in 0.05 s; four repeats in a row have 136,000 on a name of 40 letters
-RULE = (f"a regular expression of at most {LONGEST_EXPRESSION} characters, without repeats or choices inside a repeat, "
-        "flags, atomic groups and references to groups")  # fmt: skip
+RULE = (
+    f"a regular expression of at most {LONGEST_EXPRESSION} characters, without repeats or choices inside a repeat, "
+    "flags, atomic groups and references to groups"
+)
 _PLACES = {_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN, _constants.AT}
 _REPEATS = {_constants.MAX_REPEAT, _constants.MIN_REPEAT}
 

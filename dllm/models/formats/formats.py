@@ -40,8 +40,9 @@ from dllm.models.weights.files import FLOATS, Contents, Stored, broken, first_na
 from dllm.models.weights.tensor_reader import TensorReader
 
 # What concerns activations and the cache alone.
-_UNUSED = frozenset(f"{one}_{kind}" for one in ("input", "output", "k", "v", "q")
-                    for kind in ("scale", "zero_point", "global_scale"))  # fmt: skip
+_UNUSED = frozenset(
+    f"{one}_{kind}" for one in ("input", "output", "k", "v", "q") for kind in ("scale", "zero_point", "global_scale")
+)
 _HELD = {"e4m3": ("F8_E4M3",), "int8": ("I8",), "e2m1": ("U8",)}  # how files store codes; other ones are I32
 _SCALES_HELD = {"": (*FLOATS, "F8_E8M0"), "e4m3": ("F8_E4M3",), "e8m0": ("U8", "F8_E8M0"),
                 "float or e8m0": (*FLOATS, "F8_E8M0", "U8")}  # fmt: skip
@@ -114,7 +115,7 @@ def _grouped(module: Module, settings: PackedSettings, _: Collection[int]) -> _P
 
 def _ordered(
     packed: Mapping[str, Stored], settings: PackedSettings, part: Part
-) -> tuple[dict[str, Stored], tuple[str, ...]]:  # fmt: skip
+) -> tuple[dict[str, Stored], tuple[str, ...]]:
     """Matrices of GPTQ with an index only where it says another order than the plain one, and with the zeros that they
     have. Raises UserError for an order that is not known, and where ``sym`` is true of other zeros."""
     made = {name: _with_order(one.packing, settings, part) for name, one in packed.items()}
@@ -161,8 +162,9 @@ def _mlx(module: Module, settings: PackedSettings, widths: Collection[int]) -> _
     if weight is None or scales is None:
         raise broken(f"tensor {printed(module.name)}.scales is there without its weight")
     if module.take("global_scale") is not None:
-        raise UserError(f"tensor {printed(module.name)}.global_scale is of a form of nvfp4 that is not read. "
-                        f"{UNQUANTISED}.")  # fmt: skip
+        raise UserError(
+            f"tensor {printed(module.name)}.global_scale is of a form of nvfp4 that is not read. {UNQUANTISED}."
+        )
     if len(weight.shape) not in (2, 3) or weight.dtype != "U32":
         raise broken(f"tensor {printed(weight.name)} is {weight.dtype} {list(weight.shape)}, and MLX packs words of 32 "
                      "bits with two or three sizes")  # fmt: skip

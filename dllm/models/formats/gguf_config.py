@@ -40,14 +40,16 @@ def _qwen(said: Metadata, architecture: str) -> dict[str, Any]:
     """What all but LLaDA have."""
     return {
         "architectures": [architecture],
-        "hidden_size": said.need("embedding_length"), "num_hidden_layers": said.need("block_count"),
+        "hidden_size": said.need("embedding_length"),
+        "num_hidden_layers": said.need("block_count"),
         "num_attention_heads": said.need("attention.head_count"),
         "num_key_value_heads": said.get("attention.head_count_kv") or said.need("attention.head_count"),
-        "max_position_embeddings": said.need("context_length"), "rope_theta": said.need("rope.freq_base"),
+        "max_position_embeddings": said.need("context_length"),
+        "rope_theta": said.need("rope.freq_base"),
         "rms_norm_eps": said.need("attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": not said.has("output.weight"),
         **({"head_dim": said.get("attention.key_length")} if said.get("attention.key_length") else {}),
-    }  # fmt: skip
+    }
 
 
 def _llada(said: Metadata) -> dict[str, Any]:

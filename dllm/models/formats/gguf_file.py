@@ -108,8 +108,10 @@ def _read(files: tuple[tuple[Path, int, int], ...]) -> GgufFile:
         metadata = {**header.metadata, **metadata}
         tensors |= header.tensors
     if (count := metadata.get("split.count", 1)) not in (0, len(files)):
-        raise UserError(f"{files[0][0]} is one of {count} parts, which are named NAME-00001-of-{count:05}.gguf. Give "
-                        "the parts their names.")  # fmt: skip
+        raise UserError(
+            f"{files[0][0]} is one of {count} parts, which are named NAME-00001-of-{count:05}.gguf. Give "
+            "the parts their names."
+        )
     return GgufFile(tuple(file for file, _, _ in files), metadata, tensors)
 
 

@@ -32,9 +32,10 @@ _SAMPLER: Mapping[str, tuple[str, float]] = {
 }  # fmt: skip
 _CONDITIONING = {"pre_norm": "pre_norm", "norm": "pre_norm", "gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 _TOP = {
-    "token_embd": "model.decoder.embed_tokens", "output_norm": "model.decoder.norm",
+    "token_embd": "model.decoder.embed_tokens",
+    "output_norm": "model.decoder.norm",
     **{f"self_cond_{theirs}": f"model.decoder.self_conditioning.{ours}" for theirs, ours in _CONDITIONING.items()},
-}  # fmt: skip
+}
 _NAMED = {  # parts of a layer whose published names end with the leaf, too
     "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
@@ -148,8 +149,9 @@ def _turning(file: GgufFile, head: int) -> float:
         or (found[:count] != 1).any()
         or (found[count:] != _STILL).any()
     ):
-        raise UserError(f"{file.files[0]} has scaled rotary embeddings ({FREQUENCIES}), which are not supported. "
-                        f"{_SAFETENSORS}.")  # fmt: skip
+        raise UserError(
+            f"{file.files[0]} has scaled rotary embeddings ({FREQUENCIES}), which are not supported. {_SAFETENSORS}."
+        )
     share = count / half
     return share if int(share * head / 2) == count else float(np.nextafter(share, 1))
 

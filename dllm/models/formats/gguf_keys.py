@@ -106,8 +106,9 @@ def refuse_scaled(said: Metadata, in_part: bool = False) -> None:
     where, architecture = said.file.files[0], said.architecture
     how = next(_scaled(said), "" if in_part else _frequencies(said.file.tensors.get(FREQUENCIES)))
     if how:
-        raise UserError(f"{where} has scaled rotary embeddings ({how}), which are not supported. Take the checkpoint "
-                        "without them.")  # fmt: skip
+        raise UserError(
+            f"{where} has scaled rotary embeddings ({how}), which are not supported. Take the checkpoint without them."
+        )
     shifted = said.plain("diffusion.shift_logits", _SHIFTED[architecture])
     if shifted != _SHIFTED[architecture]:
         raise UserError(f"{where} has diffusion.shift_logits={shown(shifted)}, and {architecture} is read with "

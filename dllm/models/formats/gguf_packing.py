@@ -120,5 +120,6 @@ def check_kind(kind: str) -> None:
     try:
         quants.dequantize(np.zeros((1, GGML_QUANT_SIZES[known][1]), np.uint8), known)
     except (NotImplementedError, ValueError):
-        raise UserError(f"type {kind} is not read: gguf does not widen it. Take a file of type Q8_0, Q4_K_M or the "
-                        "like.") from None  # fmt: skip
+        raise UserError(
+            f"type {kind} is not read: gguf does not widen it. Take a file of type Q8_0, Q4_K_M or the like."
+        ) from None

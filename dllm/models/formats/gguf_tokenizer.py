@@ -118,7 +118,7 @@ def _gemma(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], path:
                 unk_token="<unk>",
                 fuse_unk=True,
                 byte_fallback=True,
-            )  # fmt: skip
+            )
         )
     except Exception as error:
         raise broken(f"{path}: its vocabulary cannot be read ({error})") from error
@@ -139,10 +139,12 @@ def _byte_level(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], 
         raise broken(f"{path}: its vocabulary cannot be read ({error})") from error
     if cut in _COMPOSED:
         backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(SPLITS[cut]), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])  # fmt: skip
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLITS[cut]), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     backend.decoder = decoders.ByteLevel()
     backend.add_tokens([
         AddedToken(text, special=kinds[text] == _CONTROL, normalized=False)

@@ -42,8 +42,9 @@ class PackedSettings:
     def scheme_of(self, module: str) -> Scheme:
         """Of a module that has scales. Raises UserError for one that is said to be plain, and where none is said."""
         if any(_match(one, module) for one in self.ignored):
-            raise UserError(f"{QUANTISATION} has {printed(module)} in ignore, and the weights have scales for it. "
-                            f"{UNQUANTISED}.")  # fmt: skip
+            raise UserError(
+                f"{QUANTISATION} has {printed(module)} in ignore, and the weights have scales for it. {UNQUANTISED}."
+            )
         found = [(match, target) for target in self.schemes if (match := _match(target, module))]
         if not found:
             raise UserError(f"{QUANTISATION} names no group for {printed(module)}, which has scales. {UNQUANTISED}.")

@@ -82,8 +82,10 @@ def _mlx_scheme(mode: str, bits: int, group: int) -> Scheme:
     return Scheme(f"MLX {mode}", codes, (1, group), scale="scales", scale_codes=scale_codes)
 
 
-MLX_SCHEMES = (*(_mlx_scheme("affine", bits, group) for bits in _AFFINE_BITS for group in _AFFINE_GROUPS),
-               *(_mlx_scheme(mode, *_MLX_USUAL[mode]) for mode in _MLX_CODES))  # fmt: skip
+MLX_SCHEMES = (
+    *(_mlx_scheme("affine", bits, group) for bits in _AFFINE_BITS for group in _AFFINE_GROUPS),
+    *(_mlx_scheme(mode, *_MLX_USUAL[mode]) for mode in _MLX_CODES),
+)
 
 
 def packed_settings(published: Mapping[str, Any], file: str) -> PackedSettings | None:

@@ -27,8 +27,9 @@ def _float8(block: tuple[int, int]) -> Scheme:
 
 
 _TENSOR, _CHANNEL = (WHOLE_AXIS, WHOLE_AXIS), (1, WHOLE_AXIS)
-_NVFP4 = Scheme("NVFP4", "e2m1", (1, 16), "weight_packed", scale_codes="e4m3", overall="weight_global_scale",
-                divided=True)  # fmt: skip
+_NVFP4 = Scheme(
+    "NVFP4", "e2m1", (1, 16), "weight_packed", scale_codes="e4m3", overall="weight_global_scale", divided=True
+)
 _MXFP4 = Scheme("MXFP4", "e2m1", (1, 32), "weight_packed", scale_codes="e8m0")
 _MXFP8 = Scheme("MXFP8", "e4m3", (1, 32), scale_codes="e8m0")
 _FIXED = {"nvfp4-pack-quantized": _NVFP4, "mxfp4-pack-quantized": _MXFP4, "mxfp8-quantized": _MXFP8}
@@ -159,8 +160,9 @@ def _scheme(weights: Any, kind: Any, place: PackedPlace) -> Scheme:
     if not packed:
         return _float8(block) if floats else Scheme("INT8", "int8", block, zeros=zeros)
     if floats or block[0] not in (1, WHOLE_AXIS):
-        raise place.wrong("type" if floats else "strategy", "float" if floats else "block", "int" if floats else
-                          "group or channel")  # fmt: skip
+        raise place.wrong(
+            "type" if floats else "strategy", "float" if floats else "block", "int" if floats else "group or channel"
+        )
     return Scheme(f"INT{bits}", f"uint{bits}", (1, block[1]), "weight_packed", zeros=zeros)
 
 

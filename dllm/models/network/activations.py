@@ -24,7 +24,7 @@ ROW_KINDS = ("int8",)
 
 def check_activations(
     kind: str | None, weights: str | None, head: str | None, config: ModelConfig, kernels: str
-) -> None:  # fmt: skip
+) -> None:
     """Raises UserError for an unknown kind, for layers that are not in int8 or int4, and with ``kernels=invariant`` for
     products of this model or processor that depend on the batch. weights, head: kinds of layers and head."""
     if kind is None:
@@ -44,8 +44,10 @@ def check_activations(
         wide = "these weights on this processor"
     else:
         return
-    raise UserError(f"kernels={INVARIANT} with {name}: few rows are multiplied with {wide} in another way than many. "
-                    "Use kernels=auto.")  # fmt: skip
+    raise UserError(
+        f"kernels={INVARIANT} with {name}: few rows are multiplied with {wide} in another way than many. "
+        "Use kernels=auto."
+    )
 
 
 def round_activations(model: Transformer, invariant: bool) -> str | None:

@@ -175,9 +175,7 @@ def queries_at_once(query: Tensor, visible: Visible, most: int) -> Iterator[tupl
         yield query[:, first:last], visible.of_queries(first, last)
 
 
-def attend_tiled(
-    query: Tensor, key: Tensor, value: Tensor, visible: Visible, scale: float | None = None
-) -> Tensor:  # fmt: skip
+def attend_tiled(query: Tensor, key: Tensor, value: Tensor, visible: Visible, scale: float | None = None) -> Tensor:
     """``attend`` with ``TILE`` queries in every call, over a multiple of ``KEY_TILE`` keys."""
     rows, n, length = len(query), query.shape[1], key.shape[2]
     spare, out = -length % KEY_TILE, list[Tensor]()

@@ -95,8 +95,9 @@ def _experts_of(stack: Stored) -> tuple[Stored, ...]:
     elif packing is not None:
         assert isinstance(packing, Scaled), "nothing else packs three sizes under these names"
         made = lambda number: replace(packing, expert=number)  # noqa: E731
-    return tuple(Stored(stack.name, stack.file, stack.shape[1:], stack.dtype, made(number))
-                 for number in range(stack.shape[0]))  # fmt: skip
+    return tuple(
+        Stored(stack.name, stack.file, stack.shape[1:], stack.dtype, made(number)) for number in range(stack.shape[0])
+    )
 
 
 def _as_gemma(tensors: dict[str, Stored], count: int) -> None:

@@ -114,14 +114,16 @@ def load_masked_lm(folder: Path, config: Any, device: torch.device, dtype: torch
     try:
         with without_progress():
             lm, found = kind.from_pretrained(
-                folder, config=own, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True,
-            )  # fmt: skip
+                folder, config=own, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+            )
     except Exception as error:  # transformers raises all kinds
         raise UserError(f"{folder}: transformers' {kind.__name__} cannot read it: {first_line(error)}.") from error
     for what, names in (("is missing", found["missing_keys"]), ("has another shape", found.get("mismatched_keys"))):
         if names:
-            raise UserError(f"{folder}: tensor {sorted(map(str, names))[0]} {what}, so transformers would draw it at "
-                            "random. Copy the checkpoint again.")  # fmt: skip
+            raise UserError(
+                f"{folder}: tensor {sorted(map(str, names))[0]} {what}, so transformers would draw it at "
+                "random. Copy the checkpoint again."
+            )
     return checked_padding(MaskedLM(lm.eval().requires_grad_(False).to(device), config))
 
 

@@ -71,8 +71,10 @@ def _fields(config: Any) -> Fields:
     missing = [name for name, value in sizes.items() if not isinstance(value, int)]
     if missing or getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False):
         why = f"has no {missing[0]}" if missing else "is not a plain encoder"
-        raise UserError(f"{FILE}: a {type(config).__name__} {why}, so its class cannot be decoded with. Use a masked "
-                        "language model such as BertForMaskedLM or ModernBertForMaskedLM.")  # fmt: skip
+        raise UserError(
+            f"{FILE}: a {type(config).__name__} {why}, so its class cannot be decoded with. Use a masked "
+            "language model such as BertForMaskedLM or ModernBertForMaskedLM."
+        )
     width, heads = config.hidden_size, config.num_attention_heads
     return {
         "family": MASKED_LM_FAMILY, "width": width, "layers": config.num_hidden_layers,

@@ -46,10 +46,12 @@ _MOVED = {"rope_theta": THETA, "partial_rotary_factor": SHARE}
 _ORIGINAL = "original_max_position_embeddings"
 # Keys that every kind may have, beside those of its own.
 _ANY: dict[str, KeyRule] = {
-    "rope_type": KeyRule("a name", lambda value: isinstance(value, str)), **_MOVED,
+    "rope_type": KeyRule("a name", lambda value: isinstance(value, str)),
+    **_MOVED,
     "type": KeyRule("a name", lambda value: isinstance(value, str)),
-    _ORIGINAL: integer(1, MAX_SIZE), "max_position_embeddings": integer(1, MAX_SIZE),
-}  # fmt: skip
+    _ORIGINAL: integer(1, MAX_SIZE),
+    "max_position_embeddings": integer(1, MAX_SIZE),
+}
 _FACTOR, _TURNS, _GROWTH = real(1, 1e4, REQUIRED), real(0, 1e4), real(1e-3, 1e4)
 _LIST = list_of("a list of numbers from 0.001 to 10000", real(1e-3, 1e4).fits, REQUIRED)
 _YARN: dict[str, KeyRule] = {
@@ -155,7 +157,7 @@ def scaling_of(
 
 def kind_of(
     place: str, inner: Mapping[str, Any], file: str, kinds: Mapping[str, KeyRules]
-) -> tuple[str, dict[str, Any]]:  # fmt: skip
+) -> tuple[str, dict[str, Any]]:
     """The kind of the embedding at a place, and its checked keys but those that are read at the top. Raises UserError
     for what the kind does not have."""
     name = next((key for key in ("rope_type", "type") if inner.get(key) is not None), "rope_type")

@@ -40,8 +40,10 @@ class RopeSetting:
         read = {name: coerce(f"model.rope.{name}", value, str(kinds[name])) for name, value in (given or {}).items()}
         found = RopeSetting(**read)
         if found.factor is not None and found.target is not None:
-            raise UserError(f"model.rope.factor={found.factor:g} and model.rope.target={found.target} say one thing "
-                            "twice. Set one of them.")  # fmt: skip
+            raise UserError(
+                f"model.rope.factor={found.factor:g} and model.rope.target={found.target} say one thing "
+                "twice. Set one of them."
+            )
         if found.doubled and found.factor is None and found.target is None:
             raise UserError("model.rope.doubled=true needs model.rope.target or model.rope.factor. Set one of them.")
         return found

@@ -93,8 +93,10 @@ class Yarn(Scaling):
 
     def frequencies(self, theta: float, dim: int, totals: Tensor) -> Tensor:
         plain = plain_frequencies(theta, dim, totals.device)
-        low, high = (dim * math.log(self.trained / (2 * math.pi * beta)) / (2 * math.log(theta))
-                     for beta in (self.beta_fast, self.beta_slow))  # fmt: skip  # the feature that turns beta times
+        low, high = (
+            dim * math.log(self.trained / (2 * math.pi * beta)) / (2 * math.log(theta))
+            for beta in (self.beta_fast, self.beta_slow)
+        )  # the feature that turns beta times
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, dim - 1)

@@ -198,9 +198,8 @@ RunLayer = Callable[[Layer, Tensor, "Tensor | None", Angles, "Tensor | None", Me
 
 
 def run_layer(
-    layer: Layer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None,
-    memory: Memory, index: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    layer: Layer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, memory: Memory, index: int
+) -> tuple[Tensor, Tensor]:
     return memory.run(index, layer, x, residual, angles, columns)
 
 

@@ -41,7 +41,7 @@ class AttentionOrder:
 
     def visible_to(
         self, queries: AttentionOrder, keys: Tensor | None, window: int | None, also: MaskParts | None = None
-    ) -> Visible:  # fmt: skip
+    ) -> Visible:
         """What each of the ``queries`` [B, n] sees, out of ``keys`` [B, S] (None: all). In layers with a ``window``
         these are of the ranks before its origin the last ones, as many as the window holds beside one more, and all
         from the origin on. also: what else must show a key (None: nothing)."""

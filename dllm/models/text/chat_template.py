@@ -60,9 +60,11 @@ def compile_template(template: str, rewritten: Callable[[str], str] | None = Non
 
 
 def render_messages(
-    template: Template, messages: Sequence[Mapping[str, Any]], special: Mapping[str, str],
+    template: Template,
+    messages: Sequence[Mapping[str, Any]],
+    special: Mapping[str, str],
     beside: Mapping[str, Any] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """The conversation up to where the assistant speaks. Fields that are None count as missing. special: the
     special tokens, by their names. beside: what else the template may read, ``tools`` above all.
 
@@ -91,9 +93,7 @@ def _fields(message: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(1)
 def _environment() -> BoundedText:
-    words = {
-        "raise_exception": _refuse, "strftime_now": _now, "dict": PlainDict(), "namespace": GuardedNamespace,
-    }  # fmt: skip
+    words = {"raise_exception": _refuse, "strftime_now": _now, "dict": PlainDict(), "namespace": GuardedNamespace}
     extensions = [GenerationBlocks, loopcontrols]
     return BoundedText(words, {"tojson": _to_json}, trim_blocks=True, lstrip_blocks=True, extensions=extensions)
 
@@ -169,9 +169,10 @@ class ThoughtMarks:
 
 # Qwen3's, SDAR's, TraDo's and Nemotron's; DiffusionGemma's, whose thoughts are a channel of this name; Mistral's.
 KNOWN_MARKS = (
-    ThoughtMarks("<think>", "</think>"), ThoughtMarks("<|channel>thought", "<channel|>"),
+    ThoughtMarks("<think>", "</think>"),
+    ThoughtMarks("<|channel>thought", "<channel|>"),
     ThoughtMarks("[THINK]", "[/THINK]"),
-)  # fmt: skip
+)
 
 
 def thought_marks(template: str | None) -> ThoughtMarks | None:

@@ -49,7 +49,7 @@ class SourcedId:
 
 def resolve_ids(
     config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None, ends: Sequence[int] = ()
-) -> tuple[ModelConfig, Ids]:  # fmt: skip
+) -> tuple[ModelConfig, Ids]:
     """The config with its ids filled in, and the ids that proposing needs. ends: what generation_config.json says ends
     a text. Raises UserError as ``bundle.describe``."""
     if tokenizer is not None and len(tokenizer) > config.vocab:
@@ -111,12 +111,14 @@ def _mask(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None)
 
 def _eos(config: ModelConfig, tokenizer: Tokenizer | None) -> SourcedId:
     return _first(
-        {"config.json: eos_token_id": config.eos_id,
-         "the tokenizer's eos_token": tokenizer.eos_id if tokenizer else None,
-         "config.json: pad_token_id": config.pad_id},
+        {
+            "config.json: eos_token_id": config.eos_id,
+            "the tokenizer's eos_token": tokenizer.eos_id if tokenizer else None,
+            "config.json: pad_token_id": config.pad_id,
+        },
         "eos_token_id=null: neither config.json nor the tokenizer names the token that ends a text. "
         "Add eos_token_id to config.json.",
-    )  # fmt: skip
+    )
 
 
 def _check_mask(mask: SourcedId, eos: int, pad: int, config: ModelConfig, tokenizer: Tokenizer | None) -> None:

@@ -13,8 +13,10 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 _CHANGED: Mapping[str, Mapping[str, Any]] = {
-    "Metaspace": {"prepend_scheme": "never"}, "ByteLevel": {"add_prefix_space": False}, "Strip": {"strip_left": False},
-}  # fmt: skip
+    "Metaspace": {"prepend_scheme": "never"},
+    "ByteLevel": {"add_prefix_space": False},
+    "Strip": {"strip_left": False},
+}
 
 
 def without_prefix(backend: Backend) -> Backend:

@@ -30,7 +30,7 @@ def encode_text(backend: Tokenizer, text: str) -> list[int]:
 
 def plain_pieces(
     backend: Tokenizer, text: str, special: frozenset[int], own: Collection[Span] = (), inside: Tokenizer | None = None
-) -> list[tuple[str, list[int]]]:  # fmt: skip
+) -> list[tuple[str, list[int]]]:
     """The pieces of a text and the ids of each, without any of ``special``, unless it stands for unknown text.
     own: where special tokens stand all the same. inside: the tokenizer of all pieces but the first (None: the same).
     Raises UserError as ``encode_text``, and where a special token is a single character, which nothing else writes."""

@@ -306,6 +306,4 @@ class _Asking(NodeTransformer):
 
 def _asked(name: str, node: Any, *args: nodes.Expr) -> nodes.Filter:
     """``node`` through a filter of ours."""
-    return nodes.Filter(
-        node, f" {name}", list(args), [], None, None, lineno=node.lineno, environment=node.environment
-    )  # fmt: skip
+    return nodes.Filter(node, f" {name}", list(args), [], None, None, lineno=node.lineno, environment=node.environment)

@@ -36,9 +36,10 @@ def _templates(value: Any) -> bool:
     """One template, or several by name: an object, or a list of objects."""
     if isinstance(value, dict):
         return all(map(_text, value.values()))
-    return _text(value) or (isinstance(value, list) and all(
-        isinstance(one, dict) and _text(one.get("name")) and _text(one.get("template")) for one in value
-    ))  # fmt: skip
+    return _text(value) or (
+        isinstance(value, list)
+        and all(isinstance(one, dict) and _text(one.get("name")) and _text(one.get("template")) for one in value)
+    )
 
 
 SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

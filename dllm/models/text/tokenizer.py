@@ -80,7 +80,7 @@ class Tokenizer:
     @staticmethod
     def assembled(
         backend: Backend, special_tokens: Mapping[str, str], templates: Any, ends: Sequence[int], file: Path
-    ) -> Tokenizer:  # fmt: skip
+    ) -> Tokenizer:
         """From its parts. special_tokens: text by key. templates: by name, or the only one. ends: ids that end an
         answer. file: what they come from. Raises UserError for a template that is none, and a vocabulary that lacks
         bytes."""
@@ -119,8 +119,9 @@ class Tokenizer:
         if family is None:
             return self
         known = self.backend.get_vocab()
-        masks, ends = ([known[text] for text in some if text in known] for some in (family.mask_tokens,
-                                                                                    family.stop_tokens))  # fmt: skip
+        masks, ends = (
+            [known[text] for text in some if text in known] for some in (family.mask_tokens, family.stop_tokens)
+        )
         mask = masks[0] if masks else self.mask_id
         return replace(
             self, mask_id=mask, stop_ids=tuple(dict.fromkeys([*self.stop_ids, *ends])),
@@ -151,9 +152,7 @@ class Tokenizer:
         """The string of an id. None: the tokenizer has no such id."""
         return self.backend.id_to_token(number) if number >= 0 else None
 
-    def encode(
-        self, text: str, special: bool = False, most: int | None = None, begins: bool = False
-    ) -> list[int]:  # fmt: skip
+    def encode(self, text: str, special: bool = False, most: int | None = None, begins: bool = False) -> list[int]:
         """Ids of a text as it is, none added. What spells a special token in it stays text.
 
         special: special tokens written in the text are recognised, all but the mask, for which only a position to
@@ -168,9 +167,12 @@ class Tokenizer:
         return [token for _, ids in plain_pieces(first, text, plain, inside=self._inside) for token in ids]
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], begin: str = "", beside: Mapping[str, Any] | None = None,
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        begin: str = "",
+        beside: Mapping[str, Any] | None = None,
         most: int | None = None,
-    ) -> list[int]:  # fmt: skip
+    ) -> list[int]:
         """Ids of a conversation in the chat template, and of ``begin`` after it. beside: what else the template may
         read, such as ``tools``. Only the template's own text makes
         special tokens, whatever it does with a message: what spells one there stays text. most: as in ``encode``.

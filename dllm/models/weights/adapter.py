@@ -201,8 +201,10 @@ def _pairs(file: Path, config: Mapping[str, Any]) -> dict[str, Pair]:
 def scale_of(module: str, rank: int, config: Mapping[str, Any]) -> float:
     """alpha / r of a module, by peft's rule: the first pattern that ends its name, else ``lora_alpha``. Raises
     UserError where its rank is not the config's."""
-    named = {key: next((one for one in config[key] if _ends_in(one).matches(module)), None)
-             for key in ("rank_pattern", "alpha_pattern")}  # fmt: skip
+    named = {
+        key: next((one for one in config[key] if _ends_in(one).matches(module)), None)
+        for key in ("rank_pattern", "alpha_pattern")
+    }
     wanted = config["r"] if named["rank_pattern"] is None else config["rank_pattern"][named["rank_pattern"]]
     if wanted != rank:
         raise broken(f"{ADAPTER_CONFIG} says rank {wanted} of {shown(module)}, and its matrices have {rank}")

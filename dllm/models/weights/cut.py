@@ -63,8 +63,10 @@ def check_cut(config: ModelConfig, size: int, ep: bool, quantize: str | None, he
             f"{name}: a {config.architecture} is run through its own class, which is not cut. Set model.tp=1."
         )
     if quantize == "float8":
-        raise UserError(f"{name}: float8 scales each row over its whole width, which no rank has. Use "
-                        "model.quantize=int8, or set model.quantize to null.")  # fmt: skip
+        raise UserError(
+            f"{name}: float8 scales each row over its whole width, which no rank has. Use "
+            "model.quantize=int8, or set model.quantize to null."
+        )
     if head is not None:
         raise UserError(f"{name}: model.quantize_head={head} narrows embedding and head together, and ranks share the "
                         "head alone. Set model.quantize_head to null.")  # fmt: skip

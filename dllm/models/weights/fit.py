@@ -77,9 +77,7 @@ def _unfit(stored: Mapping[str, Stored], needed: Mapping[str, tuple[int, ...]]) 
             yield f"tensor {name} is stored as {stored[name].dtype}, not as one of {', '.join(FLOATS)}"
 
 
-def _with_tied_prefix(
-    config: ModelConfig, stored: Mapping[str, Stored], needed: Iterable[str]
-) -> Mapping[str, Stored]:  # fmt: skip
+def _with_tied_prefix(config: ModelConfig, stored: Mapping[str, Stored], needed: Iterable[str]) -> Mapping[str, Stored]:
     """The tensors under the names that we read, where the file has those of the other pass alone."""
     ours, theirs = config.layout.tied
     found = dict(stored)

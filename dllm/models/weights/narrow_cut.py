@@ -25,7 +25,7 @@ Tensors = dict[str, Tensor]  # of a module, by leaf
 
 def own_tensors(
     own: nn.Module, whole: nn.Module, prefix: str, ranks: Ranks, read: Read
-) -> Iterator[tuple[str, Tensor]]:  # fmt: skip
+) -> Iterator[tuple[str, Tensor]]:
     """By name the tensors of a rank's ``own`` part. own, whole: the part of the rank and of the model, with shapes
     alone. prefix: the part's name."""
     there, here = (dict(one.named_modules(prefix=prefix)) for one in (whole, own))
@@ -67,9 +67,7 @@ def _spans(path: str, whole: list[int], own: list[int], ranks: Ranks) -> Spans:
     return found
 
 
-def _product(
-    found: Tensors, whole: tuple[int, int], own: tuple[int, int], spans: Spans, ranks: Ranks
-) -> Tensors:  # fmt: skip
+def _product(found: Tensors, whole: tuple[int, int], own: tuple[int, int], spans: Spans, ranks: Ranks) -> Tensors:
     """A product's tensors, cut from outputs and inputs ``whole`` to ``own``."""
     rows = spans if whole[0] != own[0] else None
     columns = None if whole[1] == own[1] else own_part(whole[1], own[1], ranks)
@@ -97,7 +95,9 @@ def _experts(found: Tensors, own: NarrowExperts, whole: nn.Module, ranks: Ranks)
     begin, end = own_part(rows, own_rows, ranks)
     halves = [(begin, end), (rows + begin, rows + end)]
     for leaf in ("gate_up", "down"):
-        pairs = [stored_rows(*pair, halves) if leaf == "gate_up" else stored_columns(*pair, begin, end)
-                 for pair in zip(found[leaf], found[f"{leaf}_scale"], strict=True)]  # fmt: skip
+        pairs = [
+            stored_rows(*pair, halves) if leaf == "gate_up" else stored_columns(*pair, begin, end)
+            for pair in zip(found[leaf], found[f"{leaf}_scale"], strict=True)
+        ]
         found[leaf], found[f"{leaf}_scale"] = map(torch.stack, zip(*pairs, strict=True))
     return found

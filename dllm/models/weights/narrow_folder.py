@@ -96,7 +96,7 @@ def checksums(folder: Path) -> Mapping[str, str]:
 
 def load_narrow(
     folder: Path, config: ModelConfig, device: str, triton: bool, watch: Watch, ranks: Ranks = ALONE, ep: bool = False
-) -> Transformer:  # fmt: skip
+) -> Transformer:
     """The model, its tensors mapped where the device reads them as they are stored. ranks: each reads its own share;
     ep: of experts whole ones. Raises UserError for files that do not fit the config."""
     stored = read_contents(folder)
@@ -104,8 +104,9 @@ def load_narrow(
         raise UserError(f"{folder}: {'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}.")
     model = skeleton(share_of(config, ranks, ep))
     whole = model if ranks.size == 1 else skeleton(config)
-    sizes = {name: read_bytes(stored.tensors[name], own) for name, own in tensors_of(model).items()
-             if name in stored.tensors}  # fmt: skip  # a tied head has none of its own
+    sizes = {
+        name: read_bytes(stored.tensors[name], own) for name, own in tensors_of(model).items() if name in stored.tensors
+    }  # a tied head has none of its own
     total, done = sum(sizes.values()), 0
     if device == "cpu":
         refuse_mapped(total)

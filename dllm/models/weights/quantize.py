@@ -78,8 +78,9 @@ def needs_narrow(name: str, kind: str | None, plain: str) -> None:
     without it."""
     if kind not in BITS:
         said = "null" if kind is None else kind
-        raise UserError(f"{name} goes with layers in int8 or int4, and model.quantize is {said}. Set "
-                        f"model.quantize=int8, {plain}.")  # fmt: skip
+        raise UserError(
+            f"{name} goes with layers in int8 or int4, and model.quantize is {said}. Set model.quantize=int8, {plain}."
+        )
 
 
 def check_head(head: str | None, kind: str | None, config: ModelConfig, device: torch.device) -> None:
@@ -117,9 +118,7 @@ def check_float8(device: torch.device) -> None:
         raise not_installed("model.quantize=float8", "torchao", "quantize", "use model.quantize=int8")
 
 
-def check_runtime(
-    kind: str | None, runtime: str, device: torch.device, activations: str | None = None
-) -> None:  # fmt: skip
+def check_runtime(kind: str | None, runtime: str, device: torch.device, activations: str | None = None) -> None:
     """Raises UserError for a runtime in which the weights would be slower than plain ones, or no faster, and for one
     that cannot compile rounded rows."""
     if activations is not None and device.type == "cpu" and runtime.startswith("compile"):

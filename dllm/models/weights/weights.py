@@ -65,9 +65,11 @@ _PARTS = ("embed", "layers", "norm", "lm_head")  # of every network
 
 
 def read_model_config(
-    folder: Path, attention_block: int | None = None, rope: Mapping[str, Any] | RopeSetting | None = None,
+    folder: Path,
+    attention_block: int | None = None,
+    rope: Mapping[str, Any] | RopeSetting | None = None,
     family: Family | str | None = None,
-) -> ModelConfig:  # fmt: skip
+) -> ModelConfig:
     """The folder's ``config.json``, or what a GGUF file says in its place. attention_block, rope, family: see
     ``ModelConfig.with_attention_block``, ``with_rope`` and ``from_published``. Raises UserError when it is missing,
     broken or of an unknown family."""
@@ -252,7 +254,7 @@ def read_bytes(stored: Stored, parameter: Tensor) -> int:
 
 def _keeps(
     model: Transformer, ours: str, source: Source, adapter: Adapter | None, reader: TensorReader, device: str
-) -> bool:  # fmt: skip
+) -> bool:
     """Put the weight of a layer's product into the model on its sixteen steps, where the file has it so and nothing is
     added to it. Returns whether it did."""
     owner, _, leaf = ours.rpartition(".")

@@ -21,8 +21,9 @@ from dllm.parts.blocks.fixed import Fixed
 
 NO_DRAFTS = Clash(
     lambda c: c.does.branches or c.does.lookahead,
-    "{blocks} opens blocks by what is decided, but {sampler} drafts in blocks of its own choice.", [USE_FIXED],
-)  # fmt: skip
+    "{blocks} opens blocks by what is decided, but {sampler} drafts in blocks of its own choice.",
+    [USE_FIXED],
+)
 
 
 class Ahead(Fixed):

@@ -46,9 +46,7 @@ class Session:
     session itself. Everything is on the canvas's device, except what a layer keeps: that is on the layer's device.
     """
 
-    def __init__(
-        self, policy: Cache, canvas: Canvas, config: ModelConfig, even: bool = False, slots: int = 0
-    ) -> None:  # fmt: skip
+    def __init__(self, policy: Cache, canvas: Canvas, config: ModelConfig, even: bool = False, slots: int = 0) -> None:
         self.policy, self.traits, self.config = policy, policy.traits, config
         rows, length = canvas.masked.shape
         self.kept = KeptTensors(policy.kept(), config, rows, length, slots)

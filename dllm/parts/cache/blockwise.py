@@ -35,11 +35,13 @@ class Blockwise(Pruning, Buffered):
     traits = Buffered.traits.but(committed=True, branches=True, bounded_shapes=True, bounds_late=True)
     clashes = (
         *Pruning.clashes,
-        Clash(lambda c: c.blocks.traits.slides,
-              "{cache} computes everything when a block opens, but {blocks} opens one only, and moves it.",
-              kind=IncompatibleParts),
+        Clash(
+            lambda c: c.blocks.traits.slides,
+            "{cache} computes everything when a block opens, but {blocks} opens one only, and moves it.",
+            kind=IncompatibleParts,
+        ),
         MISSES_LEFT,
-    )  # fmt: skip
+    )
 
     def __init__(
         self, query_left: bool = True, warmup: int = 0, refresh_interval: int | None = None, **suffix: Any

@@ -71,7 +71,7 @@ def keep_candidates(stores: list[KeyValues | None], forward: ForwardPass, chosen
 
 def _kept(
     store: KeyValues | None, call: Call, layer: int, rows: Tensor, at: Tensor, copies: DeviceCopies
-) -> KeyValues | None:  # fmt: skip
+) -> KeyValues | None:
     """The buffers of a layer with the call's candidates ``at`` [b] in ``rows`` [b]."""
     if call.drafts is not None:
         drafts = call.drafts.stores[layer]

@@ -30,8 +30,9 @@ class D2Cache(Buffered):
     inflate: columns between two such columns are computed too, if these are at most this far apart.
     """
 
-    traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True, reads_weights=True,
-                                 heads="summed")  # fmt: skip
+    traits = Buffered.traits.but(
+        shadows=False, bounded_shapes=True, acts_in_layers=True, reads_weights=True, heads="summed"
+    )
 
     def __init__(self, masks: int = 32, rollout: float = 0.1, sigma: float = 10.0, inflate: int = 0) -> None:
         in_range("cache.masks", masks, 1, advice="It counts columns.")

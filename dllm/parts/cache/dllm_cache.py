@@ -149,9 +149,8 @@ class FeatureMemory(BufferMemory):
     forward: FeaturePass
 
     def run(
-        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles,
-        columns: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         hidden, normal = layer.entered(x, residual)
         at, own, given, fed = self._computed(index, layer, normal), columns, None, None
         if at is not None:

@@ -21,8 +21,9 @@ class Finished(Buffered):
     committed now, and all that these see and that is not final yet. It gives the same tokens as cache=none.
     """
 
-    traits = Buffered.traits.but(kinds=CAUSAL, committed=True, shadows=False, bounded_shapes=True, exact=True,
-                                  soft=True, shares=True)  # fmt: skip
+    traits = Buffered.traits.but(
+        kinds=CAUSAL, committed=True, shadows=False, bounded_shapes=True, exact=True, soft=True, shares=True
+    )
     clashes = (
         *Buffered.clashes,
         Clash(lambda c: (c.model.prediction_shift or c.model.seed_shift) and any(need.committed for need in c.needs),

@@ -31,8 +31,9 @@ class FlashDLLM(Buffered):
     track_windows -1: every forward is full (no cache).
     """
 
-    traits = Buffered.traits.but(shadows=False, attends_all=True, bounded_shapes=True, acts_in_layers=True,
-                                 heads="summed")  # fmt: skip
+    traits = Buffered.traits.but(
+        shadows=False, attends_all=True, bounded_shapes=True, acts_in_layers=True, heads="summed"
+    )
 
     def __init__(self, window_length: int = 16, mask_windows: int = 4, track_windows: int = 4) -> None:
         in_range("cache.window_length", window_length, 1)

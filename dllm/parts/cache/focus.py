@@ -216,9 +216,8 @@ class FocusMemory(BufferMemory):
         return fresh.attend(query, keys, values, visible)
 
     def run(
-        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles,
-        columns: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         if index != 1:
             return super().run(index, layer, x, residual, angles, columns)
         self.second, (self.hidden, normal) = layer, layer.entered(x, residual)

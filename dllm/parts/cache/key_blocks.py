@@ -81,7 +81,7 @@ def live(pattern: Tensor, valid: Tensor, size: int) -> Tensor:
 
 def attend_by_blocks(
     query: Tensor, keys: Tensor, values: Tensor, pattern: Tensor, valid: Tensor, size: int, most: int
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``attend_blocks``, by flex attention on a GPU that has a kernel for it."""
     tiles = size % 128 == 0 or size in (16, 32, 64)
     listed = query.is_cuda and tiles and query.dtype in LISTED
@@ -92,7 +92,7 @@ def attend_by_blocks(
 
 def attend_blocks(
     query: Tensor, keys: Tensor, values: Tensor, pattern: Tensor, valid: Tensor, size: int, most: int
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Attention [b, n, H * h] of query [b, n, H, h] over those blocks of keys and values [b, H_kv, n, h] that the
     pattern [b, H, blocks, blocks] names for each head and block of queries; valid [b, n]: columns that are keys. most:
     no block of queries attends to more blocks."""
@@ -110,9 +110,11 @@ def attend_blocks(
         place = row, head[:, None], order
         mask = (seen[row, order] & named.gather(-1, order)[..., None]).flatten(2)  # [b, H, chosen size]
         part = F.scaled_dot_product_attention(
-            query[:, begin : begin + size].transpose(1, 2), keys[place].flatten(2, 3), values[place].flatten(2, 3),
+            query[:, begin : begin + size].transpose(1, 2),
+            keys[place].flatten(2, 3),
+            values[place].flatten(2, 3),
             attn_mask=mask[:, :, None],
-        )  # fmt: skip
+        )
         out.append(part.transpose(1, 2).flatten(2))
     return torch.cat(out, 1)
 
@@ -127,9 +129,7 @@ def listed_blocks(named: Tensor) -> tuple[Tensor, Tensor]:
     return named.sum(-1).int(), named_first(named).int()
 
 
-def attend_listed(
-    query: Tensor, keys: Tensor, values: Tensor, pattern: Tensor, valid: Tensor, size: int
-) -> Tensor:  # fmt: skip
+def attend_listed(query: Tensor, keys: Tensor, values: Tensor, pattern: Tensor, valid: Tensor, size: int) -> Tensor:
     """The same by flex attention. Only the block in which a row ends is masked key by key."""
     from torch.nn.attention.flex_attention import BlockMask
 

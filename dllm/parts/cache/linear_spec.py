@@ -46,9 +46,8 @@ class DraftWindow(Buffered):
     """
 
     traits = Buffered.traits.but(
-        kinds=frozenset({ContextCausal.name}), verifies="in_place", shadows=False, exposes_attention=False,
-        leads=False,
-    )  # fmt: skip
+        kinds=frozenset({ContextCausal.name}), verifies="in_place", shadows=False, exposes_attention=False, leads=False
+    )
 
     def __init__(self, window_length: int = 32) -> None:
         in_range("cache.window_length", window_length, 2, advice="The last decided column counts.")
@@ -115,7 +114,6 @@ class DraftMemory(BufferMemory):
     """Of rows that draft, which a LoRA may adapt."""
 
     def run(
-        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles,
-        columns: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         return layer(x, residual, angles, columns, partial(self.attend, index), drafts=True)

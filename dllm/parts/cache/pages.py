@@ -91,8 +91,9 @@ class PageStore:
         if not names:
             return None
         place, copies = torch.tensor(slots), DeviceCopies()
-        copied = [(keys[copies(place, keys.device)], values[copies(place, values.device)])
-                  for keys, values in self.layers]  # fmt: skip
+        copied = [
+            (keys[copies(place, keys.device)], values[copies(place, values.device)]) for keys, values in self.layers
+        ]
         return KnownPrefix(len(slots), copied)
 
     def missing(self, beginning: Beginning) -> bytes | None:

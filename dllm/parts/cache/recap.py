@@ -25,11 +25,13 @@ class Recap(Buffered):
     traits = Buffered.traits.but(bounded_shapes=True)
     clashes = (
         *Buffered.clashes,
-        Clash(lambda c: c.part.targets == "announced" and not c.does.plans_ahead,
-              "{cache.targets} computes what the sampler announces, and {sampler} announces nothing.",
-              [Set("sampler", "groups"), Set("sampler", "order"), Set("cache.targets", "block")],
-              kind=IncompatibleParts),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.part.targets == "announced" and not c.does.plans_ahead,
+            "{cache.targets} computes what the sampler announces, and {sampler} announces nothing.",
+            [Set("sampler", "groups"), Set("sampler", "order"), Set("cache.targets", "block")],
+            kind=IncompatibleParts,
+        ),
+    )
 
     def __init__(self, local_steps: int = 1, start_fraction: float = 0.0, targets: str = "block") -> None:
         in_range("cache.local_steps", local_steps, 0, advice="0 is cache=none.")

@@ -21,8 +21,9 @@ class SpanCache(Cache):
     """As ``none``, but while the sampler goes on with a span that it has announced, columns after the span are neither
     computed nor attended to, decided ones included. Text that was given stays."""
 
-    traits = CacheTraits(scores_all_at_open=True, heads="local", leads=True, bounded_shapes=True, bounds_late=True,
-                         full_on_open=False)  # fmt: skip
+    traits = CacheTraits(
+        scores_all_at_open=True, heads="local", leads=True, bounded_shapes=True, bounds_late=True, full_on_open=False
+    )
     clashes = (
         *Cache.clashes,
         Clash(lambda c: not c.does.spans,

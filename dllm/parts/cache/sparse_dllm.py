@@ -53,11 +53,13 @@ class SparseDLLM(Cache):
     )
     clashes = (
         *Cache.clashes,
-        Clash(lambda c: c.blocks.traits.slides,
-              "{cache} chooses what to keep in the second forward of a block, but {blocks} opens one only, and moves "
-              "it.", kind=IncompatibleParts),
+        Clash(
+            lambda c: c.blocks.traits.slides,
+            "{cache} chooses what to keep in the second forward of a block, but {blocks} opens one only, and moves it.",
+            kind=IncompatibleParts,
+        ),
         MISSES_LEFT,
-    )  # fmt: skip
+    )
 
     def __init__(self, keep_ratio: float = 0.5, kernel_size: int = 3, query_left: bool = True) -> None:
         in_range("cache.keep_ratio", keep_ratio, 0.0, 1.0)
@@ -180,9 +182,7 @@ class SparseSession(Session):
         ]  # fmt: skip
         return replace(forward, calls=calls)
 
-    def _full_call(
-        self, forward: SparsePass, part: Group, candidates: Canvas, builds: bool, mixed: bool
-    ) -> SparseCall:  # fmt: skip
+    def _full_call(self, forward: SparsePass, part: Group, candidates: Canvas, builds: bool, mixed: bool) -> SparseCall:
         """A call of rows that compute everything; where the host knows bounds alone, of others too."""
         rows, length = part.rows, self.length
         queries, full, begin, size = (
@@ -201,9 +201,11 @@ class SparseSession(Session):
         inside = (at >= 0) & (columns < end[:, None])
         places = torch.arange(length, device=columns.device)
         return replace(
-            call, due=full & (begin != NOT_KEPT), window=inside & (at >= self.policy.left(self.config)),
+            call,
+            due=full & (begin != NOT_KEPT),
+            window=inside & (at >= self.policy.left(self.config)),
             outside=packed(fresh & ~inside, places, length),
-        )  # fmt: skip
+        )
 
     def _block_call(self, forward: SparsePass, part: Group, candidates: Canvas) -> SparseCall:
         """A call of rows that compute their open blocks."""
@@ -214,7 +216,7 @@ class SparseSession(Session):
         visible = Visible(held, None if self.shrinks else held.sum(1).int())
         return SparseCall(
             rows, columns, slots, visible, self.kept.slots - 1, buffers=rows, ranges=part.ranges, full=False
-        )  # fmt: skip
+        )
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         assert isinstance(forward, SparsePass) and isinstance(call, SparseCall)
@@ -259,7 +261,7 @@ class SparseMemory(Memory):
         slots, rows = self.copies(call.slots, device), self.copies(call.buffers, device)
         return StaticMemory(visible, slots, call.reach, self.session.stores, rows, call.ranges).attend(
             layer, fresh, columns
-        )  # fmt: skip
+        )
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         call, device = self.call, fresh.query.device

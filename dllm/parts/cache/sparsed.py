@@ -165,15 +165,14 @@ class PatternSession(Session):
             ]  # fmt: skip
         calls = [
             self._call(valid, state, most, group.among(shapes.order), candidates.columns)
-            for most, widths in kinds for group in rows_by_call(widths, valid.device, self.row_numbers)
-        ]  # fmt: skip
+            for most, widths in kinds
+            for group in rows_by_call(widths, valid.device, self.row_numbers)
+        ]
         return PatternPass(
             calls, owner, valid, valid, valid, plan.shadows, False, state, state["kind"], state["answer"]
-        )  # fmt: skip
+        )
 
-    def _call(
-        self, valid: Tensor, state: State, most: Sequence[int], group: Group, columns: Tensor
-    ) -> PatternCall:  # fmt: skip
+    def _call(self, valid: Tensor, state: State, most: Sequence[int], group: Group, columns: Tensor) -> PatternCall:
         """A call of some rows, which computes their columns. most: by kind, the widest row that may be in it."""
         valid, kind, answer = (select_or_all(one, group.rows) for one in (valid, state["kind"], state["answer"]))
         queries = packed(valid, columns, group.width)
@@ -227,7 +226,7 @@ class PatternMemory(NoCacheMemory):
             assert answer is not None
             found = find_pattern(
                 query, keys, valid, answer, policy.select, size, policy.measure_scale, self.session.config.ranks.size
-            )  # fmt: skip
+            )
             self.forward.found["patterns"].append(found)
             heads = found.sum(1).to(counts)
             put_where(kind == MEASURES, found, held[..., :blocks, :blocks], rows)

@@ -27,8 +27,10 @@ NOISE = 21  # keeps these draws apart from those of tokens, which hash a turn af
 MISSES_LEFT = Clash(
     lambda c: c.does.revocable and c.model.prediction_shift and not c.part.query_left,
     "{cache.query_left} predicts a block's first position only once, so a sampler that remasks it would wait for it "
-    "forever.", [Set("cache.query_left", True)], kind=IncompatibleParts,
-)  # fmt: skip
+    "forever.",
+    [Set("cache.query_left", True)],
+    kind=IncompatibleParts,
+)
 
 
 def _whole_suffix(c: Selection) -> Set:

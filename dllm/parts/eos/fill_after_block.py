@@ -20,10 +20,12 @@ class FillAfterBlock(EndOfText):
 
     traits = EosTraits(at_once=False, shrinks=False, fills=False)
     clashes = (
-        Clash(lambda c: c.blocks.traits.slides,
-              "{eos} ends a row when a block is full, but {blocks} has none that closes.",
-              [Set("eos", name) for name in ("stop_at_eos", "stop_front", "truncate_at_eos", "none")]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.blocks.traits.slides,
+            "{eos} ends a row when a block is full, but {blocks} has none that closes.",
+            [Set("eos", name) for name in ("stop_at_eos", "stop_front", "truncate_at_eos", "none")],
+        ),
+    )
 
     def __init__(self, when: str = "any") -> None:
         in_choices("eos.when", when, ("any", "all"))

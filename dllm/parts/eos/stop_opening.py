@@ -18,10 +18,12 @@ class StopOpening(EndOfText):
 
     traits = EosTraits(at_once=True, shrinks=True, fills=False)
     clashes = (
-        Clash(lambda c: c.blocks.traits.slides,
-              "{eos} ends a row with its open blocks, but {blocks} has one that moves on.",
-              [Set("eos", name) for name in ("stop_at_eos", "truncate_at_eos", "none")]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.blocks.traits.slides,
+            "{eos} ends a row with its open blocks, but {blocks} has one that moves on.",
+            [Set("eos", name) for name in ("stop_at_eos", "truncate_at_eos", "none")],
+        ),
+    )
 
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         found, end = answer_ends(candidates, ends).any(1), view.blocks.open_end

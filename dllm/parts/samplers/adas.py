@@ -35,12 +35,7 @@ class Adas(Wrapper):
                 "easing, factor, frechet, eb, dparallel, static or dream. Wrappers go around it: sampler=prophet "
                 "sampler/inner=adas. (A rule of your own says ranks_by in its traits.)"
             )
-        in_range(
-            "sampler.layers",
-            layers,
-            1,
-            advice="They count from the last one; {null} is the last quarter.",
-        )
+        in_range("sampler.layers", layers, 1, advice="They count from the last one; {null} is the last quarter.")
         super().__init__(inner)
         ranks_by = inner.traits.ranks_by
         self.statistic = None if ranks_by == "confidence" else ranks_by
@@ -76,7 +71,7 @@ def ranks_alone(rule: Sampler) -> bool:
 
 def debts(
     attention: AttentionWeights, score: Tensor, error: Tensor, open_: Tensor, weight: float, rounds: int
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """What each open position [N, L] owes when ``rounds`` have been chosen, each of the highest score - weight * debt
     (of equals the first): a[k, i] error[i] for every i chosen before k."""
     score, error, left = (attention.at_masks(one) for one in (score, error, open_))

@@ -53,9 +53,10 @@ class Ancestral(Sampler):
         noise = self.process.noise(canvas, blocks.turn)
         last = view.open & (then >= 1)[:, None]
         return view.step(
-            last, accepted=view.open & (drawn | last),
+            last,
+            accepted=view.open & (drawn | last),
             shown=torch.where(drawn, draw, torch.where(kept, canvas.tokens, noise)),
-        )  # fmt: skip
+        )
 
 
 def routes(now: Tensor, then: Tensor, same: Tensor, vocab: int) -> tuple[Tensor, Tensor, Tensor]:

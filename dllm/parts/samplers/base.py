@@ -27,9 +27,10 @@ from dllm.contract.traits import SamplerTraits, Schedule, declared
 
 TOO_MANY_LAYERS = Clash(
     lambda c: (c.part.layers or 0) > c.model.layers,
-    "{sampler.layers} is more than the {model.layers:value} layers of this model.", [Set("sampler.layers", None)],
+    "{sampler.layers} is more than the {model.layers:value} layers of this model.",
+    [Set("sampler.layers", None)],
     "Or name fewer: {null} is the last quarter of them.",
-)  # fmt: skip
+)
 
 
 class Sampler:
@@ -121,9 +122,10 @@ class Sampler:
             return step
         forced = each(forced)
         return step.but(
-            commit=step.commit | forced, tokens=torch.where(forced, each(view.scores.token), step.tokens),
+            commit=step.commit | forced,
+            tokens=torch.where(forced, each(view.scores.token), step.tokens),
             confidence=torch.where(forced, each(view.scores.confidence), step.confidence),
-        )  # fmt: skip
+        )
 
     def decide(self, view: View, state: State, vocab: int) -> Step:
         """What the loop calls: ``propose``, whose step is refused (UserError) where it is none. vocab: how many ids

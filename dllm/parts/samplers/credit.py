@@ -111,9 +111,10 @@ def credited(view: View, state: State) -> tuple[Scores, State]:
     token, confidence = scatter_into(scores.token, rows, token), scatter_into(scores.confidence, rows, confidence)
     acts = view.active[:, None]
     now = replace(
-        scores, token=torch.where(acts, token, scores.token),
+        scores,
+        token=torch.where(acts, token, scores.token),
         confidence=torch.where(acts, confidence, scores.confidence),
-    )  # fmt: skip
+    )
     kept = credit * state["beta"][:, None, None]
     return now, {"ids": scatter_into(ids, rows, held), "credit": scatter_into(kept, rows, gained)}
 

@@ -44,12 +44,7 @@ class Dawn(Sampler):
         in_range("sampler.low_threshold", low_threshold, 0.0, advice="Above 1 there is no third set.")
         in_range("sampler.edge", edge, 0.0, 1.0, "It is a share of a position's attention.")
         in_range("sampler.sink", sink, 0.0, 1.0, "It is a share of the attention; 1 means no sinks.")
-        in_range(
-            "sampler.layers",
-            layers,
-            1,
-            advice="They count from the last one; {null} is the last quarter.",
-        )
+        in_range("sampler.layers", layers, 1, advice="They count from the last one; {null} is the last quarter.")
         self.threshold, self.induced_threshold, self.low_threshold = threshold, induced_threshold, low_threshold
         self.edge, self.sink, self.layers = edge, sink, layers
         self.attention = AttentionMap(layers, received=True, unshifted=unshifted)

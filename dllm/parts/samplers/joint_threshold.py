@@ -108,10 +108,12 @@ class JointThreshold(Sampler):
         that of ``Doubts``."""
         edit = inf if self.edit_threshold is None else self.edit_threshold
         return {
-            "threshold": per_row(self.threshold, canvas), "edit_threshold": per_row(edit, canvas),
-            "spent": torch.zeros_like(canvas.start), "held": torch.zeros_like(canvas.shortened),
+            "threshold": per_row(self.threshold, canvas),
+            "edit_threshold": per_row(edit, canvas),
+            "spent": torch.zeros_like(canvas.start),
+            "held": torch.zeros_like(canvas.shortened),
             **(self.doubts.start(canvas) if self.doubts else {}),
-        }  # fmt: skip
+        }
 
     def least(self, view: View) -> Tensor:
         """How many positions [B] the turn commits at least."""

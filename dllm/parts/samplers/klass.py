@@ -64,9 +64,7 @@ class KLASS(Scheduled):
         # Only the first scores tell the vocabulary and the precision. Until then: no token, in the type that every
         # other one absorbs.
         nothing = canvas.masked.new_zeros(len(canvas.start), width, 0)
-        return super().start(canvas, blocks) | {
-            "before": nothing, "calm": torch.zeros_like(canvas.tokens) - 1,
-        }  # fmt: skip
+        return super().start(canvas, blocks) | {"before": nothing, "calm": torch.zeros_like(canvas.tokens) - 1}
 
     def step(self, view: View, state: State) -> Step:
         scores, confidence = view.scores, view.scores.confidence

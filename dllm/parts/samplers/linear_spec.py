@@ -54,6 +54,8 @@ class LinearSpec(Sampler):
         new = view.open & sure & ~judges
         drafts = (laid | new) & ~judges
         return view.step(
-            commit, accepted=commit, next_positions=drafts * drafts.cumsum(1),
+            commit,
+            accepted=commit,
+            next_positions=drafts * drafts.cumsum(1),
             state={"draft": torch.where(new, scores.token, state["draft"])},
-        )  # fmt: skip
+        )

@@ -22,8 +22,8 @@ class LocalLeap(Sampler):
     per_request = ("threshold", "relaxed_threshold", "radius")
 
     def __init__(
-        self, threshold: PerRequest = 0.9, relaxed_threshold: PerRequest = 0.75, radius: PerRequest = 4,
-    ) -> None:  # fmt: skip
+        self, threshold: PerRequest = 0.9, relaxed_threshold: PerRequest = 0.75, radius: PerRequest = 4
+    ) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.relaxed_threshold", relaxed_threshold, 0.0, 1.0)
         in_range("sampler.radius", radius, 0)

@@ -71,9 +71,11 @@ class LoPA(Sampler):
         owner, number = candidates_in_order(ahead + 1)
         more = owner.per_candidate(rest) & (owner.per_candidate(place) == number[:, None] - 1)
         return view.step(
-            owner.per_candidate(anchor) | more, accepted=owner.per_candidate(accepted) | more, owner=owner,
+            owner.per_candidate(anchor) | more,
+            accepted=owner.per_candidate(accepted) | more,
+            owner=owner,
             state={"creation": F.pad(creation, (1, 0), value=1.0)},
-        )  # fmt: skip
+        )
 
     def rate(self, view: View) -> Tensor:
         """How sure the model is of each position [B, L], higher is surer."""

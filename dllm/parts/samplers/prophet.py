@@ -129,9 +129,10 @@ class Prophet(Wrapper):
         """masks [B]: those of the row. turns [B]: its nominal number. adaptive [B]: whether that is a guess."""
         masks, turns = canvas.undecided.sum(1), self.inner.turns(canvas)
         return super().start(canvas, blocks) | {
-            "masks": masks, "turns": masks if turns is None else turns,
+            "masks": masks,
+            "turns": masks if turns is None else turns,
             "adaptive": torch.full_like(canvas.shortened, turns is None),
-        }  # fmt: skip
+        }
 
     def propose(self, view: View, state: State) -> Step:
         """Test the gap of every forward, before its commits, even if nothing is open."""

@@ -97,9 +97,7 @@ class ReMix(Sampler):
         now = now.masked_fill(rejected.gather(1, place)[..., None], 0)
         shown = left & ~rejected & (blocks.turn > 1)[:, None]
         mixture = Mixture(shown, tokens, shares * state["mix"][:, None, None], rejected)
-        return view.step(
-            commit, accepted=accepted, mixture=mixture, state={"before": now, "origin": blocks.begin},
-        )  # fmt: skip
+        return view.step(commit, accepted=accepted, mixture=mixture, state={"before": now, "origin": blocks.begin})
 
 
 def looked_at(view: View, before: Tensor, origin: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

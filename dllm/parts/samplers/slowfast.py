@@ -35,10 +35,12 @@ class SlowFast(Sampler):
     traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=False, spans=True)
     per_request = ("low", "high")
     clashes = (
-        Clash(lambda c: c.blocks.traits.slides or c.blocks.traits.rolls_back,
-              "{sampler} fills a block from its begin on, but {blocks} moves the block or takes back what it decided.",
-              [USE_FIXED]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.blocks.traits.slides or c.blocks.traits.rolls_back,
+            "{sampler} fills a block from its begin on, but {blocks} moves the block or takes back what it decided.",
+            [USE_FIXED],
+        ),
+    )
 
     def __init__(
         self, low: PerRequest = 0.3, high: PerRequest = 0.9, explore: int = 6, window: int = 2, deviation: float = 1.0,

@@ -159,9 +159,10 @@ class TACG(Sampler):
         told, token = places.at(told) & places.known, places.at(scores.token)
         again = known & (state["token"] == token)
         changed = {
-            "token": torch.where(told, token, state["token"]), "calm": state["calm"],
+            "token": torch.where(told, token, state["token"]),
+            "calm": state["calm"],
             "streak": torch.where(told, torch.where(again, state["streak"] + 1, 1), state["streak"] * known),
-        }  # fmt: skip
+        }
         gain = torch.zeros_like(token, dtype=torch.float64)
         if "slow" not in state and "before" not in state:
             return gain, changed

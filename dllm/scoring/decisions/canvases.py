@@ -13,16 +13,7 @@ from typing import cast
 
 from dllm.common.errors import TooLong, UserError
 from dllm.prompts import Message, PrefilledPrompt, Prompts, is_ids
-from dllm.scoring.decisions.estimators import (
-    Cells,
-    Plan,
-    Slot,
-    TokenIds,
-    by_length,
-    canvases,
-    planned,
-    slots_by_length,
-)
+from dllm.scoring.decisions.estimators import Cells, Plan, Slot, TokenIds, by_length, canvases, planned, slots_by_length
 from dllm.scoring.decisions.questions import Question
 
 DecisionState = str | list[Message] | list[int]

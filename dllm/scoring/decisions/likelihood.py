@@ -92,8 +92,10 @@ def by_chain(estimator: Estimator, length: int, generator: Generator) -> Iterato
 
 
 METHODS: dict[str, Callable[[Estimator, int, Generator], Iterator[MaskDraw]]] = {
-    "mc_count": by_count, "mc_bernoulli": by_coin, "exact_ar": by_chain,
-}  # fmt: skip
+    "mc_count": by_count,
+    "mc_bernoulli": by_coin,
+    "exact_ar": by_chain,
+}
 
 
 @dataclass(frozen=True)

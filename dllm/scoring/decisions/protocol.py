@@ -71,10 +71,12 @@ def deciding(
             laid = laid_alone(prompts, state, question)
             plans[name] = laid, work.plan(name, laid)
     readings = yield [plan.queries for _, plan in plans.values()]
-    return work.result({
-        name: work.decision(questions[name], laid, plan.finish(work.counted(one)))
-        for (name, (laid, plan)), one in zip(plans.items(), readings, strict=True)
-    })  # fmt: skip
+    return work.result(
+        {
+            name: work.decision(questions[name], laid, plan.finish(work.counted(one)))
+            for (name, (laid, plan)), one in zip(plans.items(), readings, strict=True)
+        }
+    )
 
 
 class _Work:

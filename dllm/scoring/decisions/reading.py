@@ -167,5 +167,4 @@ def _log_p(
     ids = torch.tensor([[*tokens, *[0] * (widest - len(tokens))] for _, _, tokens in wanted])
     values = log_p.gather(1, ids.to(log_p.device)).double().tolist()
     tops = logits.argmax(-1).tolist()
-    return [(tuple(line[: len(tokens)]), top)
-            for (_, _, tokens), line, top in zip(wanted, values, tops, strict=True)]  # fmt: skip
+    return [(tuple(line[: len(tokens)]), top) for (_, _, tokens), line, top in zip(wanted, values, tops, strict=True)]

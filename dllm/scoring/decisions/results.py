@@ -139,10 +139,12 @@ class Decisions(Mapping[str, SlotDecision]):
         slots, cost = len(self.answers), ("forwards", "rows", "query_tokens", "cached_tokens")
         cached = min(self.cached_tokens, self.input_tokens)  # several canvases of a question count once
         usage = {
-            "input_tokens": self.input_tokens, "output_tokens": slots, "total_tokens": self.input_tokens + slots,
+            "input_tokens": self.input_tokens,
+            "output_tokens": slots,
+            "total_tokens": self.input_tokens + slots,
             "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
             "output_tokens_details": {"reasoning_tokens": 0},
-        }  # fmt: skip
+        }
         answers = [one.to_json(None if name in self.unnamed else name) for name, one in self.answers.items()]
         costs = {**{name: getattr(self, name) for name in cost}, **self.more}
         return {"object": "decision", "model": self.model, "answers": answers, "usage": usage, "diffusion": costs}

@@ -31,9 +31,8 @@ class GatheredTurns:
     """An observer of the loop. draws: keep proposals and canvases of every turn."""
 
     def __init__(
-        self, requests: Sequence[Request], ids: Ids, pad: int, device: torch.device, dtype: torch.dtype,
-        draws: bool,
-    ) -> None:  # fmt: skip
+        self, requests: Sequence[Request], ids: Ids, pad: int, device: torch.device, dtype: torch.dtype, draws: bool
+    ) -> None:
         self.draws, self.mask = draws, ids.placeholder
         starts = [request.answer_start for request in requests]
         self.start = torch.tensor(starts, device=device)

@@ -59,8 +59,10 @@ def refuse_unlearning(model: Model) -> None:
         raise UserError(f"{model.name}: weights in {narrow} cannot learn. Train a plain checkpoint: {TRAINABLE}.")
     parts = {} if network.lender is None else network.lender.parts()
     for ours, name in parts.items():
-        raise UserError(f"{model.name}: {ours} is a view of rows of {name}, which no gradient reaches from there. Save "
-                        f"the model, and train what {TRAINABLE} gives.")  # fmt: skip
+        raise UserError(
+            f"{model.name}: {ours} is a view of rows of {name}, which no gradient reaches from there. Save "
+            f"the model, and train what {TRAINABLE} gives."
+        )
     if not any(parameter.requires_grad for parameter in network.parameters()):
         what = next((name for name, part in network.named_modules() if isinstance(part, PackedLinear | Tiled)), None)
         what = f"{what} is packed" if what is not None else f"{next(network.named_parameters())[0]} is frozen"

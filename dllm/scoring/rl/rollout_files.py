@@ -62,10 +62,12 @@ def _check_sense(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Non
     width, forwards, filled = tensors["width"].long(), tensors["forwards"], tensors["prompt_mask"]
     asked = width[:, :1] - filled.sum(1, keepdim=True)  # answer columns
     for name, wrong in {
-        "prompt_mask": filled.diff(dim=1) < 0, "completion_mask": tensors["completion_mask"].diff(dim=1) > 0,
-        "step_map": tensors["step_map"] > forwards[:, None], "forwards": forwards > sizes["T"],
+        "prompt_mask": filled.diff(dim=1) < 0,
+        "completion_mask": tensors["completion_mask"].diff(dim=1) > 0,
+        "step_map": tensors["step_map"] > forwards[:, None],
+        "forwards": forwards > sizes["T"],
         "width": (width > sizes["L"] + sizes["G"]).any() | (asked < 0).any() | (asked > sizes["G"]).any(),
-    }.items():  # fmt: skip
+    }.items():
         if bool(wrong.any()):
             raise ValueError(f"{name} contradicts the other tensors")
 

@@ -34,9 +34,11 @@ class Replay:
     def meta_info(self) -> dict[str, Any]:
         """The fields of a reply."""
         return {
-            "dllm_replay_token_ids": self.tokens, "dllm_replay_step_maps": self.steps, "dllm_stop_length": self.stop,
+            "dllm_replay_token_ids": self.tokens,
+            "dllm_replay_step_maps": self.steps,
+            "dllm_stop_length": self.stop,
             "dllm_replay_contract_version": VERSION,
-        }  # fmt: skip
+        }
 
 
 def replay_of(prompt: int, canvas: Sequence[int], forwards: Sequence[int], stop: int, block: int) -> Replay:

@@ -61,8 +61,9 @@ class AnswerRequest:
 
     def calling(self, names: Mapping[str, str], settings: Mapping[str, str] | None = None) -> AnswerRequest:
         """The same, which calls fields of chat by other names."""
-        return replace(self, words=self.words.but({self.words.name(name): held for name, held in names.items()},
-                                                  settings))  # fmt: skip
+        return replace(
+            self, words=self.words.but({self.words.name(name): held for name, held in names.items()}, settings)
+        )
 
 
 def same_fields(body: Common) -> dict[str, Any]:

@@ -99,10 +99,11 @@ def _of_kind(*kinds: str) -> tuple[Discriminator, BeforeValidator]:
 
 
 ResultPart = Annotated[
-    Annotated[TextBlock, Tag("<text>")] | Annotated[DocumentBlock, Tag("<document>")]
+    Annotated[TextBlock, Tag("<text>")]
+    | Annotated[DocumentBlock, Tag("<document>")]
     | Annotated[ReferencePart, Tag("<tool_reference>")],
     *_of_kind("text", "document", "tool_reference"),
-]  # fmt: skip
+]
 _TEXT_OR_BLOCKS = must(lambda value: isinstance(value, str | list), "a text, or a list of blocks", False)
 
 

@@ -59,8 +59,10 @@ class ChatWriter(Writer):
                 yield event_bytes(error.to_json())
 
     def whole(self) -> dict[str, Any]:
-        choices = [{"index": choice, **self._said(choice, answer), **self._ending(choice, answer)}
-                   for choice, answer in self.answers.items()]  # fmt: skip
+        choices = [
+            {"index": choice, **self._said(choice, answer), **self._ending(choice, answer)}
+            for choice, answer in self.answers.items()
+        ]
         return {**self._head(self.object), "choices": choices, "usage": self.usage(), **self._prompt_ids()}
 
     def _begun(self) -> Iterator[bytes]:
@@ -157,7 +159,7 @@ class ChatWriter(Writer):
         guesses = {
             at: [prompts.words([token])[0], round(sure, 4) if sure == sure else None]
             for at, (token, sure) in now.guesses.items()
-        }  # fmt: skip
+        }
         canvas = {
             "index": shot.choice, "turn": now.turn, "block": now.block, "final": now.final,
             "words": [None if hidden else word for hidden, word in zip(now.masked, words, strict=True)],
@@ -170,7 +172,7 @@ class ChatWriter(Writer):
         if now.mixtures:
             canvas["mixtures"] = {
                 at: [prompts.words([token])[0], round(share, 4)] for at, (token, share) in now.mixtures.items()
-            }  # fmt: skip
+            }
         return canvas
 
 

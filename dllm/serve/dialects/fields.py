@@ -145,8 +145,7 @@ class Diffusion(BodyObject):
     snapshots: bool = Field(False, description="the canvas after every turn, in a stream")
     trace: bool = Field(False, description="the reply holds a trace file, for the viewer and task=replay")
     replay: bool = Field(
-        False,
-        description="a choice holds token_ids and meta_info: whole blocks and the forward of each id, for DARE",
+        False, description="a choice holds token_ids and meta_info: whole blocks and the forward of each id, for DARE"
     )
 
     @classmethod
@@ -272,6 +271,8 @@ class CompletionBody(Answered):
     )
     logprobs: Annotated[
         bool | int,
-        must(lambda value: isinstance(value, bool) or (is_whole(value) and 0 <= value <= MAX_LIKELIEST),
-             f"a number from 0 to {MAX_LIKELIEST}, true or false"),
-    ] = Field(False, description="the same; a number asks for that many of the likeliest tokens, too")  # fmt: skip
+        must(
+            lambda value: isinstance(value, bool) or (is_whole(value) and 0 <= value <= MAX_LIKELIEST),
+            f"a number from 0 to {MAX_LIKELIEST}, true or false",
+        ),
+    ] = Field(False, description="the same; a number asks for that many of the likeliest tokens, too")

@@ -111,9 +111,10 @@ Content = Annotated[
     TEXT_OR_LIST,
     must(
         lambda value: isinstance(value, str) or (isinstance(value, list) and value),
-        'a text, or a list of {"type": "text", "text": ...}', False,
+        'a text, or a list of {"type": "text", "text": ...}',
+        False,
     ),
-]  # fmt: skip
+]
 
 
 class SentMessage(BodyObject):
@@ -155,8 +156,9 @@ class SentMessage(BodyObject):
         calls = tuple(MessageCall(call.id, call.function.name, call.function.arguments) for call in self.tool_calls)
         thought = next((said for said in (getattr(self, name) for name in REASONING) if said is not None), None)
         role: Any = ROLES[self.role]
-        return ChatMessage(role, self.text, f"{place}.content", calls, self.tool_call_id, f"{place}.tool_call_id",
-                           thought, self.name)  # fmt: skip
+        return ChatMessage(
+            role, self.text, f"{place}.content", calls, self.tool_call_id, f"{place}.tool_call_id", thought, self.name
+        )
 
 
 def few_entries(value: Any) -> Any:

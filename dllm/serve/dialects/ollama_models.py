@@ -42,9 +42,11 @@ class OllamaModels:
     @property
     def routes(self) -> list[Route]:
         made = [
-            Route("/api/version", self.version), Route("/api/tags", self.tags), Route("/api/ps", self.running),
+            Route("/api/version", self.version),
+            Route("/api/tags", self.tags),
+            Route("/api/ps", self.running),
             Route("/api/show", self.show, methods=["POST"]),
-        ]  # fmt: skip
+        ]
         methods = ["GET", "POST", "PUT", "DELETE", "HEAD"]
         return made + [Route(f"/api/{name}", self._refused(name), methods=methods) for name in NOT_SERVED]
 

@@ -61,8 +61,10 @@ class OllamaWriter(Writer):
         return answer.text.removesuffix(self.suffix)
 
     def _calls(self, answer: ReplyChoice) -> list[dict[str, Any]]:
-        return [{"function": {"index": at, "name": call.name, "arguments": loaded(call.arguments)}}
-                for at, call in enumerate(answer.calls)]  # fmt: skip
+        return [
+            {"function": {"index": at, "name": call.name, "arguments": loaded(call.arguments)}}
+            for at, call in enumerate(answer.calls)
+        ]
 
     def _part(self, text: str, thought: str = "", calls: list[dict[str, Any]] | None = None) -> dict[str, Any]:
         """Text on its way."""

@@ -52,8 +52,9 @@ def parse_ollama(body: Mapping[str, Any], is_chat: bool, defaults: Defaults) -> 
     check_order(request.messages or ())
     if request.tools.named is not None or request.tools.mode == "required":
         request = replace(request, form=None)
-    return parsed_request(replace(request, writer=partial(OllamaWriter, **writes), model=name, unknown=unknown),
-                          defaults)  # fmt: skip
+    return parsed_request(
+        replace(request, writer=partial(OllamaWriter, **writes), model=name, unknown=unknown), defaults
+    )
 
 
 def served_name(asked: str | None, defaults: Defaults) -> str:
@@ -106,8 +107,9 @@ def _gap(body: OllamaGenerateBody, request: AnswerRequest, defaults: Defaults) -
     settings = ({} if body.diffusion is None else body.diffusion.model_dump(exclude_unset=True)) | settings
     canvas = [length or defaults.gen_length, body.suffix]
     diffusion = Diffusion.model_validate({**settings, "canvas": canvas})
-    return replace(request, prompt=body.prompt or None, length=None, diffusion=diffusion, effort=None,
-                   chat_template_kwargs={})  # fmt: skip
+    return replace(
+        request, prompt=body.prompt or None, length=None, diffusion=diffusion, effort=None, chat_template_kwargs={}
+    )
 
 
 def _form(asked: Any) -> AnswerForm | None:

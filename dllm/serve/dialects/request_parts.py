@@ -185,8 +185,10 @@ class PartsBuilder:
 def shared_options(config: Mapping[str, Any], part: Sampler | Blocks | Length) -> dict[str, Any]:
     """A part's options less those that each row of a batch may have of its own, and so for the rule inside it."""
     kept = {key: value for key, value in config.items() if key not in part.per_request}
-    return {key: shared_options(value, getattr(part, key)) if isinstance(value, Mapping) else value
-            for key, value in kept.items()}  # fmt: skip
+    return {
+        key: shared_options(value, getattr(part, key)) if isinstance(value, Mapping) else value
+        for key, value in kept.items()
+    }
 
 
 def plain_numbers(value: Any) -> Any:

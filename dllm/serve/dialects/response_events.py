@@ -65,11 +65,12 @@ class ResponseWriter(Writer):
         if "arguments" not in items[-1]:
             items[-1]["status"] = status
         usage = {
-            "input_tokens": used, "input_tokens_details": {"cached_tokens": self.cached or 0},
+            "input_tokens": used,
+            "input_tokens_details": {"cached_tokens": self.cached or 0},
             "output_tokens": answer.written,
             "output_tokens_details": {"reasoning_tokens": answer.end.thought_tokens},
             "total_tokens": used + answer.written,
-        }  # fmt: skip
+        }
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
         ended = {"incomplete_details": details, "usage": usage, **answer.end.ids, "diffusion": self.diffusion(answer)}
         return {**self._response(status, items), **ended}

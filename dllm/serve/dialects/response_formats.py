@@ -47,10 +47,12 @@ OFFERS = {
     "json_object": Offer("a JSON object of any members", _JSON),
     "json_schema": Offer("JSON that validates under json_schema.schema", {**_JSON, "additional": _ADDITIONAL}),
     "regex": Offer("a text that matches pattern as a whole, in Python's syntax", {"confidence": _CONFIDENCE}),
-    "grammar": Offer("a text of grammar, in Lark's syntax, from its rule start",
-                     {"confidence": _CONFIDENCE, "depth": _DEPTH, "words": _WORDS}),
+    "grammar": Offer(
+        "a text of grammar, in Lark's syntax, from its rule start",
+        {"confidence": _CONFIDENCE, "depth": _DEPTH, "words": _WORDS},
+    ),
     "choice": Offer("one of options", {"confidence": _CONFIDENCE}),
-}  # fmt: skip
+}
 
 
 def formats_offered() -> dict[str, Any]:
@@ -217,7 +219,7 @@ def form_of(body: BodyObject, own: AnswerForm | None, forced: bool) -> tuple[Ans
 
 def parse_constraint(
     form: AnswerForm | None, given: Mapping[str, Any], use: ToolUse | None, words: Wording
-) -> Constraint | None:  # fmt: skip
+) -> Constraint | None:
     """What the answer must be; None: any text. given: ``diffusion.constraint``. use: the tools; one of them may have
     to be called. words: of the request. Raises ApiError for what is too long, and options without a meaning. Whether
     its language can be compiled is not asked here."""

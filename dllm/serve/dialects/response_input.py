@@ -110,11 +110,13 @@ def _known_kind(value: Any) -> Any:
 
 
 InputItem = Annotated[
-    Annotated[MessageItem, Tag("<message>")] | Annotated[CallItem, Tag("<function_call>")]
-    | Annotated[OutputItem, Tag("<function_call_output>")] | Annotated[ReasoningItem, Tag("<reasoning>")],
+    Annotated[MessageItem, Tag("<message>")]
+    | Annotated[CallItem, Tag("<function_call>")]
+    | Annotated[OutputItem, Tag("<function_call_output>")]
+    | Annotated[ReasoningItem, Tag("<reasoning>")],
     Discriminator(lambda value: f"<{_kind(value)}>"),
     BeforeValidator(_known_kind),
-]  # fmt: skip
+]
 Input = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[list[InputItem], Tag("<list>")],
     TEXT_OR_LIST,

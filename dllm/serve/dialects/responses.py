@@ -110,8 +110,10 @@ class ResponseBody(Sampled):
 
     def tools_asked(self, raw: Mapping[str, Any]) -> Tools:
         """raw: the body as it was sent, which the chat template reads in chat's form."""
-        shown = [{"type": "function", "function": {key: entry for key, entry in tool.items() if key != "type"}}
-                 for tool in raw.get("tools") or ()]  # fmt: skip
+        shown = [
+            {"type": "function", "function": {key: entry for key, entry in tool.items() if key != "type"}}
+            for tool in raw.get("tools") or ()
+        ]
         listed = tuple(tool.tool(f"tools[{number}]") for number, tool in enumerate(self.tools))
         choice = self.tool_choice
         if isinstance(choice, FlatChoice):

@@ -276,8 +276,10 @@ def _requests(request: AnswerRequest, length: int | None, defaults: Defaults) ->
         _check_length(0, len(answer.tokens), "prompt", "", request, prompts)
         return [answer]
     _check_count(request, defaults)
-    return [_after(place, f"{place}: " * (place != "prompt"), prompt, after, request, prompts, free)
-            for place, prompt in validated_prompts(request.prompt)]  # fmt: skip
+    return [
+        _after(place, f"{place}: " * (place != "prompt"), prompt, after, request, prompts, free)
+        for place, prompt in validated_prompts(request.prompt)
+    ]
 
 
 def _check_count(request: AnswerRequest, defaults: Defaults) -> None:

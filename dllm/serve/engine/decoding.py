@@ -159,9 +159,7 @@ class Decoding:
         if final and self.calls:
             yield from self.calls[row].finished(written)
 
-    def _ended(
-        self, row: int, ending: Ending, written: int, cost: dict[str, Any], cached: int | None
-    ) -> ChoiceEnded:  # fmt: skip
+    def _ended(self, row: int, ending: Ending, written: int, cost: dict[str, Any], cached: int | None) -> ChoiceEnded:
         thinking, tokens = self.parsed.thinking, 0
         if thinking is not None:
             tokens = min(thinking.tokens(ending.tokens, self.texts[row].text), written)
@@ -196,9 +194,13 @@ class Decoding:
     def _cost(self, row: int, done: Done, written: int) -> dict[str, Any]:
         result = done.result
         cost: dict[str, Any] = {
-            "nfe": result.nfe, "tpf": written / result.nfe if result.nfe else 0.0, "seed": result.seed,
-            "waited": done.waited, "seconds": time.monotonic() - self.began, "turns": done.turns,
-        }  # fmt: skip
+            "nfe": result.nfe,
+            "tpf": written / result.nfe if result.nfe else 0.0,
+            "seed": result.seed,
+            "waited": done.waited,
+            "seconds": time.monotonic() - self.began,
+            "turns": done.turns,
+        }
         if result.constraint is not None:
             cost["constraint"] = asdict(result.constraint)
         if result.trace is None:

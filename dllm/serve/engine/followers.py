@@ -123,8 +123,9 @@ class Lead:
             opening = LaneOpening(self._number_of(lane.runner_made), lane.waiting[0].job.chosen.recipe, kind)
         self.told = (self.told & {one.number for one in there}) | {lane.number}
         joins = [(entry.number, job_data(entry.job)) for entry in lane.waiting]
-        order = TurnOrder(self._next(), lane.number, opening, joins, tuple(lane.gone), tuple(self.told),
-                          tuple(self.runners))  # fmt: skip
+        order = TurnOrder(
+            self._next(), lane.number, opening, joins, tuple(lane.gone), tuple(self.told), tuple(self.runners)
+        )
         self.links.tell("turn", asdict(order))
 
     def read(self, queries: Sequence[ReadQuery], canvases: int) -> None:

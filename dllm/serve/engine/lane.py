@@ -319,8 +319,10 @@ def progress_of(
     if "where" not in turn.carried:
         return list(pictured)
     shown = (mixtures_of(turn, row, job.request.answer_start) for row, job in zip(rows, jobs, strict=True))
-    return [replace(one, mixtures=mixed.likeliest()) if mixed and job.snapshots else one
-            for one, mixed, job in zip(pictured, shown, jobs, strict=True)]  # fmt: skip
+    return [
+        replace(one, mixtures=mixed.likeliest()) if mixed and job.snapshots else one
+        for one, mixed, job in zip(pictured, shown, jobs, strict=True)
+    ]
 
 
 def _progress(job: Job, counts: list[int], tokens: list[int], masked: list[bool]) -> Progress:

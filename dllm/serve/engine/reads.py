@@ -68,8 +68,10 @@ class ReadEntry:
 
     def done(self) -> ReadDone:
         """All its readings."""
-        readings = [[self.found[number, place] for place in range(len(queries))]
-                    for number, queries in enumerate(self.job.groups)]  # fmt: skip
+        readings = [
+            [self.found[number, place] for place in range(len(queries))]
+            for number, queries in enumerate(self.job.groups)
+        ]
         return ReadDone(readings, (self.started or self.submitted) - self.submitted)
 
 

@@ -425,8 +425,7 @@ class Scheduler:
                 self.queue.extendleft(reversed([again(entry) for entry in entries]))
                 return
         for entry in entries:
-            self._fail(entry, "memory", f"an answer of {entry.job.columns} tokens needs more memory than "
-                       "there is.")  # fmt: skip
+            self._fail(entry, "memory", f"an answer of {entry.job.columns} tokens needs more memory than there is.")
 
     def _agree(self, error: Exception | None = None) -> None:
         """Go on after a failed turn only if it failed on every rank. Raises RanksDiverged."""

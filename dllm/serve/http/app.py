@@ -130,9 +130,11 @@ class Service:
         ]  # fmt: skip
         guard = Middleware(Guard, settings=self.settings, metrics=self.metrics)
         app = Starlette(
-            routes=routes, middleware=[*(cors if self.settings.cors else ()), guard], lifespan=self._lifespan,
+            routes=routes,
+            middleware=[*(cors if self.settings.cors else ()), guard],
+            lifespan=self._lifespan,
             exception_handlers={ApiError: refused_reply, HTTPException: missed_reply},
-        )  # fmt: skip
+        )
         app.router.redirect_slashes = False
         return app
 
@@ -257,9 +259,7 @@ class Service:
         """What ``act`` returns, away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.readers, act)
 
-    async def _reply(
-        self, request: HttpRequest, read: Callable[[dict[str, Any]], ParsedRequest]
-    ) -> Response:  # fmt: skip
+    async def _reply(self, request: HttpRequest, read: Callable[[dict[str, Any]], ParsedRequest]) -> Response:
         """Decode what a request asks for. read: what its body says. Raises ApiError for what cannot be decoded."""
         body = await body_of(request, self.settings.read_timeout)
         if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
@@ -343,9 +343,9 @@ async def missed_reply(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     way_out = {
         404: "there is nothing at this address. Use /v1/chat/completions, /v1/completions, /v1/responses, "
-             "/v1/messages, /v1/decisions, /v1/models, /v1/parts, or Ollama's /api/chat.",
+        "/v1/messages, /v1/decisions, /v1/models, /v1/parts, or Ollama's /api/chat.",
         405: "this address does not take that method.",
-    }  # fmt: skip
+    }
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
     refused = ApiError(error.status_code, way_out.get(error.status_code, error.detail), None, code)
     request.state.line.refuse(refused)

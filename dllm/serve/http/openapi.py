@@ -26,11 +26,13 @@ BODIES: dict[str, tuple[type[BodyObject], str]] = {
     "/api/chat": (OllamaChatBody, "Answer in the form of Ollama's chat."),
     "/api/generate": (OllamaGenerateBody, "Answer, continue or fill in, in the form of Ollama's generate."),
     "/v1/decisions": (DecisionBody, "Answer questions by probabilities."),
-}  # fmt: skip
+}
 WITHOUT_BODY = {
-    "/v1/models": "The model that is served, by each of its names.", "/v1/parts": "What a request may choose.",
-    "/health": "Whether requests are taken; needs no key.", "/metrics": "Figures for Prometheus.",
-}  # fmt: skip
+    "/v1/models": "The model that is served, by each of its names.",
+    "/v1/parts": "What a request may choose.",
+    "/health": "Whether requests are taken; needs no key.",
+    "/metrics": "Figures for Prometheus.",
+}
 ABOUT = (
     "A field that is null is not set. A field that nothing here is like is passed over, with a note in the reply "
     "(task.unknown_fields=refuse refuses it); one that looks like a known one is refused with the nearest name."
@@ -88,7 +90,7 @@ def _post(body: str, about: str) -> dict[str, Any]:
         "summary": about,
         "requestBody": {"required": True, "content": {"application/json": {"schema": {"$ref": PLACE + body}}}},
         "responses": {"200": {"description": "the answer; a stream's events", "content": held}, "default": failed},
-    }  # fmt: skip
+    }
 
 
 def docs_page(document: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
@@ -104,7 +106,7 @@ def docs_page(document: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{DOCS_STYLE}</style>'
         f'<h1>{title}</h1><p>{escape(document["info"]["description"])} <a href="openapi.json">openapi.json</a> says '
         f'the same to programs, and <a href="./">the playground</a> asks.</p><table>{rows}</table>{models}</html>'
-    )  # fmt: skip
+    )
     return page, page_headers(script="none", style=source_hash(between(page, "style")))
 
 

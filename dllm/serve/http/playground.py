@@ -28,8 +28,10 @@ POLICY = (
 
 EXAMPLE_PROMPTS = ("Write a haiku about the sea.", "What is 17 times 23?", "Name three rivers of Europe as JSON.")
 MINI_EXAMPLE_PROMPTS = (
-    'Sort the list:\n["Kai", "Emma", "Hugo"]', "Latin square:\nA,B,C,D", "Shuffle these names: Ada, Felix, Zoe",
-)  # fmt: skip
+    'Sort the list:\n["Kai", "Emma", "Hugo"]',
+    "Latin square:\nA,B,C,D",
+    "Shuffle these names: Ada, Felix, Zoe",
+)
 # What the example of a decision fills in, by the field.
 EXAMPLE_DECISION = {
     "prompt": "My card was charged twice for one order.", "question": "Which team should answer?",

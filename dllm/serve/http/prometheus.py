@@ -24,10 +24,12 @@ ROUTES = {
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 # The scheduler's figures (``dllm.serve.engine.jobs.Stats``): as they are now, and as they grew.
 NOW = {
-    "waiting": "Answers that wait to join.", "rows": "Answers that are decoded.",
+    "waiting": "Answers that wait to join.",
+    "rows": "Answers that are decoded.",
     "prefix_columns": "Columns whose keys and values later requests may take over.",
-    "lanes": "Running batches of different settings.", "tokens_in_flight": "Rows times columns of all running batches.",
-}  # fmt: skip
+    "lanes": "Running batches of different settings.",
+    "tokens_in_flight": "Rows times columns of all running batches.",
+}
 SO_FAR = {
     "turns": "Turns of running batches.", "turn_seconds": "Seconds that turns took.",
     "forwards": "Forwards of finished answers.", "tokens": "Tokens of finished answers.",

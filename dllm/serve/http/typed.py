@@ -85,8 +85,9 @@ class BodyObject(BaseModel):
             hint = "" if found.refused else cls.instead(name, given[name])
             if hint or cls.refuses_unknown or not found.passes(name):
                 found.refused, many = True, len(found.names) >= _MOST and not hint
-                raise PydanticCustomError(_UNKNOWN, "unknown", {
-                    "name": name, "hint": hint, "many": many, "known": ", ".join(known)})  # fmt: skip
+                raise PydanticCustomError(
+                    _UNKNOWN, "unknown", {"name": name, "hint": hint, "many": many, "known": ", ".join(known)}
+                )
             found.names.add(name)
         return given
 

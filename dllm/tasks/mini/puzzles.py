@@ -32,7 +32,4 @@ def _sudoku(draw: Draw) -> Sample:
     return draw.sample("sudoku", {"items": shown.replace("0", gap)}, solved, {"solution": solved}, puzzle, 4)
 
 
-TASKS: dict[str, Make] = {
-    "latin_square": _latin,
-    "sudoku": _sudoku,
-}
+TASKS: dict[str, Make] = {"latin_square": _latin, "sudoku": _sudoku}

@@ -18,9 +18,7 @@ TASKS: dict[str, Make] = {**lists.TASKS, **puzzles.TASKS, **prose.TASKS, **recor
 LONG_ANSWERS = ("records", "assign")  # answers of 64 to 98 tokens where they are longest
 SHORT_ANSWERS = tuple(task for task in TASKS if task not in LONG_ANSWERS)  # of at most 31 tokens from known names
 # Tasks with many right answers, whose tokens depend on each other; the others have one.
-FREE = (
-    "shuffle", "insert_random", "remove_random", "replace_random", "latin_square", "words_to_sentence", "assign",
-)  # fmt: skip
+FREE = ("shuffle", "insert_random", "remove_random", "replace_random", "latin_square", "words_to_sentence", "assign")
 OF_NAMES = (*lists.TASKS, *records.TASKS)
 
 

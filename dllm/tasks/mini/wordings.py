@@ -122,18 +122,14 @@ def _never_trained(strange: bool) -> dict[str, tuple[str, ...]]:
     """Held-back templates: of words that training meets in others, or with a word that it never meets."""
     return {
         task: tuple(
-            text for text in all_further()[task]
-            if held_out(text) and (not words_asked(text) <= met()) == strange
+            text for text in all_further()[task] if held_out(text) and (not words_asked(text) <= met()) == strange
         )
         for task in TRAINED
-    }  # fmt: skip
+    }
 
 
 UNSEEN, STRANGE = _never_trained(strange=False), _never_trained(strange=True)
-SOURCES = {
-    "trained": TRAINED, "more": FURTHER, "many": MANY, "unseen": UNSEEN, "others": others(),
-    "strange": STRANGE,
-}  # fmt: skip
+SOURCES = {"trained": TRAINED, "more": FURTHER, "many": MANY, "unseen": UNSEEN, "others": others(), "strange": STRANGE}
 
 
 def is_asked(prompt: str) -> bool:
@@ -143,8 +139,11 @@ def is_asked(prompt: str) -> bool:
     words = words_asked(prompt)
     return not words or any(
         re.search(_pattern(text), prompt, re.IGNORECASE | re.DOTALL)
-        for templates in SOURCES.values() for of in templates.values() for text in of if _certain_words(text) <= words
-    )  # fmt: skip
+        for templates in SOURCES.values()
+        for of in templates.values()
+        for text in of
+        if _certain_words(text) <= words
+    )
 
 
 def _certain_words(template: str) -> set[str]:

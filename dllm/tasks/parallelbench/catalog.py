@@ -16,9 +16,11 @@ from dllm.tasks.parallelbench.waiting_line import MakeRecord
 
 LEVELS = ("easy", "medium", "hard")
 LIST_METRICS = {
-    "shuffle": "list_shuffle_score", "insert_random": "list_random_insert_score",
-    "remove_random": "list_random_remove_score", "replace_random": "list_random_replace_score",
-}  # fmt: skip
+    "shuffle": "list_shuffle_score",
+    "insert_random": "list_random_insert_score",
+    "remove_random": "list_random_remove_score",
+    "replace_random": "list_random_replace_score",
+}
 
 
 @dataclass(frozen=True)

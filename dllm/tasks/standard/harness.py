@@ -210,7 +210,7 @@ class Harness(Task):
             "suite": f"lm-eval {version('lm_eval')} {self.name}",
             "template": json_digest([template_of(task.config) for task in self.parts.values()]),
             "data": json_digest(docs),
-        }  # fmt: skip
+        }
 
 
 HUNDREDS = {"bleu", "chrf", "chrf++", "ter"}  # which sacrebleu gives in per cent

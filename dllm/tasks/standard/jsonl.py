@@ -137,6 +137,4 @@ class JsonLines(Task):
         return {"score": float(any(same(text, answer) for answer in item.truth["answers"]))}
 
     def stamp(self) -> dict[str, str]:
-        return {
-            "suite": "jsonl", "template": self.match, "data": json_digest(self.rows),
-        }  # fmt: skip
+        return {"suite": "jsonl", "template": self.match, "data": json_digest(self.rows)}

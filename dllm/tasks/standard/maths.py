@@ -29,7 +29,7 @@ class Math500(Harness):
         return super().config(place) | {
             "doc_to_text": "Problem:\n{{problem}}\n\nSolution:",
             "doc_to_target": "{{answer if solution is undefined else solution}}",
-        }  # fmt: skip
+        }
 
     def judge(self, item: Item, text: str) -> tuple[dict[str, float | None], dict[str, Any]]:
         answer = item.truth["doc"]["answer"]

@@ -29,7 +29,7 @@ _OPEN = {
     "network. Files and other processes are kept from them by Landlock",
     "none": "this system has neither namespaces nor Landlock, so only an audit hook keeps programs that the model "
     "writes from your files, the network and other processes. It stops accidents",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

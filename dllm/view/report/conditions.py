@@ -66,8 +66,9 @@ def defaults_said(cells: Sequence[CellResults]) -> str:
     """``confidence(threshold=0.9); fixed(block_length=32)``: the options of rules and schedules, as they are where no
     one set them."""
     found: dict[str, dict[str, str]] = {}
-    for config, place in ((cell.config, place) for cell in cells for group in RULES
-                          for place in places_of(cell.config, group)):  # fmt: skip
+    for config, place in (
+        (cell.config, place) for cell in cells for group in RULES for place in places_of(cell.config, group)
+    ):
         own, options = own_options(config, place), part_at(config, place)
         usual = {key: value_text(value) for key, value in options.items() if _is_option(key, value) and key not in own}
         found.setdefault(typed_name(config, place), {}).update(usual)

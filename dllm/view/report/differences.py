@@ -99,8 +99,10 @@ def paired(settings: Sequence[SettingResults], base: SettingResults | None = Non
     by_task = [[*name, *(points(one) + mark(one) for one in map(compared.of_task, names))] for name, compared in kept]
     every = [
         [*name, task_words(task), f"{one.items}", points(one), *ends(one)]
-        for name, compared in kept for task in names if (one := compared.of_task(task)) is not None
-    ]  # fmt: skip
+        for name, compared in kept
+        for task in names
+        if (one := compared.of_task(task)) is not None
+    ]
     every_heads = [*NAME_HEADS, "sub-task", "items", "difference", "low", "high"]
     tasks = ReportTable([*NAME_HEADS, *map(task_words, names)], by_task)
     return Differences(notes, whole, tasks, ReportTable(every_heads, every, words=3))

@@ -34,10 +34,7 @@ def pb_interpolated(points: Points, level: float) -> float | None:
 
 def pareto(points: Points) -> list[bool]:
     """Whether each point is Pareto-optimal: no other is at least as good in both and better in one."""
-    return [
-        not any(x >= a and y >= b and (x > a or y > b) for x, y in points)
-        for a, b in points
-    ]  # fmt: skip
+    return [not any(x >= a and y >= b and (x > a or y > b) for x, y in points) for a, b in points]
 
 
 def mean_aup(method: Method, others: Sequence[Method]) -> float:
@@ -90,9 +87,13 @@ def limits(one: SettingResults, settings: Sequence[SettingResults]) -> dict[str,
     bits = sum(sum(row["bits"]) for row in one.rows)
     commits, forwards = sum(sum(row["commits"]) for row in one.rows), sum(row["nfe"] for row in one.rows)
     out: dict[str, float | None] = {
-        "closeness": None, "lossless": None, "same": None, "bits": bits / max(1, forwards),
-        "forced": 100 * sum(sum(row["forced"]) for row in one.rows) / max(1, commits), "budget": budget_use(one),
-    }  # fmt: skip
+        "closeness": None,
+        "lossless": None,
+        "same": None,
+        "bits": bits / max(1, forwards),
+        "forced": 100 * sum(sum(row["forced"]) for row in one.rows) / max(1, commits),
+        "budget": budget_use(one),
+    }
     oracle = reference_of(one, settings)
     both = [] if oracle is None else pairs(one, oracle)
     if both:  # cells of a sweep under way may share no sample yet

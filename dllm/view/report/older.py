@@ -44,8 +44,10 @@ class Codes:
         for cell in older.values():
             versions.setdefault(settings_alone(cell), set()).add(_codes_as_one(cell))
         several = {key for key, found in versions.items() if len(found) > 1}
-        return {folder: f"{OLDER_CODE} {_codes_as_one(cell)[:6]}" if settings_alone(cell) in several else OLDER_CODE
-                for folder, cell in older.items()}  # fmt: skip
+        return {
+            folder: f"{OLDER_CODE} {_codes_as_one(cell)[:6]}" if settings_alone(cell) in several else OLDER_CODE
+            for folder, cell in older.items()
+        }
 
     def notes(self) -> Iterator[str]:
         """Sentences for the reader: what was edited, and which folders to delete."""

@@ -30,8 +30,10 @@ class ReportTable:
 
     def markdown(self) -> str:
         cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in self.rows]
-        rows = [[f"**{cell}**" if at == 0 and number in self.bright else cell for at, cell in enumerate(row)]
-                for number, row in enumerate(cells)]  # fmt: skip
+        rows = [
+            [f"**{cell}**" if at == 0 and number in self.bright else cell for at, cell in enumerate(row)]
+            for number, row in enumerate(cells)
+        ]
         rule = ["---"] * self.words + ["---:"] * (len(self.heads) - self.words)
         return "".join(f"| {' | '.join(line)} |\n" for line in (self.heads, rule, *rows))
 

@@ -230,8 +230,10 @@ class SettingResults:
     @cached_property
     def seeds_change_nothing(self) -> bool:
         """Whether every seed decoded the same answers, so that their spread says nothing."""
-        each = [{(row["task"], row["id"], row["sample"]): row.get("tokens") for row in one.rows}
-                for one in self.of_seeds.values()]  # fmt: skip
+        each = [
+            {(row["task"], row["id"], row["sample"]): row.get("tokens") for row in one.rows}
+            for one in self.of_seeds.values()
+        ]
         return self.spread == 0 and None not in each[0].values() and all(one == each[0] for one in each)
 
     @cached_property

@@ -99,12 +99,13 @@ class Section:
         mine = [one for one in self.shown if one.model == model]
         every = [one for one in self.every if one.model == model]
         made: dict[str, tuple[str, ReportTable | None]] = {
-            "curves": ("Methods", tables.curves(mine)), "aup": ("AUP with intervals", tables.areas(mine)),
+            "curves": ("Methods", tables.curves(mine)),
+            "aup": ("AUP with intervals", tables.areas(mine)),
             "table": ("Settings", tables.outcomes(mine)),
             "times": ("Speed", tables.speeds(mine, self.rates)),
             "limits": ("Limits", tables.limit_distances(mine, every)),
             "tasks": ("Sub-tasks", tables.tasks(mine)),
-        }  # fmt: skip
+        }
         found: list[Piece] = []
         for kind, (head, table) in made.items():
             found += self.table(kind, model, head, table)
@@ -134,8 +135,9 @@ class Section:
         self.write("differences_by_task", model, found.every_task)
         return [
             *self.table("differences", model, "Paired differences", found.whole, found.notes),
-            Heading(f"{model}: Paired differences by sub-task", 3), found.tasks,
-        ]  # fmt: skip
+            Heading(f"{model}: Paired differences by sub-task", 3),
+            found.tasks,
+        ]
 
     def pictures(self) -> list[Piece]:
         """Those of the suite, or a note where no score could be judged."""

@@ -72,9 +72,11 @@ def _same(one: SettingResults, base: SettingResults | None) -> str:
 def _difference(one: SettingResults, base: SettingResults | None) -> str:
     """Points of score, on the same items."""
     whole = None if base is None or base is one else Compared.of(one, base).whole
-    return "" if whole is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(
-        *(100 * value for value in (whole.mean, whole.low, whole.high))
-    )  # fmt: skip
+    return (
+        ""
+        if whole is None
+        else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * value for value in (whole.mean, whole.low, whole.high)))
+    )
 
 
 def _fewer(one: SettingResults, base: SettingResults | None) -> str:

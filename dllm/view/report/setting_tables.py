@@ -122,8 +122,10 @@ LIMIT_COLUMNS = {  # the key of ``figures.limits`` and the digits, by the column
 def limit_distances(settings: Sequence[SettingResults], every: Sequence[SettingResults] | None = None) -> ReportTable:
     """The distance of each setting to its limits. every: among which its oracle is, by default the same."""
     found = {id(one): figures.limits(one, settings if every is None else every) for one in settings}
-    cells = {head: _number(lambda one, key=key: found[id(one)][key], digits)  # type: ignore[misc]
-             for head, (key, digits) in LIMIT_COLUMNS.items()}  # fmt: skip
+    cells = {
+        head: _number(lambda one, key=key: found[id(one)][key], digits)  # type: ignore[misc]
+        for head, (key, digits) in LIMIT_COLUMNS.items()
+    }
     return setting_table(settings, cells)
 
 

@@ -50,10 +50,12 @@ def test_half_a_head_of_llada2_rotates_however_the_file_says_so(run: Run, tmp_pa
     rotary = ("partial_rotary_factor", "rotary_dim", "rope_theta", "rope_scaling")
     spellings = {
         "reference": {"rope_theta": 10000, "partial_rotary_factor": 0.5, "rotary_dim": 8},
-        "rotary_dim": {"rope_theta": 10000, "rotary_dim": 8}, "parameters": {"rope_parameters": UNSCALED},
-    }  # fmt: skip
-    found = [answer(run, edited(tmp_path / name / "m", "tiny-llada21", rotary, **keys)) for name, keys in
-             spellings.items()]  # fmt: skip
+        "rotary_dim": {"rope_theta": 10000, "rotary_dim": 8},
+        "parameters": {"rope_parameters": UNSCALED},
+    }
+    found = [
+        answer(run, edited(tmp_path / name / "m", "tiny-llada21", rotary, **keys)) for name, keys in spellings.items()
+    ]
     assert found == [found[0]] * len(spellings) and found[0]["text"]
     whole = edited(tmp_path / "whole" / "m", "tiny-llada21", rotary, rope_theta=10000, partial_rotary_factor=1.0)
     assert answer(run, whole)["text"] != found[0]["text"]

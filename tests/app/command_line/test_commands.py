@@ -78,8 +78,9 @@ def test_help_of_a_command_is_short_and_its_own(name: str) -> None:
 
 
 def test_one_prompt_under_several_samplers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = run("prompt=w1 w2", "sampler=static", "sampler.steps=4", "sampling.forbid_eos=true",
-                  "compare=[confidence,static]")  # fmt: skip
+    outcome = run(
+        "prompt=w1 w2", "sampler=static", "sampler.steps=4", "sampling.forbid_eos=true", "compare=[confidence,static]"
+    )
     (own,), (other,) = outcome.rows(), outcome.rows("compare-confidence.jsonl")
     assert outcome.out == own["text"] + "\n" and own["nfe"] == 4
     assert other["prompt"] == own["prompt"] and "confidence" in outcome.err

@@ -42,13 +42,15 @@ class Around(Wrapper):
 """
 FILES = {
     "sampler/mine.yaml": "# my surest position\n_target_: my_rules.Mine\nlow: 0.7   # from which all are committed\n",
-    "sampler/bare.yaml": "_target_: my_rules.Mine\n", "sampler/gone.yaml": "_target_: nowhere.to.be.Found\n",
-    "sampler/spoilt.yaml": "_target_: [unclosed\n", "sampler/eb.yaml": "_target_: my_rules.Mine\n",
+    "sampler/bare.yaml": "_target_: my_rules.Mine\n",
+    "sampler/gone.yaml": "_target_: nowhere.to.be.Found\n",
+    "sampler/spoilt.yaml": "_target_: [unclosed\n",
+    "sampler/eb.yaml": "_target_: my_rules.Mine\n",
     "sampler/around.yaml": "# around\ndefaults:\n  - inner: mine\n  - _self_\n_target_: my_rules.Around\nmost: 0.25\n",
     "experiment/usual.yaml": "# @package _global_\n# my usual settings (no grid)\ndefaults:\n"
-                             "  - override /sampler: mine\nsampler:\n  low: 0.6\n",
+    "  - override /sampler: mine\nsampler:\n  low: 0.6\n",
     "model/small.yaml": "# my small model\ndefaults:\n  - mini-llada\n  - _self_\n",
-}  # fmt: skip
+}
 
 
 @pytest.fixture

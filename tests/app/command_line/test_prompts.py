@@ -293,8 +293,9 @@ def test_what_is_typed_beside_resume_is_named_where_it_differs_and_nothing_else_
     assert run("resume=runs/week1", "sampler=localleap", "name=week1").code == 0
     for words, said in (
         (["name=week2"], "name=week2 is for a new run, and resume=runs/week1 goes on with its own. Drop one."),
-        (["seed=3"], "was run with seed=0, not 3."), (["sampler=eb"], "was run with sampler=localleap, not eb."),
-    ):  # fmt: skip
+        (["seed=3"], "was run with seed=0, not 3."),
+        (["sampler=eb"], "was run with sampler=localleap, not eb."),
+    ):
         refused = run("resume=runs/week1", *words)
         assert refused.code == 2 and said in refused.err, refused.err
 

@@ -56,7 +56,7 @@ def test_embedding_and_head_too(run: Run, tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_what_is_wrong_is_told_before_anything_is_written(
     changed: str, sentence: str, run: Run, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     name = changed.split("=")[0]
     done = run(*(one for one in ARGUMENTS if not one.startswith(name + "=")), changed)
     assert done.code == 2 and sentence in done.err and done.err.count("\n") == 1

@@ -43,10 +43,12 @@ def test_a_trace_imports_no_package_that_the_user_does_not_name(run: Run, tmp_pa
     file = tmp_path / "strange.json"
     inner = {"_target_": "dllm.parts.samplers.credit.Credit", "inner": {"_target_": "strange_package.Mine"}}
     for group, part in (
-        ("sampler", {**data["config"]["sampler"], "_target_": "strange_package.Mine"}), ("sampler", inner),
-        ("blocks", {"_target_": "strange_package.Mine"}), ("cache", {"_target_": "os.mkdir", "path": "made"}),
+        ("sampler", {**data["config"]["sampler"], "_target_": "strange_package.Mine"}),
+        ("sampler", inner),
+        ("blocks", {"_target_": "strange_package.Mine"}),
+        ("cache", {"_target_": "os.mkdir", "path": "made"}),
         ("eos", {"_target_": "dllm.parts.samplers.static.Static"}),
-    ):  # fmt: skip
+    ):
         file.write_text(json.dumps({**data, "config": {**data["config"], group: part}}))
         found = run("task=replay", f"trace={file}")
         assert found.code == 2 and f"the trace names {group}._target_=" in found.err and found.err.count("\n") == 1

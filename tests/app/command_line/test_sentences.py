@@ -21,12 +21,14 @@ from tests.app.command_line.conftest import Run
 from tests.app.conftest import ROOT
 
 MODULES = {
-    "syntax": "class A:\n    def x(self:\n        pass\n", "lacking": "import numpyy\n", "name": "x = y\n",
+    "syntax": "class A:\n    def x(self:\n        pass\n",
+    "lacking": "import numpyy\n",
+    "name": "x = y\n",
     "sound": "from dllm.contract.traits import SamplerTraits\nfrom dllm.parts.samplers.base import Sampler\n\n\n"
-             "class Rising(Sampler):\n    traits = SamplerTraits(stateless=True, deterministic=True, "
-             "by_confidence=True)\n\n    def __init__(self, low=0.4):\n"
-             "        self.low = {}['x']\n\n\nclass Other:\n    pass\n",
-}  # fmt: skip
+    "class Rising(Sampler):\n    traits = SamplerTraits(stateless=True, deterministic=True, "
+    "by_confidence=True)\n\n    def __init__(self, low=0.4):\n"
+    "        self.low = {}['x']\n\n\nclass Other:\n    pass\n",
+}
 UNIMPORTED = {
     "syntax.A": "syntax.py, line 2: '(' was never closed in 'def x(self:'. Mend that line.",
     "lacking.A": "lacking.py, line 1: ModuleNotFoundError: No module named 'numpyy'. Mend that line.",
@@ -35,7 +37,7 @@ UNIMPORTED = {
     "sound.Other": "is no Sampler: derive it from dllm.parts.samplers.base.Sampler",
     "sound.Rising": "sampler cannot be built with low=0.4: ",
     "nowhere.A": "there is no module nowhere. Write MODULE.CLASS, with the module's folder in PYTHONPATH.",
-}  # fmt: skip
+}
 
 
 def test_an_argument_that_the_locale_cannot_read_is_read_as_utf8() -> None:

@@ -42,7 +42,8 @@ def test_terms_are_those_of_a_slow_reference(certain: str) -> None:
     found = loss.terms(torch.tensor(logits, dtype=torch.float64), torch.tensor(target), torch.tensor(view), 4)
     wanted = slow(logits, target, view, 4, certain == "all")
     assert torch.stack([found.cross_entropy, found.entropy, found.right], 1).tolist() == [
-        pytest.approx(row) for row in wanted]  # fmt: skip
+        pytest.approx(row) for row in wanted
+    ]
     assert loss(found).tolist() == pytest.approx([cross + 2 * entropy for cross, entropy, _ in wanted])
     assert Loss(0.0)(found).tolist() == pytest.approx([row[0] for row in wanted])
 
@@ -51,7 +52,8 @@ def test_closed_forms() -> None:
     one, place = torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long)
     even = Loss(1.0).terms(torch.zeros(1, 5, dtype=torch.float64), place, one, 1)  # the argmax of a tie is the first
     assert [float(even.cross_entropy), float(even.entropy), float(even.right)] == pytest.approx(
-        [math.log(5), math.log(5), 1])  # fmt: skip
+        [math.log(5), math.log(5), 1]
+    )
     gap = 1.3  # of two logits; at temperature 0.5 the odds are squared
     two = Loss(1.0).terms(torch.tensor([[gap, 0.0]], dtype=torch.float64), place, one, 1)
     p = 1 / (1 + math.exp(-2 * gap))

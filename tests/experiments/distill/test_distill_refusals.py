@@ -35,7 +35,7 @@ from tests.support.adapters import DATA
         (["gen_length=300"], "line [0-9]+: the prompt takes .* lower gen_length"),
         (["recipe=best"], "recipe='best' must be one of mini-llada-distilled"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_one_sentence_before_weights_are_read(
     given: list[str], words: str, tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

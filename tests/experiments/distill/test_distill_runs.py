@@ -99,6 +99,8 @@ def test_two_processes_learn_what_one_learns(tiny: Path, data: Path, tmp_path: P
     assert [json.loads((tmp_path / name / "report.json").read_text())["processes"] for name in ("one", "two")] == [1, 2]
     for name, weight in one["weights"].items():
         assert torch.allclose(weight, two["weights"][name], atol=2e-4), name
-    logs = [[json.loads(line)["cross_entropy"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
-            for name in ("one", "two")]  # fmt: skip
+    logs = [
+        [json.loads(line)["cross_entropy"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("one", "two")
+    ]
     assert logs[0] == pytest.approx(logs[1], rel=1e-3)

@@ -75,8 +75,9 @@ def test_another_recipe_is_refused_before_anything_is_trained(tmp_path: Path) ->
 def test_mini_dreams_command_makes_its_base_unless_it_is_given_one(tmp_path: Path) -> None:
     runs = train.parts_of(recipe_of("mini-dream"), tmp_path)
     assert [(one.model, place.relative_to(tmp_path).as_posix()) for one, place in runs] == [
-        ("mini-llada", "base"), ("mini-dream", "."),
-    ]  # fmt: skip
+        ("mini-llada", "base"),
+        ("mini-dream", "."),
+    ]
     assert runs[0][0] == recipe_of("mini-llada") and runs[1][0].base == str(tmp_path / "base")
     given = recipe_of("mini-dream", base="elsewhere")
     assert train.parts_of(given, tmp_path) == [(given, tmp_path)]

@@ -107,7 +107,7 @@ def test_sudoku_puzzles_have_one_solution() -> None:
         "The.",
         "",
     ],
-)  # fmt: skip
+)
 def test_parser_knows_agreement(text: str) -> None:
     right = ("An old dog paints a lamp near the river.", "These dogs paint two lamps behind the mill.")
     assert sentences.grammatical(text) == (text in right)

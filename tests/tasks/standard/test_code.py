@@ -12,9 +12,11 @@ from dllm.parts import MBPP, HumanEval, PrefilledPrompt, UserError, entry_of, fe
 
 HEAD = 'def add(a, b):\n    """Add two numbers."""\n'
 PROBLEM = {
-    "task_id": "x/0", "prompt": HEAD, "entry_point": "add",
+    "task_id": "x/0",
+    "prompt": HEAD,
+    "entry_point": "add",
     "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
-}  # fmt: skip
+}
 EXERCISE = {
     "task_id": 11, "text": "Write a function to double a number.", "code": "", "test_setup_code": "",
     "test_list": ["assert double(1) == 2", "assert double(2) == 4", "assert sorted([double(3)]) == [6]"],

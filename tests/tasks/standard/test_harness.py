@@ -121,8 +121,9 @@ def test_ifeval_follows_and_counts_instructions(tmp_path: Path) -> None:
     good, half = task.score(item, "yes, of course"), task.score(item, "yes it is what you want me to say here")
     assert (good["score"], half["score"]) == (0.0, 1.0) and "inst_level_strict_acc" not in good
     assert task.judged(item, "yes, of course")[1] == {
-        "inst_level_strict_acc": [False, True], "inst_level_loose_acc": [False, True],
-    }  # fmt: skip
+        "inst_level_strict_acc": [False, True],
+        "inst_level_loose_acc": [False, True],
+    }
 
 
 def test_ifeval_has_no_score_where_its_data_is_missing(

@@ -84,8 +84,10 @@ def by_us(task: Harness, texts: Sequence[str]) -> dict[str, float | None]:
 
 
 CB = [{"premise": f"p{at}", "hypothesis": "h", "label": label, "idx": at} for at, label in enumerate((0, 1, 2, 2))]
-WMT = [{"translation": {"de": "Guten Morgen.", "en": "Good morning to you."}},
-       {"translation": {"de": "Das Haus.", "en": "The house over there."}}]  # fmt: skip
+WMT = [
+    {"translation": {"de": "Guten Morgen.", "en": "Good morning to you."}},
+    {"translation": {"de": "Das Haus.", "en": "The house over there."}},
+]
 RULES = (["punctuation:no_comma"], ["punctuation:no_comma", "change_case:english_lowercase", "detectable_format:title"])
 FOLLOW = [{"key": at, "prompt": f"p{at}", "instruction_id_list": ids, "kwargs": [{}] * len(ids)}
           for at, ids in enumerate(RULES)]  # fmt: skip

@@ -135,10 +135,11 @@ def test_files_are_limited_in_size_and_place(wall: str, tmp_path: Path) -> None:
     assert victim.read_text() == "mine"
     there = str(tmp_path)
     moves = (
-        f"os.chdir({there!r}); open('new', 'w')", f"os.mkdir({there + '/new'!r})",
+        f"os.chdir({there!r}); open('new', 'w')",
+        f"os.mkdir({there + '/new'!r})",
         f"open('a', 'w'); os.rename('a', {there + '/new'!r})",
         f"os.remove('victim', dir_fd=os.open({there!r}, os.O_RDONLY))",
-    )  # fmt: skip
+    )
     for attempt in moves:
         assert "Error" in run_program(f"import os; {attempt}").reason
     assert [file.name for file in tmp_path.iterdir()] == ["victim"]

@@ -129,8 +129,10 @@ class Cases:
         if said == {"not"}:
             return self._expanded(inner.at("not"))
         if said == {"anyOf"}:
-            return self.of(Node(f"{inner.place}/anyOf/{index}~not", {"not": branch})
-                           for index, branch in enumerate(inner.get("anyOf")))  # fmt: skip
+            return self.of(
+                Node(f"{inner.place}/anyOf/{index}~not", {"not": branch})
+                for index, branch in enumerate(inner.get("anyOf"))
+            )
         if said and said <= {"type", "enum", "const"}:
             return [(Node(inner.place + EXCLUDED, {"not": inner.schema}),)]
         raise refused(node.place, "the keyword 'not' is not supported but over type, enum and const. Say what is "

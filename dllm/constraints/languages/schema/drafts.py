@@ -108,9 +108,11 @@ RECURSIVE = {"$dynamicRef": "#meta"}
 # Values of older drafts, which are taken where $schema names one.
 _OLDER = {
     "items": " Write prefixItems, or name an older draft: without $schema it is 2020-12.",
-    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"),
-                    " Write the bound itself, or name Draft 4: without $schema it is 2020-12."),
-}  # fmt: skip
+    **dict.fromkeys(
+        ("exclusiveMinimum", "exclusiveMaximum"),
+        " Write the bound itself, or name Draft 4: without $schema it is 2020-12.",
+    ),
+}
 Tick = Callable[[int], None]
 
 

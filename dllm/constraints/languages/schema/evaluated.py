@@ -60,11 +60,12 @@ class Evaluated:
 
     def _looked_at(self, node: Node) -> EvaluatedSet:
         found = EvaluatedSet(
-            tuple(node.get("properties", ())), tuple(node.get("patternProperties", ())),
+            tuple(node.get("properties", ())),
+            tuple(node.get("patternProperties", ())),
             len(node.get("prefixItems", ())),
             members=any(node.get(key) is not None for key in ("additionalProperties", "unevaluatedProperties")),
             items=any(node.get(key) is not None for key in ("items", "unevaluatedItems")),
-        )  # fmt: skip
+        )
         always = [node.at("allOf", index) for index in range(len(node.get("allOf", ())))]
         if node.get("$ref") is not None:
             always.append(self._document.target(node))

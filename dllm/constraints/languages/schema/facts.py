@@ -177,8 +177,9 @@ def _held(case: Case, types: frozenset[str]) -> frozenset[str]:
 def _whole(node: Node, keyword: str) -> int:
     value = node.get(keyword)
     if isinstance(value, bool) or value != value or abs(value) >= 10**300 or value != int(value):
-        raise refused(node.place, f"{keyword}={value!r} is not a whole number of at most 300 digits. Only these are "
-                                  "supported.")  # fmt: skip
+        raise refused(
+            node.place, f"{keyword}={value!r} is not a whole number of at most 300 digits. Only these are supported."
+        )
     return int(value)
 
 

@@ -90,8 +90,10 @@ class Goals:
 
     def _typed(self, found: Facts, kind: str) -> Tree:
         if kind in ("array", "object") and any(value_kind(value) == kind for value in found.excluded):
-            raise refused(found.place, f"the keyword 'not' is not supported over values of type {kind}. Say what is "
-                                       "allowed instead.")  # fmt: skip
+            raise refused(
+                found.place,
+                f"the keyword 'not' is not supported over values of type {kind}. Say what is allowed instead.",
+            )
         if kind == "array":
             return arrays(found.arrays, self.value, self._few, self._whitespace)
         if kind == "object":

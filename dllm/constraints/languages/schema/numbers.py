@@ -77,8 +77,9 @@ def _whole(value: Fraction) -> bool:
 
 def _common(one: Fraction, other: Fraction) -> Fraction:
     """The least number that both divide."""
-    return Fraction(lcm(one.numerator * other.denominator, other.numerator * one.denominator),
-                    one.denominator * other.denominator)  # fmt: skip
+    return Fraction(
+        lcm(one.numerator * other.denominator, other.numerator * one.denominator), one.denominator * other.denominator
+    )
 
 
 def naturals(low: int, high: int | None) -> Tree:
