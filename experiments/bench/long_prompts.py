@@ -155,9 +155,9 @@ def spent_by_llada(turn: Turn) -> float:
 def kept_by(session: Any, width: int) -> float:
     """Bytes that the session of a model of this ``width`` keeps for a layer of LLaDA-8B: a number by column and feature
     counts two, as many times as LLaDA is wider; a pattern has one byte for each head and pair of blocks."""
-    wider, kept = LLADA.width / width, {**vars(session), "counts": ()}  # counts: a number for each pair of blocks
-    held = [one for value in kept.values() for one in tree_leaves(getattr(value, "layers", value))]
-    held += [one for rows in getattr(session, "kept", ()) for one in rows.layers]
+    wider, kept = LLADA.width / width, session.kept
+    names = [name for name in kept.besides if name != "counts"]  # counts: a number for each pair of blocks
+    held = tree_leaves([kept.stores, *(kept[name].layers for name in names)])
     sizes = {one.data_ptr(): bytes_of(one, wider) for one in held if isinstance(one, Tensor) and one.numel()}
     return sum(sizes.values()) / int(session.config.layers)
 

@@ -153,8 +153,10 @@ def test_a_session_that_forgot_its_rows_would_be_noticed() -> None:
     requests = [Request.answer([7, 8, 9], 12, 60, seed) for seed in range(2)]
     alone = decoded(combination, {0: [replace(requests[1])]}, Sampling())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dllm.parts.cache.buffer.grown", lambda store, held, shape: torch.randn(
-            shape[0], store.shape[1], shape[1] + 1, store.shape[3], dtype=store.dtype))  # fmt: skip
+        patch.setattr(
+            "dllm.parts.cache.kept.with_room",
+            lambda held, shape: torch.randn([max(*pair) for pair in zip(held.shape, shape, strict=True)]).to(held),
+        )
         decode_joining = decoded(combination, {0: [requests[0]], 3: [requests[1]]}, Sampling())
     assert decode_joining[1] == alone[1]  # a fresh row writes before it reads
     assert decode_joining[0] != decoded(combination, {0: [requests[0]]}, Sampling())[0]

@@ -39,9 +39,9 @@ from tests.support.random_models import random_model
 CASES = [*samplers(), *wrappers(), *schedules(), *caches(), *endings(), *samplings(), *together()]
 # Known to copy in every turn. What is mended fails ``test_what_is_known_to_copy``, so that its line goes.
 COPYING = {
-    "cache/calls.py:__call__": "rows that share a call become a tensor the first time that they do",
+    "parts/cache/calls.py:__call__": "rows that share a call become a tensor the first time that they do",
     "loop/rows.py:select": "the rows that stay, after some have finished",
-    "samplers/scout.py:propose": "the trees of drafts, which grow on the host",
+    "parts/samplers/scout.py:propose": "the trees of drafts, which grow on the host",
 }
 by_case = pytest.mark.parametrize("case", CASES, ids=str)
 

@@ -131,4 +131,4 @@ def test_a_turn_with_a_mistake_fails(name: str) -> None:
 @pytest.mark.parametrize("name", COPIES)
 def test_a_turn_that_copies_is_reported(name: str) -> None:
     copies = on_a_gpu(Case(name, Planted(COPIES[name]))).copies
-    assert set(copies) - {"loop/rows.py:select"} == {"samplers/base.py:propose"}  # when a row leaves, once
+    assert set(copies) - {"loop/rows.py:select"} == {"parts/samplers/base.py:propose"}  # when a row leaves, once

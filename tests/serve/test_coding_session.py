@@ -10,7 +10,7 @@ import pytest
 
 from dllm.parts import Model
 from tests.serve.conftest import events
-from tests.serve.test_anthropic import from_events
+from tests.serve.folds import of_message
 from tests.serve.test_tools import WrittenAnswers
 
 pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
@@ -34,7 +34,7 @@ def test_a_session_of_a_coding_client_runs_to_its_end(mini_model: Model, tmp_pat
         if step["says"] is None:
             found[step["what"]] = reply.json() if reply.content else None
             continue
-        message = from_events(events(reply))
+        message = of_message(events(reply))
         assert [block["type"] for block in message["content"]] == step["blocks"], step["what"]
         assert (message["stop_reason"], message["model"], message["role"]) == (step["ends"], name, "assistant")
         found[step["what"]] = message

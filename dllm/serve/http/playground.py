@@ -129,7 +129,7 @@ def page_headers(script: str, style: str) -> dict[str, str]:
 
 def playground_asset(name: str) -> str:
     """The text of a file beside this one."""
-    return (files("dllm.serve") / name).read_text(encoding="utf-8")
+    return (files("dllm.serve.http") / name).read_text(encoding="utf-8")
 
 
 def between(page: str, tag: str) -> str:
