@@ -178,7 +178,7 @@ def test_a_budget_without_a_thought_has_no_effect_and_says_so(thinker: Place, wr
     wrong = error_of(thinker.ask(thinking_token_budget=-2))
     assert wrong["param"] == "thinking_token_budget" and "must lie in [-1, " in wrong["message"]
     drafts = error_of(thinker.ask(thinking_token_budget=2, diffusion={"sampler": "freedave"}))
-    assert drafts["param"] == "thinking_token_budget" and "thinking_token_budget writes the end" in drafts["message"]
+    assert drafts["param"] == "thinking_token_budget" and "thinking_token_budget=2 writes the end" in drafts["message"]
 
 
 EFFORTS = [
