@@ -1,0 +1,132 @@
+"""Turns of a small model beside the same turns written by hand: ``python -m experiments.bench.turns``.
+
+mini-llada on one thread of a CPU, one row, one token a turn, eager. The decode by hand (``experiments.bench.by_hand``)
+has the same weights and gives the same tokens, which is asserted. It is what a framework can cost at least without
+leaving PyTorch's operations. Whole decodes alternate, so that a busy machine slows both. Operations are those of
+PyTorch but views; calls are those of Python's functions and built-in ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dllm import Decoder, load, part
+from dllm.contract import Turn
+from experiments.bench.by_hand import BY_HAND, decoded
+from experiments.bench.launches import Launches
+from experiments.support import markdown
+from experiments.support.scripts import counted, refusing
+
+ANSWER, BLOCK = 64, 32
+WARM, COUNTED = 4, 8  # turns that are not counted, then those whose operations and calls are
+HEADS = ("cache", "ours, ms", "median", "by hand, ms", "median", "ours / by hand", "operations", "by hand", "calls",
+         "by hand")  # fmt: skip
+
+
+@dataclass
+class Calls:
+    """How many Python functions and built-in ones are called while it is entered."""
+
+    count: int = 0
+
+    def __enter__(self) -> Calls:
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _note(self, frame: Any, event: str, argument: Any) -> None:
+        self.count += event in ("call", "c_call")
+
+
+def decoder(model: Any, cache: str) -> Decoder:
+    """Ours, with the blocks of the cache's paper."""
+    blocks = part("blocks", "whole") if cache in ("elastic", "window") else part("blocks", "fixed", block_length=BLOCK)
+    rule = part("sampler", "static", steps=ANSWER)
+    return Decoder(model, rule, blocks, cache, "none", gen_length=ANSWER)
+
+
+def tokens_of(turns: Sequence[Turn]) -> Tensor:
+    return turns[-1].candidates.tokens[0]
+
+
+def milliseconds(decode: Callable[[], Any]) -> float:
+    """CPU time of a turn."""
+    began = time.process_time()
+    decode()
+    return 1000 * (time.process_time() - began) / ANSWER
+
+
+def per_turn(decoding: Decoder, ids: list[int], by_hand: Callable[[], Any]) -> list[float]:
+    """Operations and calls of a usual turn of ours and by hand: ours, by hand, ours, by hand."""
+    found = list[float]()
+    for counter in (Launches(), Calls()):
+        turns = iter(decoding.turns(ids))
+        for _ in islice(turns, WARM):
+            pass
+        with counter:
+            for _ in islice(turns, COUNTED):
+                pass
+        found.append(counter.count / COUNTED)
+        turns.close()  # type: ignore[attr-defined]
+        counter.count = 0
+        with counter:
+            by_hand()
+        found.append(counter.count / ANSWER)
+    return found
+
+
+@torch.inference_mode()
+def measured(model: Any, plain: Any, ids: list[int], cache: str, repeats: int) -> list[str]:
+    """A line of the table. plain: the same model, whose weights are not packed."""
+    decoding = decoder(model, cache)
+    by_hand = lambda: decoded(plain.transformer, ids, ANSWER, BLOCK, cache)  # noqa: E731
+    ours = lambda: list(decoding.turns(ids))  # noqa: E731
+    assert torch.equal(tokens_of(ours()), by_hand()), f"cache={cache}: the decode by hand gives other tokens"
+    times = [(milliseconds(ours), milliseconds(by_hand)) for _ in range(repeats)]
+    (best, usual), (least, middle) = ((min(one), statistics.median(one)) for one in zip(*times, strict=True))
+    counts = per_turn(decoding, ids, by_hand)
+    return [cache, *(f"{one:.2f}" for one in (best, usual, least, middle, best / least)),
+            *(f"{one:.0f}" for one in counts)]  # fmt: skip
+
+
+def processor() -> str:
+    """The processor's name and what it multiplies in hardware, as Linux names them."""
+    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    told = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+    units = [one for one in ("avx2", "avx512f", "avx512_vnni", "amx_bf16", "amx_int8") if one in told.get("flags", "")]
+    return f"{told.get('model name', 'unknown')}, model {told.get('model', '?')} ({', '.join(units)})"
+
+
+@refusing
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--caches", nargs="+", default=list(BY_HAND), choices=list(BY_HAND))
+    parser.add_argument("--repeats", type=counted, default=15, help="decodes of each kind")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    model, plain = (load("mini-llada", pack=pack) for pack in (True, False))
+    ids = decoder(model, "none").encode("Latin square:\nA,B,C,D")
+    print(f"{processor()}; torch {torch.__version__}, one thread, load {os.getloadavg()[0]:.1f}. mini-llada, prompt "
+          f"{len(ids)}, answer {ANSWER}, blocks of {BLOCK}, one token a turn; CPU ms a turn, the least of "
+          f"{options.repeats} decodes and their median:\n", flush=True)  # fmt: skip
+    rows = [measured(model, plain, ids, cache, options.repeats) for cache in options.caches]
+    print(markdown.table(HEADS, rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
