@@ -36,6 +36,8 @@ SLOW = Path(__file__).with_name("slow.txt")  # tests of more than a second of CP
 INTERPRETED = os.environ.get("DLLM_DEVICE") != "cuda"
 os.environ["TRITON_INTERPRET"] = str(int(INTERPRETED))
 os.environ["DLLM_DEBUG"] = str(int(INTERPRETED))  # also in the processes that tests start
+# Also of these: what is fastest changes with the processor, and the last digit with it.
+os.environ["DLLM_MACHINE_NOTE"] = str(Path(__file__).with_name("data") / "machine_note.json")
 torch.set_num_threads(1)
 write_all()
 

@@ -2,9 +2,10 @@
 
 PyTorch passes float32 products to MKL. MKL repacks the weights in every call, and does not use AVX-512 on AMD. With
 packed weights oneDNN reaches 2.2 times the FLOP/s at 16 to 48 rows and at 512 rows (one EPYC core: 100 instead of 42
-GFLOP/s at 16 rows, 220 instead of 96 at 512). The operators are those of torch.compile's frozen graphs. On Intel, where
-MKL uses AVX-512, packing gains from 0.5 M weights on alone (768 -> 2304 at 8 rows 390 instead of 750 us, 128 -> 384 at
-32 rows 37 instead of 26), and would cost mini models 9 to 15 % of a turn; on an EPYC it saves them up to 20 %.
+GFLOP/s at 16 rows, 220 instead of 96 at 512). The operators are those of torch.compile's frozen graphs. On a Xeon,
+where MKL uses AVX-512, packing gains from 0.5 M weights on alone (768 -> 2304 at 8 rows 390 instead of 750 us, 128 ->
+384 at 32 rows 37 instead of 26), and would cost mini models 9 to 15 % of a turn; on an EPYC it saves them up to 20 %.
+So the least size is measured once on each machine.
 
 In bfloat16 PyTorch asks oneDNN, with weights that are not packed. Packed ones take one row from 11.2 to 5.5 ms of CPU
 (a weight of 24,576 x 4,096 on one EPYC core: 37 GB/s, all that it reads), 32 rows from 24 to 18, 256 from 113 to 107.
@@ -16,18 +17,20 @@ costs 2 to 15 % of a product between such numbers (one Xeon core), 7 % of a deco
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dllm.common.machine_note import least_seconds, noted
+
 PACKED_TOLERANCE = {
     torch.float32: 1e-5,
     torch.bfloat16: 2e-2,
 }  # of a try; numbers are below 2, their halves of a step 2^-8
-PACKED_FROM = 500_000  # weights of a matrix, on Intel
-CPU_INFO = Path("/proc/cpuinfo")
+TIMED_SHAPES = ((128, 128), (384, 128), (512, 512), (1024, 1024))  # outputs and columns of matrices that are timed
+TIMED_WEIGHTS = 1 << 18  # of a run: small ones are multiplied several times
 LAYOUT_ROWS = 32  # oneDNN chooses the layout for that many rows, the queries of a block; others work as well
 
 
@@ -81,20 +84,33 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     return torch.allclose(found, F.linear(x, linear.weight, linear.bias), atol=PACKED_TOLERANCE[dtype])
 
 
-def packed_from() -> int:
+def packed_from(dtype: torch.dtype) -> int:
     """Weights of the smallest matrix for which packing pays on this processor."""
-    try:
-        return PACKED_FROM if "GenuineIntel" in CPU_INFO.read_text(errors="replace") else 0
-    except OSError:
+    if dtype == torch.bfloat16:
         return 0
+    return int(noted("packed from", measured_packing))
+
+
+@torch.inference_mode()
+def measured_packing() -> int:
+    """Measure it in float32, about 90 ms: twice the weights of the largest of ``TIMED_SHAPES`` that is faster plain."""
+    slower = [0]
+    for outputs, columns in TIMED_SHAPES:
+        linear, rows = nn.Linear(columns, outputs), torch.randn(LAYOUT_ROWS, columns)
+        calls = 1 + TIMED_WEIGHTS // linear.weight.numel()
+        plain, packed = (least_seconds(partial(one, rows), calls) for one in (linear, PackedLinear(linear)))
+        if plain < packed:
+            slower.append(2 * linear.weight.numel())
+    return max(slower)
 
 
 @torch.inference_mode(False)
 def pack_weights(model: nn.Module) -> None:
     """Pack the plain linear layers for which it pays, in place, and drop their weights: the model can no longer be
     trained or saved."""
-    least = packed_from()
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear and child.weight.numel() >= least:
-                setattr(module, name, PackedLinear(child))
+    places = [(module, name, child) for module in model.modules() for name, child in module.named_children()
+              if type(child) is nn.Linear]  # fmt: skip
+    least = packed_from(places[0][2].weight.dtype) if places else 0
+    for module, name, child in places:
+        if child.weight.numel() >= least:
+            setattr(module, name, PackedLinear(child))

@@ -1,4 +1,4 @@
-"""What this processor makes of products of bytes: tried and timed once, and noted in the user's cache folder.
+"""What this processor makes of products of bytes: tried and timed once, and noted (``dllm.common.machine_note``).
 
 Which way is faster changes numbers by a rounding at most, so a stopwatch may choose; ``kernels=invariant`` takes
 the whole numbers always.
@@ -6,30 +6,22 @@ the whole numbers always.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import platform
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from dllm.common.machine_note import least_seconds, noted
 from dllm.kernels.narrow_linear import laid_out
 from dllm.kernels.narrow_product import GROUP
 from dllm.kernels.rounded_four import FourBitTiles
 from dllm.kernels.rounded_rows import PackedBytes, in_steps
 
-NOTE_FORMAT = 2  # raise it when ``Processor`` or what is timed changes its meaning
 ROW_LEVELS = (127, 63)  # steps of rows on each side of zero: the most whose products are exact
 TRIED = (512, 2048)  # outputs and columns of the products that are timed
 TIMED_COUNTS = (1, 2, 4, 8, 16, 32, 64)  # by which ``four_from`` is found
-RUNS = 5  # the fastest counts: others on the machine only add
 PACKS = (64, 32)  # outputs that an AVX-512 or an AVX2 operator keeps together in four bits
 
 
@@ -99,58 +91,9 @@ def _tile_seconds(four: FourBitTiles, rows: Tensor, most: int, plain: bool) -> f
     return least_seconds(lambda: four.product(in_steps(rows, most), rows.dtype, most, plain))
 
 
-def least_seconds(act: Callable[[], object]) -> float:
-    """Seconds of all threads, the least of ``RUNS``, after one that does not count."""
-    act()
-    found = []
-    for _ in range(RUNS):
-        began = time.process_time()
-        act()
-        found.append(time.process_time() - began)
-    return min(found)
-
-
 @cache
 def this_processor() -> Processor:
-    """As noted, or measured now: also where the note was taken beside other programs, and none runs now."""
-    file, busy = note(), is_busy()
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        told = json.loads(file.read_text())
-        if not told.pop("busy") or busy:
-            return Processor(**told)
-    found = measured_processor()
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        own = file.with_suffix(f".{os.getpid()}")
-        own.write_text(json.dumps({**asdict(found), "busy": busy}))
-        own.replace(file)
-    return found
-
-
-def is_busy() -> bool:
-    """Whether other programs take this machine's caches and threads: they change what is faster, by CPU time too."""
-    try:
-        return os.getloadavg()[0] > max(1, (os.cpu_count() or 1) / 2)
-    except (AttributeError, OSError):  # a system that does not say
-        return False
-
-
-def note() -> Path:
-    """The file for this processor, this PyTorch and this number of threads."""
-    said = (
-        NOTE_FORMAT,
-        torch.__version__,
-        torch.get_num_threads(),
-        torch.backends.cpu.get_cpu_capability(),
-        processor(),
-    )
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "dllm" / "processors" / f"{hashlib.sha256(repr(said).encode()).hexdigest()[:32]}.json"
-
-
-def processor() -> str:
-    """What tells processors apart: on Linux its model and flags."""
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return "\n".join(sorted({line for line in lines if line.startswith(("model", "flags", "Features"))}))
-    return f"{platform.machine()} {platform.processor()}"
+    """As noted, or measured now."""
+    with suppress(TypeError):  # a note that someone else has written
+        return Processor(**noted("rounded rows", lambda: asdict(measured_processor())))
+    return measured_processor()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dllm.common.machine_note import CPU_INFO
 from dllm.common.versions import version_of
-from dllm.kernels.packed import CPU_INFO
 from dllm.record.stopwatch import machine_load
 
 if TYPE_CHECKING:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from dllm import load
-from dllm.parts import PackedLinear, can_pack, pack_weights, padded_rows
+from dllm.parts import PackedLinear, can_pack, measured_packing, pack_weights, padded_rows
 
 pytestmark = pytest.mark.skipif(
     not can_pack(torch.device("cpu"), torch.float32), reason="this PyTorch has no oneDNN operators to pack with"
@@ -46,13 +48,13 @@ def test_packing_drops_the_plain_weights_and_keeps_special_layers() -> None:
     assert [name for name, _ in model.named_parameters()] == ["special.weight", "special.bias"]
 
 
-@pytest.mark.parametrize(("vendor", "packed"), [("GenuineIntel", ["large"]), ("AuthenticAMD", ["small", "large"])])
+@pytest.mark.parametrize(("least", "packed"), [(500_000, ["large"]), (0, ["small", "large"])])
 def test_small_matrices_are_packed_where_it_pays(
-    vendor: str, packed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    least: int, packed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MKL is fast for them on Intel. The numbers are the same either way."""
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
-    monkeypatch.setattr("dllm.kernels.packed.CPU_INFO", tmp_path / "cpuinfo")
+    """The numbers are the same either way."""
+    (tmp_path / "note").write_text(json.dumps({"values": {"packed from": {"value": least}}}))
+    monkeypatch.setenv("DLLM_MACHINE_NOTE", str(tmp_path / "note"))
     model = nn.ModuleDict({"small": nn.Linear(128, 384), "large": nn.Linear(512, 1024)})
     x = {name: torch.randn(3, one.in_features) for name, one in model.items()}
     before = {name: one(x[name]) for name, one in model.items()}
@@ -60,6 +62,26 @@ def test_small_matrices_are_packed_where_it_pays(
     assert [name for name, one in model.items() if isinstance(one, PackedLinear)] == packed
     for name, one in model.items():
         torch.testing.assert_close(one(x[name]), before[name])
+
+
+@pytest.mark.parametrize(("gain", "least"), [(0, 0), (200_000, 2 * 384 * 128)])
+def test_the_least_size_is_above_the_largest_that_is_faster_unpacked(
+    gain: int, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock by which packing costs ``gain``, and half of what the weights cost unpacked."""
+    clock, plain, packed = [0.0], nn.Linear.forward, PackedLinear.forward
+
+    def timed(forward: Any, cost: Any) -> Any:
+        def act(self: Any, x: Tensor) -> Any:
+            clock[0] += cost(self.in_features * self.out_features)
+            return forward(self, x)
+
+        return act
+
+    monkeypatch.setattr(nn.Linear, "forward", timed(plain, lambda weights: 4 * weights))
+    monkeypatch.setattr(PackedLinear, "forward", timed(packed, lambda weights: gain + 2 * weights))
+    monkeypatch.setattr("dllm.common.machine_note.time.process_time", lambda: clock[0])
+    assert measured_packing() == least
 
 
 def test_two_dtypes_on_the_cpu_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +12,7 @@ import torch
 from rank_threads import threads, together
 from torch import Tensor, nn
 
-from dllm.kernels import rounded_machine
+from dllm.common import machine_note
 from dllm.parts import (
     AT_ONCE,
     FEWEST,
@@ -28,7 +25,6 @@ from dllm.parts import (
     layout,
     measured_processor,
     narrowed,
-    this_processor,
     widened,
 )
 
@@ -161,41 +157,6 @@ def test_ranks_that_share_columns_have_the_scale_of_the_whole_row() -> None:
     torch.testing.assert_close(total, expected, rtol=2**-6, atol=2**-6)
 
 
-@pytest.fixture
-def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache folder of its own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    this_processor.cache_clear()
-    yield tmp_path
-    this_processor.cache_clear()
-
-
-def test_a_processor_is_measured_once(forgotten: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    times: list[Processor] = []
-    monkeypatch.setattr(rounded_machine, "is_busy", lambda: False)
-    monkeypatch.setattr(
-        rounded_machine, "measured_processor", lambda: times.append(Processor(63, 32, four_from=8)) or times[-1]
-    )
-    assert this_processor() == Processor(63, 32, four_from=8)
-    this_processor.cache_clear()
-    assert this_processor() == times[0] and len(times) == 1
-    (file,) = forgotten.rglob("*.json")
-    assert json.loads(file.read_text())["most"] == 63
-    file.write_text("{")
-    this_processor.cache_clear()
-    assert this_processor() == times[0] and len(times) == 2  # a broken note is measured again
-
-
-def test_a_note_that_was_taken_under_load_is_taken_again(forgotten: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    times, one = list[Processor](), Processor(63, 32, four_from=8)
-    monkeypatch.setattr(rounded_machine, "measured_processor", lambda: times.append(one) or one)
-    monkeypatch.setattr(rounded_machine.os, "cpu_count", lambda: 2)
-    for load, measured in ((9.0, 1), (9.0, 1), (0.4, 2), (0.4, 2), (9.0, 2)):
-        monkeypatch.setattr(rounded_machine.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
-        this_processor.cache_clear()
-        assert this_processor() == one and len(times) == measured, load
-
-
 def test_the_faster_way_is_taken_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that counts rows: the operator of four bits takes 10 a row, a tile 100 and 1 a row."""
     if not here().pack:
@@ -208,7 +169,7 @@ def test_the_faster_way_is_taken_by_rows(monkeypatch: pytest.MonkeyPatch) -> Non
             clock[0] += cost(rows if isinstance(rows, Tensor) else rows.steps)
 
         monkeypatch.setattr(FourBitTiles, name.partition(".")[2], act)
-    monkeypatch.setattr(rounded_machine.time, "process_time", lambda: clock[0])
+    monkeypatch.setattr(machine_note.time, "process_time", lambda: clock[0])
     assert measured_processor() == replace(
         here(), four_from=16
     )  # at 8 rows 80 are less than 108, at 16 rows 160 more than 116

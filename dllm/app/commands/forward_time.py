@@ -12,10 +12,11 @@ from functools import partial
 import torch
 from torch import nn
 
+from dllm.common.machine_note import least_seconds
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.packed import PackedLinear, can_pack
 from dllm.kernels.rounded_linear import RoundedLinear, takes
-from dllm.kernels.rounded_machine import least_seconds, this_processor
+from dllm.kernels.rounded_machine import this_processor
 from dllm.models.config import ModelConfig
 from dllm.models.weights.quantize import BITS
 
