@@ -1,15 +1,20 @@
-"""A server under load: ``python -m experiments.bench.serve [--connections 500] [--soak 20]``.
+"""A server under load: ``python -m experiments.bench.serve [--connections 500] [--soak 20] [--streams 1 8 32]``.
 
 It starts ``dllm serve`` with the small model in a process of its own. Prints what became of many connections at once,
 and how long /health took meanwhile. A soak then asks at random times, at 0.8 of what the server answered in the crowd,
 and prints the server's memory, threads and open files every minute. Exit code 1: a reply was lost or failed, or memory
 grew by more than 2 % after the second minute.
+
+``--streams`` asks nothing of the crowd. It prints the requests that the server answers a second of its processor's
+time, to so many clients at once, whole and as streams, beside a batch of as many rows that ``Decoder`` decodes. Exit
+code 1: an answer differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import multiprocessing
 import os
 import random
@@ -19,16 +24,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from dllm import Decoder, load
+
 CHAT = "/v1/chat/completions"
 MAX_GROWTH = 0.02  # of memory between minute 2 and the end
 NAMES = ("Kai", "Emma", "Hugo", "Nell", "Ada", "Otto")
+ANSWERS, LENGTH, ROUNDS = 64, 64, 3  # of ``--streams``: requests of a round, masks of each answer, rounds
 
 
 @contextmanager
@@ -119,13 +127,87 @@ def held(process: int) -> tuple[float, int, int]:
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1), threads, files
 
 
+def streams(url: str, process: int, counts: Sequence[int]) -> bool:
+    """Print requests a CPU second by clients at once. Returns whether all answers are those of ``Decoder``."""
+    dice = random.Random(2)
+    prompts = [drawn(dice)["messages"] for _ in range(ANSWERS)]
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    offline = multiprocessing.get_context("spawn").Process(target=decode, args=(theirs, prompts), daemon=True)
+    offline.start()
+    httpx.get(f"{url}/v1/parts", timeout=300)  # composes what the server offers, which it else does when it is idle
+    same, least = True, dict[tuple[int, str], float]()
+    for _ in range(ROUNDS):
+        for count in counts:
+            ours.send(count)
+            seconds, texts = ours.recv()
+            found = {"offline": seconds}
+            for way in ("whole", "stream"):
+                began = cpu_seconds(process)
+                said = asyncio.run(answers(url, prompts, count, way == "stream"))
+                found[way] = cpu_seconds(process) - began
+                same &= said == texts
+            for way, seconds in found.items():
+                least[count, way] = min(seconds, least.get((count, way), seconds))
+    print("| clients | offline | whole | share | stream | share |\n|---:|---:|---:|---:|---:|---:|")
+    for count in counts:
+        alone, *others = (ANSWERS / least[count, way] for way in ("offline", "whole", "stream"))
+        cells = (f"{rate:.1f} | {rate / alone:.2f}" for rate in others)
+        print(f"| {count} | {alone:.1f} | {' | '.join(cells)} |")
+    print(f"same answers: {same}")
+    ours.send(0)
+    return same
+
+
+def decode(asked: Any, prompts: Sequence[Any]) -> None:
+    """In a process of its own: CPU seconds and texts of all prompts in batches of the size that is asked for, until
+    that is 0."""
+    model, made = load("mini-llada"), dict[int, Callable[[Sequence[Any]], Any]]()
+    while size := asked.recv():
+        if size not in made:
+            made[size] = Decoder(model, sampler="confidence", cache="dual", gen_length=LENGTH, batch_size=size)
+            made[size](prompts)
+        began = time.process_time()
+        texts = [one.text for one in made[size](prompts)]
+        asked.send((time.process_time() - began, texts))
+
+
+async def answers(url: str, prompts: Sequence[Any], count: int, stream: bool) -> list[str]:
+    """The texts that ``count`` clients get, each of which asks again as soon as it is answered."""
+    todo, texts = iter(enumerate(prompts)), [""] * len(prompts)
+
+    async def ask(client: httpx.AsyncClient) -> None:
+        for at, messages in todo:
+            parts = {"sampler": "confidence", "cache": "dual"}
+            body = {"messages": messages, "max_tokens": LENGTH, "diffusion": parts, "stream": stream}
+            reply = (await client.post(CHAT, json=body)).raise_for_status()
+            if not stream:
+                texts[at] = reply.json()["choices"][0]["message"]["content"]
+                continue
+            events = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: {")]
+            texts[at] = "".join(json.loads(one)["choices"][0]["delta"].get("content", "") for one in events)
+
+    async with httpx.AsyncClient(base_url=url, timeout=300, limits=httpx.Limits(max_connections=None)) as client:
+        await asyncio.gather(*(ask(client) for _ in range(count)))
+    return texts
+
+
+def cpu_seconds(process: int) -> float:
+    """Processor time of another process, to the nanosecond (Linux: clock_getcpuclockid)."""
+    return time.clock_gettime(~process << 3 | 2)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", type=int, default=500)
     parser.add_argument("--soak", type=float, default=0.0, help="minutes")
     parser.add_argument("--load", type=float, default=0.8, help="of the soak, as a share of the crowd's throughput")
+    parser.add_argument("settings", nargs="*", help="of the server, such as task.max_rows=32")
+    parser.add_argument("--streams", type=int, nargs="+", default=(), help="clients at once")
     given = parser.parse_args(arguments)
-    with started() as (url, process):
+    if given.streams:
+        with started(*given.settings) as (url, process):
+            return 0 if streams(url, process, given.streams) else 1
+    with started(*given.settings) as (url, process):
         rate, sound = asyncio.run(crowd(url, given.connections))
         if given.soak:
             sound &= asyncio.run(soak(url, process, given.soak, given.load * rate))

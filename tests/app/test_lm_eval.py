@@ -86,7 +86,7 @@ def test_models_of_lm_eval_stay_known_beside_ours() -> None:
 
 def test_batches_of_lm_eval_s_clients_are_served(model: DLLM) -> None:
     """Bodies as its classes for OpenAI's interface write them, and read them; a class itself wants ``tenacity``."""
-    pytest.importorskip("sse_starlette", reason="the server is not installed: pip install -e '.[serve]'")
+    pytest.importorskip("uvicorn", reason="the server is not installed: pip install -e '.[serve]'")
     from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 
     from tests.serve.bodies import mini_defaults

@@ -141,7 +141,6 @@ PLACES = {
     "pandas": {"record", "view"},
     "hydra": {"compose", "app", "tasks"},
     "starlette": {"serve"},
-    "sse_starlette": {"serve"},
     "uvicorn": {"serve"},
     "prometheus_client": {"serve"},
     "matplotlib": {"view"},
@@ -158,15 +157,7 @@ def test_a_library_stays_where_it_belongs(library: str) -> None:
 # Read by lm-eval alone, or by a report, task=serve once they know that the extra is installed.
 OF_LM_EVAL = {"app.lm_eval.lm", "app.lm_eval.mini_lists"}
 OF_A_REPORT = {"view.report.plots", "view.report.pooling", "view.report.differences"}
-OF_SERVE = {
-    "starlette",
-    "sse_starlette",
-    "uvicorn",
-    "prometheus_client",
-    "pydantic",
-    "pydantic_core",
-    "annotated_types",
-}
+OF_SERVE = {"starlette", "uvicorn", "prometheus_client", "pydantic", "pydantic_core", "annotated_types"}
 MODULE_NAMES = {"hydra-core": {"hydra", "omegaconf"}, "pyyaml": {"yaml"}}  # where they are not the distribution's
 
 

@@ -156,7 +156,7 @@ def test_the_trained_network_decides(package: Path, model: Model) -> None:
 @pytest.mark.program
 @pytest.mark.parametrize("name", RULES)
 def test_a_server_answers_as_a_decoder(package: Path, name: str, model: Model) -> None:
-    pytest.importorskip("sse_starlette", reason="the server is not installed: pip install -e '.[serve]'")
+    pytest.importorskip("uvicorn", reason="the server is not installed: pip install -e '.[serve]'")
     from tests.serve.bodies import mini_defaults
     from tests.serve.live import live
 

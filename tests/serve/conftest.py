@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("sse_starlette", reason="the server is not installed: pip install -e '.[serve]'")
+pytest.importorskip("uvicorn", reason="the server is not installed: pip install -e '.[serve]'")
 
 import httpx
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 
-from sse_starlette.sse import EventSourceResponse, SendTimeoutError
-from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
@@ -22,76 +19,81 @@ from dllm.serve.http.log import AccessLine
 from dllm.serve.http.prometheus import Metrics
 
 DONE, LEFT, SLOW, FAILED_ANSWER = "done", "left", "slow_reader", "failed"
+# Of streams: proxies hand each piece on as it comes, and keep none.
+STREAMED = {"Cache-Control": "no-store", "Connection": "keep-alive", "X-Accel-Buffering": "no"}
 
 
-@dataclass
-class Answering:
-    """A reply, and what is done of it. Its reader calls ``whole``, or hands it to ``Streaming``."""
+class Answering(Response):
+    """The reply to one request, as its ``writer`` writes it. A reader of a stream that takes nothing for ``seconds`` is
+    let go."""
 
-    metrics: Metrics  # the server's, which count this reply
-    decoding: Decoding  # its choices on their way
-    writer: Writer  # puts them into the form of the request
-    line: AccessLine  # of the log
-    failed: ApiError | None = None  # why it ended before its time
+    def __init__(
+        self, metrics: Metrics, decoding: Decoding, writer: Writer, line: AccessLine, seconds: float
+    ) -> None:  # fmt: skip
+        self.metrics, self.decoding, self.writer, self.line, self.seconds = metrics, decoding, writer, line, seconds
+        self.failed: ApiError | None = None  # why it ended before its time
+        self.begun, self.background, self.status_code, self.media_type = False, None, 200, writer.media_type
+        self.init_headers(STREAMED)
 
-    async def whole(self, request: HttpRequest) -> Response:
-        """The reply in one piece, or none for a client that has left."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reason, streams = LEFT, self.decoding.parsed.request.stream
         try:
-            if not await self._unless_left(self._all(), request):
-                return Response(status_code=GONE)
-            return JSONResponse(self.writer.whole())
+            async with while_connected(receive):
+                await (self._stream(send) if streams else self._taken())
+            if not streams:
+                await JSONResponse(self.writer.whole())(scope, receive, send)
+        except Left:
+            if not self.begun:
+                await Response(status_code=GONE)(scope, receive, send)
+        except SlowReader:
+            reason = SLOW
         finally:
-            self.close()
+            self._close(reason)
 
-    async def streamed(self, request: HttpRequest, seconds: float) -> Response:
+    async def _taken(self) -> None:
+        """Take all of the reply in. Raises ApiError."""
+        with self._noted():
+            while self.decoding.numbers:
+                for event in await self.decoding.news() or ():
+                    self.writer.take(event)
+
+    async def _stream(self, send: Send) -> None:
         """The reply piece by piece, which begins once a row has joined: what fails before has a status, by which a
-        proxy asks another server. seconds: as in ``Streaming``. Raises ApiError."""
-        stays = False
-        try:
-            stays = await self._unless_left(self.decoding.begun(), request)
-        finally:
-            if not stays:
-                self.close()
-        return Streaming(self, seconds) if stays else Response(status_code=GONE)
+        proxy asks another server. What has come by then goes in one piece. Raises ApiError before, and SlowReader."""
+        with self._noted():
+            await self.decoding.begun()
+        self.begun = True
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        pieces = list(self.writer.write(ReplyBegun()))
+        while self.decoding.numbers and self.failed is None:
+            if pieces:
+                await self._sent(send, pieces)
+            pieces = await self._pieces()
+        await self._sent(send, pieces, more=False)
 
-    async def _unless_left(self, work: Coroutine[Any, Any, None], request: HttpRequest) -> bool:
-        """Whether the work is done; False: the client has left before. Raises ApiError, which is what the reply failed
-        with."""
-        doing, gone = asyncio.create_task(work), asyncio.create_task(left(request))
+    async def _pieces(self) -> list[bytes]:
+        """What comes next. An error is told there, since the status has been sent."""
+        found: list[bytes] = []
         try:
-            await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if doing.done():
-                with self._noted():
-                    doing.result()
-            return doing.done()
-        finally:
-            doing.cancel()
-            gone.cancel()
-
-    async def _all(self) -> None:
-        async with aclosing(self.decoding.events()) as events:
-            async for event in events:
-                self.writer.take(event)
-
-    async def events(self) -> AsyncIterator[bytes]:
-        """The reply piece by piece. An error is told there, since the status has been sent."""
-        write = self.writer.write
-        try:
-            for piece in write(ReplyBegun()):
-                yield piece
-            async for event in self.decoding.events():
-                for piece in write(event):
-                    yield piece
+            events = await self.decoding.news(self.writer.ping)
+            if events is None:  # proxies close connections that are silent
+                return [f": ping - {datetime.now(UTC)}\n\n".encode()]
+            for event in events:
+                found += self.writer.write(event)
         except Exception as error:
-            for piece in write(ReplyFailed(self._failure(error))):
-                yield piece
+            if not isinstance(error, ApiError):
+                log_fault(self.writer.ident, error)
+                error = fault(self.writer.ident, error)
+            self.failed = error
+            found += self.writer.write(ReplyFailed(error))
+        return found
 
-    def _failure(self, error: Exception) -> ApiError:
-        if not isinstance(error, ApiError):
-            log_fault(self.writer.ident, error)
-            error = fault(self.writer.ident, error)
-        self.failed = error
-        return error
+    async def _sent(self, send: Send, pieces: Sequence[bytes], more: bool = True) -> None:
+        try:
+            async with asyncio.timeout(self.seconds):
+                await send({"type": "http.response.body", "body": b"".join(pieces), "more_body": more})
+        except TimeoutError:
+            raise SlowReader from None
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
@@ -102,7 +104,7 @@ class Answering:
             self.failed = error
             raise
 
-    def close(self, reason: str = LEFT) -> None:
+    def _close(self, reason: str) -> None:
         """Take rows that are left out of the batch, and count the request. reason: why it ends, if nothing failed."""
         asked, metrics, complete = self.decoding.parsed, self.metrics, self.writer.complete
         self.decoding.abort()
@@ -120,25 +122,33 @@ class Answering:
             self.line.refuse(self.failed)
 
 
-class Streaming(EventSourceResponse):
-    """Server-sent events of one reply. A reader that takes nothing for ``seconds`` is let go."""
-
-    def __init__(self, answer: Answering, seconds: float) -> None:
-        events, writer = answer.events(), answer.writer
-        super().__init__(events, media_type=writer.media_type, ping=writer.ping, sep="\n", send_timeout=seconds)
-        self.answer = answer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reason = LEFT
-        try:
-            await super().__call__(scope, receive, send)
-        except SendTimeoutError:
-            reason = SLOW
-        finally:  # also where the reader left before the first event was asked for
-            self.answer.close(reason)
+class Left(Exception):  # noqa: N818  no fault
+    """The client has closed the connection."""
 
 
-async def left(request: HttpRequest) -> None:
-    """Returns when the client has closed the connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+class SlowReader(Exception):  # noqa: N818
+    """The client takes nothing of a stream."""
+
+
+@asynccontextmanager
+async def while_connected(receive: Receive) -> AsyncIterator[None]:
+    """A block that ends with Left once the client has closed the connection."""
+    block, gone = asyncio.current_task(), False
+    assert block is not None, "a request is a task"
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        block.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if gone and not block.uncancel():
+            raise Left from None
+        raise
+    finally:
+        watching.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, ClassVar
 
 from dllm.common.json_text import loaded
@@ -13,7 +14,6 @@ from dllm.serve.dialects.writer import Writer, json_bytes, scored_tokens
 from dllm.serve.http.api_errors import error_form
 
 _PATH = "/api/"
-_NEVER = 10**6  # seconds between two comments, which are not JSON
 
 
 def stamp() -> str:
@@ -33,7 +33,7 @@ class OllamaWriter(Writer):
     since what follows the gap is cut off at its end."""
 
     media_type: ClassVar[str] = "application/x-ndjson"
-    ping: ClassVar[int] = _NEVER
+    ping: ClassVar[float] = inf  # a comment is no JSON
     name: str = ""  # of the model, as the request calls it
     generates: bool = False  # for /api/generate
     plain: bool = False  # no chat template is used

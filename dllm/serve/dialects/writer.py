@@ -21,7 +21,7 @@ class Writer(ABC):
     """Writes one reply in one form."""
 
     media_type: ClassVar[str] = "text/event-stream"  # of a stream
-    ping: ClassVar[int] = PING_SECONDS  # between two comments of a stream
+    ping: ClassVar[float] = PING_SECONDS  # of silence after which a stream has a comment
     ident: str  # of the reply
     parsed: ParsedRequest  # the request
     prompts: Prompts  # writes tokens as words
@@ -93,9 +93,12 @@ def scored_tokens(tokens: tuple[Scored, ...]) -> list[dict[str, Any]]:
     return [{**likely(one), "top_logprobs": [likely(other) for other in one.others]} for one in tokens]
 
 
+_IN_ONE_LINE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def json_bytes(data: Any) -> bytes:
     """JSON in one line."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return _IN_ONE_LINE.encode(data).encode()
 
 
 def event_bytes(data: Any, event: str | None = None) -> bytes:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
-from math import isfinite, nan
-from typing import Any, TypeVar
+from math import inf, isfinite, nan
+from typing import Any
 
 from dllm.prompts import Prompts
 from dllm.record.results import Result
@@ -22,7 +21,6 @@ from dllm.serve.engine.jobs import Done, Failed, Job, Mailbox, Progress, Update
 from dllm.serve.engine.scheduler import Scheduler
 from dllm.serve.http.api_errors import ApiError, in_requests
 
-Awaited = TypeVar("Awaited")
 UNKNOWN = -9999.0  # OpenAI's word for a log-probability that is not known
 OVERDUE = 2.0  # seconds after the deadline in which the scheduler may say so itself
 STATUS = {"timeout": 504, "closing": 503}
@@ -59,8 +57,6 @@ class Decoding:
 
     def submit(self) -> None:
         """Queue every row, or none. Raises Full, Closing or UserError as the scheduler does."""
-        for job in self.parsed.jobs:
-            self.scheduler.runner_of(job.chosen)  # made before others wait for it
         try:
             with self.scheduler.condition:  # rows that are queued together join together, and share their first forward
                 for row, job in enumerate(self.parsed.jobs):
@@ -77,25 +73,29 @@ class Decoding:
 
     async def begun(self) -> None:
         """Wait for the first turn of a row that is followed. Raises ApiError if one fails before."""
-        await self._in_time(self.box.some)
+        try:
+            await self.box.some(self._seconds)
+        except TimeoutError:
+            raise too_late(self.timeout) from None
         for failed in self.box.failures():
             raise self._failure(failed)
 
-    async def events(self) -> AsyncGenerator[ReplyEvent]:
-        """What comes, until every choice is finished. Raises ApiError if one of them fails."""
-        while self.numbers:
-            found = await self._in_time(self.box.take)
-            for row, mail in found:
-                for event in self._read(row, mail) if row in self.numbers else ():
-                    yield event
-
-    async def _in_time(self, waiting: Callable[[float], Awaitable[Awaited]]) -> Awaited:
-        """What is waited for until a time of the loop's clock. Raises ApiError then."""
-        until = asyncio.get_running_loop().time() + self.began + self.timeout + OVERDUE - time.monotonic()
+    async def news(self, seconds: float = inf) -> Iterator[ReplyEvent] | None:
+        """What comes next, until every choice is finished (``numbers`` is empty); None: nothing within ``seconds``.
+        Raises ApiError at the deadline; so does the iterator where a choice fails."""
+        left = self._seconds
         try:
-            return await waiting(until)
+            found = await self.box.take(min(left, seconds))
         except TimeoutError:
+            if left > seconds:
+                return None
             raise too_late(self.timeout) from None
+        return (event for row, mail in found if row in self.numbers for event in self._read(row, mail))
+
+    @property
+    def _seconds(self) -> float:
+        """In which the scheduler tells something, be it that the time is up."""
+        return self.began + self.timeout + OVERDUE - time.monotonic()
 
     def _read(self, row: int, mail: Update) -> Iterator[ReplyEvent]:
         """What the mail of a row says. Raises ApiError if the row has failed."""

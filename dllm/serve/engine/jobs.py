@@ -206,19 +206,20 @@ class Mailbox:
         with suppress(RuntimeError):  # the event loop has gone, and with it the reader
             self._loop.call_soon_threadsafe(self._ready.set)
 
-    async def some(self, until: float) -> None:
-        """Waits for mail, and leaves it. until: of the loop's clock. Raises TimeoutError then."""
-        async with asyncio.timeout_at(until):
-            await self._ready.wait()
+    async def some(self, seconds: float) -> None:
+        """Waits for mail, and leaves it. Raises TimeoutError after that many seconds."""
+        if not self._ready.is_set():
+            async with asyncio.timeout(seconds):
+                await self._ready.wait()
 
     def failures(self) -> list[Failed]:
         """Those of the mail that is there."""
         with self._lock:
             return [mail.end for mail in self._slots if isinstance(mail.end, Failed)]
 
-    async def take(self, until: float) -> list[tuple[int, Update]]:
-        """Waits for mail, and empties the slots. until, TimeoutError: as in ``some``."""
-        await self.some(until)
+    async def take(self, seconds: float) -> list[tuple[int, Update]]:
+        """Waits for mail, and empties the slots. Raises TimeoutError as ``some``."""
+        await self.some(seconds)
         self._ready.clear()
         with self._lock:
             found = [(row, mail) for row, mail in enumerate(self._slots) if mail.latest or mail.end]

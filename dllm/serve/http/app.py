@@ -7,14 +7,13 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from sse_starlette.sse import AppStatus
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -26,7 +25,7 @@ from starlette.routing import Route
 from dllm.common.digest import digest
 from dllm.prompts import Prompts
 from dllm.serve.dialects import chat_request
-from dllm.serve.dialects.answering import Answering, left
+from dllm.serve.dialects.answering import Answering, Left, while_connected
 from dllm.serve.dialects.anthropic_request import count_messages, parse_messages
 from dllm.serve.dialects.decision_fields import parse_decisions
 from dllm.serve.dialects.ollama_models import OllamaModels
@@ -112,7 +111,6 @@ class Service:
     def app(self) -> Starlette:
         """The ASGI application. It starts the scheduler's thread, and closes the scheduler in the end."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a prompt takes one thread, without Python's lock
-        AppStatus.disable_automatic_graceful_drain()  # streams end when the scheduler has drained, not at a signal
         cors = [Middleware(CORSMiddleware, allow_origins=list(self.settings.cors), allow_headers=["*"])]
         routes = [
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
@@ -156,12 +154,10 @@ class Service:
         return await self._reply(request, lambda body: chat_request.parse_request(body, False, self.defaults))
 
     async def respond(self, request: HttpRequest) -> Response:
-        read = lambda body: parse_response(body, self.defaults)  # noqa: E731
-        return await self._reply(request, read)
+        return await self._reply(request, lambda body: parse_response(body, self.defaults))
 
     async def message(self, request: HttpRequest) -> Response:
-        read = lambda body: parse_messages(body, self.defaults)  # noqa: E731
-        return await self._reply(request, read)
+        return await self._reply(request, lambda body: parse_messages(body, self.defaults))
 
     async def count_tokens(self, request: HttpRequest) -> Response:
         """The tokens of a conversation, without waiting for those that are decoded. Raises ApiError."""
@@ -179,28 +175,18 @@ class Service:
 
     async def decide(self, request: HttpRequest) -> Response:
         """Answer questions by probabilities. Raises ApiError."""
-        body = await body_of(request, self.settings.read_timeout)
-        if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
-            raise self.full_queue(waiting)
+        body = await self._body(request)
         apart = self._reader(body)
         asked = await apart(lambda: parse_decisions(parsed(body), self.defaults))
-        answer = decisions_of(asked, self.scheduler, apart, self.settings.timeout, request.state.ident)
-        work = asyncio.create_task(answer)
-        gone = asyncio.create_task(left(request))
+        ident, timeout = request.state.ident, self.settings.timeout
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                return Response(status_code=GONE)
-            found = work.result()
-        except Full as full:
-            raise self.full_queue(full.waiting) from None
-        except Closing:
-            raise ApiError(503, "the server is shutting down. Try again later.", code="closing") from None
-        finally:
-            work.cancel()
-            gone.cancel()
+            with self._queued():
+                async with while_connected(request.receive):
+                    found = await decisions_of(asked, self.scheduler, apart, timeout, ident)
+        except Left:
+            return Response(status_code=GONE)
         request.state.line.prompt_tokens, request.state.line.completion_tokens = found.input_tokens, len(found)
-        return JSONResponse({"id": f"decision-{request.state.ident}", "created": int(time.time()), **found.to_json()})
+        return JSONResponse({"id": f"decision-{ident}", "created": int(time.time()), **found.to_json()})
 
     async def models(self, request: HttpRequest) -> Response:
         names = self.defaults.names
@@ -250,56 +236,58 @@ class Service:
         return self._apart if len(body) <= LARGE_BODY else self._apart_large
 
     async def _apart_large(self, act: Callable[[], Found]) -> Found:
-        try:
+        with self._queued():
             return await self.large.run(act)
-        except Full as full:
-            raise self.full_queue(full.waiting) from None
 
     async def _apart(self, act: Callable[[], Found]) -> Found:
         """What ``act`` returns, away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.readers, act)
 
-    async def _reply(self, request: HttpRequest, read: Callable[[dict[str, Any]], ParsedRequest]) -> Response:
-        """Decode what a request asks for. read: what its body says. Raises ApiError for what cannot be decoded."""
+    async def _body(self, request: HttpRequest) -> bytes:
+        """The body of a request that finds a place. Raises ApiError."""
         body = await body_of(request, self.settings.read_timeout)
         if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
             raise self.full_queue(waiting)  # before the body costs anything: a crowd must not starve /health
-        asked = await self._reader(body)(lambda: read(parsed(body)))
-        ident = request.state.ident
+        return body
+
+    async def _reply(self, request: HttpRequest, read: Callable[[dict[str, Any]], ParsedRequest]) -> Response:
+        """Decode what a request asks for. read: what its body says. Raises ApiError for what cannot be decoded."""
+        body, ident = await self._body(request), request.state.ident
+        asked = await self._reader(body)(lambda: self._made(read(parsed(body))))
         if unknown := asked.request.unknown:
             tell("unknown_fields", logging.INFO, ident, note_of(unknown), unknown=list(unknown))
         tenant = tenant_of(self.settings.prefix_sharing, key_in(request.headers), asked.jobs[0].tenant)
-        jobs = [replace(job, tenant=tenant) for job in asked.jobs]
-        asked = replace(asked, jobs=tuple(jobs))
+        asked = replace(asked, jobs=tuple(replace(job, tenant=tenant) for job in asked.jobs))
         decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
-        await self._begin(decoding, request)
+        if asked.jobs[0].request.constraint is not None:
+            decoding.language = await self._language(decoding, request)
+        with self._queued(), as_refusal(words=asked.request.words):
+            decoding.submit()
         writer: Writer = asked.request.writer(ident, asked, self.prompts)
-        answer = Answering(self.metrics, decoding, writer, request.state.line)
-        if not asked.request.stream:
-            return await answer.whole(request)
-        return await answer.streamed(request, self.settings.send_timeout)
+        return Answering(self.metrics, decoding, writer, request.state.line, self.settings.send_timeout)
+
+    def _made(self, asked: ParsedRequest) -> ParsedRequest:
+        """The request, once what decodes it is made. Raises ApiError for parts that the runtime cannot run."""
+        with as_refusal(words=asked.request.words):
+            for job in asked.jobs:
+                self.scheduler.runner_of(job.chosen)
+        return asked
+
+    @contextmanager
+    def _queued(self) -> Iterator[None]:
+        """A request that finds no place is refused."""
+        try:
+            yield
+        except Full as full:
+            raise self.full_queue(full.waiting) from None
+        except Closing:
+            raise ApiError(503, "the server is shutting down. Try again later.", code="closing") from None
 
     def full_queue(self, waiting: int) -> ApiError:
         """The refusal of a request that finds no place, with a time at which there should be one."""
         seconds = self.retry.next(self.scheduler.figures())
         sentence = f"{waiting} requests are waiting, which is the limit. Try again in {seconds} s."
         return ApiError(429, sentence, code="queue_full", retry=seconds)
-
-    async def _begin(self, decoding: Decoding, request: HttpRequest) -> None:
-        """Compile what the answers must be, and queue their rows. Raises ApiError."""
-        if decoding.parsed.jobs[0].request.constraint is not None:
-            decoding.language = await self._language(decoding, request)
-        handed = asyncio.get_running_loop().run_in_executor(self.readers, decoding.submit)  # may make a runner
-        try:
-            with as_refusal(words=decoding.parsed.request.words):
-                await asyncio.shield(handed)
-        except asyncio.CancelledError:  # Ray cancels the request of a client that leaves
-            handed.add_done_callback(lambda _: decoding.abort())
-            raise
-        except Full as full:
-            raise self.full_queue(full.waiting) from None
-        except Closing:
-            raise ApiError(503, "the server is shutting down. Try again later.", code="closing") from None
 
     async def _language(self, decoding: Decoding, request: HttpRequest) -> object:
         """The language of a request's constraint. Raises ApiError for one that cannot be decoded, and where the time is
@@ -309,19 +297,14 @@ class Service:
             found = await self._apart(lambda: self.compiling.at_hand(job))
             if found is not None:
                 return found
-            work, gone = asyncio.create_task(self.compiling.compiled(job)), asyncio.create_task(left(request))
             try:
-                await asyncio.wait({work, gone}, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
-                if work.done():
-                    return work.result()
-            except Full as full:
-                raise self.full_queue(full.waiting) from None
-            finally:
-                work.cancel()
-                gone.cancel()
-        if gone.done():
-            raise ApiError(GONE, "the client has left.")
-        raise too_late(decoding.timeout)
+                with self._queued():
+                    async with asyncio.timeout(rest), while_connected(request.receive):
+                        return await self.compiling.compiled(job)
+            except Left:
+                raise ApiError(GONE, "the client has left.") from None
+            except TimeoutError:
+                raise too_late(decoding.timeout) from None
 
 
 def tenant_of(sharing: str, key: str, salt: str) -> str:
