@@ -1,7 +1,7 @@
 """Linear layers with weights in eight or four bits: y = x W^T + b, W as ``narrow_product`` stores it.
 
 A CPU has PyTorch's own operators for few rows, in bfloat16. They widen the weights again for every row or two, so their
-time grows with the rows. From ``WIDENED_FROM`` rows on a tile of weights is widened once, into a buffer that stays in
+time grows with the rows. From ``widened_from`` rows on a tile of weights is widened once, into a buffer that stays in
 the processor's cache, and oneDNN multiplies all rows with it. Both give the product of the widened weights with sums in
 float32, rounded to bfloat16, up to the order of the sums; in eight bits the scale follows after that rounding, which is
 one more, and in four bits the widened weights are rounded to bfloat16. Milliseconds of CPU of a weight of 24,576 x
@@ -23,12 +23,13 @@ operator's time (153 ms at 32 rows).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
 
+from dllm.common.machine_note import least_seconds, noted
 from dllm.common.ranks import ALONE, Ranks
 from dllm.kernels.narrow_product import (
     GROUP,
@@ -40,7 +41,8 @@ from dllm.kernels.narrow_product import (
     rounded_steps,
 )
 
-WIDENED_FROM = {8: 13, 4: 44}  # rows, by the weights' bits; see the table above
+TIMED_WEIGHTS = (512, 2048)  # outputs and columns of the products that are timed
+TIMED_ROWS = (1, 2, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)  # among which a crossing is sought
 WIDENED = 1 << 21  # weights at a time: 4 MB of bfloat16; more or fewer took up to 30 % longer
 PACK = 64  # outputs whose four-bit weights a CPU's operator keeps together
 
@@ -84,12 +86,38 @@ class NarrowLinear(nn.Module):
 
 def cpu_product(rows: Tensor, narrow: Tensor, scale: Tensor, bits: int) -> Tensor:
     """[R, N] from rows [R, D] on a CPU, with weights and scales as ``NarrowLinear`` keeps them there."""
-    many = len(rows) >= WIDENED_FROM[bits] and not torch.compiler.is_compiling()
+    many = not torch.compiler.is_compiling() and len(rows) >= widened_from(bits)
     if bits == 8:
         return widened_eight(rows, narrow, scale) if many else torch._weight_int8pack_mm(rows, narrow, scale)
     if many and len(narrow) % PACK == 0 and packs_by_64():
         return widened_four(rows, narrow, scale)
     return torch.ops.aten._weight_int4pack_mm_for_cpu(rows, narrow, GROUP, scale)
+
+
+@cache
+def widened_from(bits: int) -> int:
+    """Rows from which widening a tile of weights in ``bits`` bits is faster on this machine, as noted."""
+    return int(noted(f"int{bits} widened from", lambda: _measured_widening(bits)))
+
+
+@torch.inference_mode()
+def _measured_widening(bits: int) -> int:
+    """Measure it, about a fifth of a second."""
+    narrow, scale = narrow_here(torch.randn(TIMED_WEIGHTS).to(torch.bfloat16), bits)
+    if bits == 8:
+        return crossing(lambda rows: torch._weight_int8pack_mm(rows, narrow, scale),
+                        lambda rows: widened_eight(rows, narrow, scale))  # fmt: skip
+    return crossing(lambda rows: torch.ops.aten._weight_int4pack_mm_for_cpu(rows, narrow, GROUP, scale),
+                    lambda rows: widened_four(rows, narrow, scale) if packs_by_64() else None)  # fmt: skip
+
+
+def crossing(few: Callable[[Tensor], object], many: Callable[[Tensor], object]) -> int:
+    """The least of ``TIMED_ROWS`` from which on ``many`` is faster with rows [R, D] than ``few``; above them: never."""
+    for count in reversed(TIMED_ROWS):
+        rows = torch.randn(count, TIMED_WEIGHTS[1]).to(torch.bfloat16)
+        if least_seconds(partial(few, rows)) < least_seconds(partial(many, rows)):
+            return next((more for more in TIMED_ROWS if more > count), 2 * TIMED_ROWS[-1])
+    return 1
 
 
 def outputs_at_once(width: int) -> int:

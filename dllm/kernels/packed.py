@@ -30,7 +30,7 @@ PACKED_TOLERANCE = {
     torch.bfloat16: 2e-2,
 }  # of a try; numbers are below 2, their halves of a step 2^-8
 TIMED_SHAPES = ((128, 128), (384, 128), (512, 512), (1024, 1024))  # outputs and columns of matrices that are timed
-TIMED_WEIGHTS = 1 << 18  # of a run: small ones are multiplied several times
+WEIGHTS_OF_A_RUN = 1 << 18  # of a run: small ones are multiplied several times
 LAYOUT_ROWS = 32  # oneDNN chooses the layout for that many rows, the queries of a block; others work as well
 
 
@@ -97,7 +97,7 @@ def measured_packing() -> int:
     slower = [0]
     for outputs, columns in TIMED_SHAPES:
         linear, rows = nn.Linear(columns, outputs), torch.randn(LAYOUT_ROWS, columns)
-        calls = 1 + TIMED_WEIGHTS // linear.weight.numel()
+        calls = 1 + WEIGHTS_OF_A_RUN // linear.weight.numel()
         plain, packed = (least_seconds(partial(one, rows), calls) for one in (linear, PackedLinear(linear)))
         if plain < packed:
             slower.append(2 * linear.weight.numel())

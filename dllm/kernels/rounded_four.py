@@ -7,25 +7,16 @@ numbers of 16 bits v = (n a + b) >> 7, with n the stored nibble, a = round(128 s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from dllm.kernels.narrow_linear import outputs_at_once
 from dllm.kernels.narrow_product import GROUP
-from dllm.kernels.rounded_rows import AT_ONCE, Rounded, with_bytes
+from dllm.kernels.native import library, shared_out
+from dllm.kernels.rounded_rows import AT_ONCE, TINY, Rounded, with_bytes
 
-POINT = 7  # bits after the point of a and b
+POINT = 7  # bits after the point of a and b, as in ``bytes.c``
 LARGEST_BYTE = 127  # of v
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Some outputs in eight bits."""
-
-    weight: Tensor  # int8 [D, n], each column an output
-    scale: Tensor  # S, float32 [n]
+TILE = 1 << 20  # weights at a time: 1 MB, half of a core's second cache
 
 
 class FourBitTiles:
@@ -38,7 +29,8 @@ class FourBitTiles:
         self.width = 2 * narrow.shape[1]
         size, zero = scale.float().unbind(-1)
         peak = torch.maximum((zero - 8 * size).abs(), (zero + 7 * size).abs()).amax(0)
-        self.tops = peak.clamp_(min=torch.finfo(torch.float32).tiny * LARGEST_BYTE).div_(LARGEST_BYTE)
+        self.tops = peak.clamp_(min=TINY * LARGEST_BYTE).div_(LARGEST_BYTE)  # S [N]
+        self.inverse = 2**POINT / self.tops
 
     def operator(self, rows: Tensor) -> Tensor:
         """[R, N] by PyTorch's operator, which widens the weights for every row or two."""
@@ -48,34 +40,55 @@ class FourBitTiles:
     def product(self, rows: Rounded, dtype: torch.dtype, most: int, plain: bool) -> Tensor:
         """[R, N] of rows [R, D]. plain: by PyTorch's own product of bytes, else by oneDNN's
         operator."""
-        given = list(rows.steps.to(torch.int8).split(AT_ONCE)) if plain else rows.bytes(most + 1)
+        given = list(rows.steps.split(AT_ONCE)) if plain else rows.bytes(most + 1)
         count = len(rows.steps)
         out = torch.empty(count - len(rows.again), len(self.narrow), dtype=dtype)
-        parts = out.view(len(out), -1, 2, self.half)
-        many = outputs_at_once(self.width) // (2 * self.half)
-        for begin in range(0, parts.shape[1], many):
-            for high, tile in enumerate(self.tiles(begin, min(many, parts.shape[1] - begin))):
-                weight = tile.weight if plain else tile.weight.to_mkldnn()
-                found = [torch._int_mm(part, weight).float().mul_(tile.scale) if plain else
-                         with_bytes(part, most + 1, weight, tile.scale) for part in given]  # fmt: skip
-                whole = (found[0] if len(found) == 1 else torch.cat(found))[:count]
-                parts[:, begin : begin + many, high] = rows.joined(whole, dtype).view(len(out), -1, self.half)
+        many = max(1, TILE // self.width // (2 * self.half)) * 2 * self.half
+        buffer = torch.empty(self.width * many, dtype=torch.int8)
+        for begin in range(0, len(self.narrow), many):
+            end = min(begin + many, len(self.narrow))
+            weight, scale = self.tile(begin, end, buffer), self.tops[begin:end]
+            there = weight if plain else weight.to_mkldnn()
+            found = [scaled(torch._int_mm(part, there), scale) if plain else with_bytes(part, most + 1, there, scale)
+                     for part in given]  # fmt: skip
+            whole = (found[0] if len(found) == 1 else torch.cat(found))[:count]
+            rows.joined(whole, dtype, out[:, begin:end])
         return out
 
-    def tiles(self, begin: int, count: int) -> tuple[Tile, Tile]:
-        """The outputs of ``count`` blocks from ``begin`` on: those of low nibbles, and those of high ones."""
-        half, width = self.half, self.width
-        pieces = self.narrow.view(torch.complex128).view(-1, width, half // 16)[begin : begin + count]
-        turned = pieces.transpose(0, 1).contiguous().view(torch.uint8)  # 16 bytes a number: the widest that copies have
-        ends = slice(begin * 2 * half, (begin + count) * 2 * half)
-        size, zero = self.scale[:, ends].float().unbind(-1)
-        unit = self.tops[ends] / 2**POINT
-        a = (size / unit).round_().view(len(size), 1, count, 2, half)
-        b = (zero / unit).round_().view_as(a).sub(a, alpha=8).add_(2 ** (POINT - 1))
-        found = []
-        for high, nibbles in enumerate((turned & 15, turned >> 4)):
-            step, least = (one[..., high, :].to(torch.int16).flatten(2) for one in (a, b))
-            wide = nibbles.to(torch.int16).view(len(size), GROUP, -1).mul_(step).add_(least)
-            weight = wide.bitwise_right_shift_(POINT).to(torch.int8).view(width, -1)
-            found.append(Tile(weight, self.tops[ends].view(count, 2, half)[:, high].flatten()))
-        return found[0], found[1]
+    def tile(self, begin: int, end: int, buffer: Tensor) -> Tensor:
+        """Outputs from ``begin`` to ``end``, whole packs, in eight bits: int8 [D, n]. buffer: int8, where they go."""
+        weight, native = buffer[: self.width * (end - begin)].view(self.width, -1), library()
+        if native is None:
+            return self._tile(begin, end, weight)
+        narrow, blocks = self.narrow[begin:end], (end - begin) // (2 * self.half)
+
+        sizes = self.scale[:, begin:end]
+
+        def act(first: int, last: int) -> None:
+            at = first * 2 * self.half
+            native.call("widen_bytes", narrow[at:], sizes[:, at:], self.inverse[begin + at :], weight[:, at:],
+                        last - first, self.width, self.half, len(self.narrow), end - begin)  # fmt: skip
+
+        shared_out(blocks, act)
+        return weight
+
+    def _tile(self, begin: int, end: int, weight: Tensor) -> Tensor:
+        """What ``tile`` is."""
+        parts = self.narrow[begin:end].view(-1, self.width, self.half).transpose(0, 1)
+        nibbles = torch.stack([parts & 15, parts >> 4], 2).to(torch.int16).view(-1, GROUP, end - begin)
+        size, zero = (self.scale[:, begin:end].float() * self.inverse[begin:end, None]).round_().unbind(-1)
+        least = zero.sub(size, alpha=8).add_(2 ** (POINT - 1))
+        step, least = (one.to(torch.int16)[:, None] for one in (size, least))
+        return weight.copy_(nibbles.mul_(step).add_(least).bitwise_right_shift_(POINT).view_as(weight))
+
+
+def scaled(product: Tensor, scale: Tensor) -> Tensor:
+    """Whole products int32 [R, N] times a scale of each output, in float32."""
+    native = library()
+    if native is None:
+        return product.float().mul_(scale)
+    width = product.shape[1]
+    shared_out(
+        len(product), lambda begin, end: native.call("scale_outputs", product[begin:], scale, end - begin, width)
+    )
+    return product.view(torch.float32)

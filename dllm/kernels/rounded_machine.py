@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from dllm.common.machine_note import least_seconds, noted
-from dllm.kernels.narrow_linear import laid_out
+from dllm.kernels.narrow_linear import TIMED_WEIGHTS, crossing, laid_out
 from dllm.kernels.narrow_product import GROUP
 from dllm.kernels.rounded_four import FourBitTiles
 from dllm.kernels.rounded_rows import PackedBytes, in_steps
 
 ROW_LEVELS = (127, 63)  # steps of rows on each side of zero: the most whose products are exact
-TRIED = (512, 2048)  # outputs and columns of the products that are timed
-TIMED_COUNTS = (1, 2, 4, 8, 16, 32, 64)  # by which ``four_from`` is found
 PACKS = (64, 32)  # outputs that an AVX-512 or an AVX2 operator keeps together in four bits
 
 
@@ -69,26 +67,23 @@ def measured_processor() -> Processor:
     most, pack = exact_levels(), layout()
     if not most:
         return Processor()
-    noise = torch.Generator().manual_seed(0)
-    weight = torch.randint(-127, 128, TRIED, dtype=torch.int8, generator=noise)
+    weight = torch.randint(-127, 128, TIMED_WEIGHTS, dtype=torch.int8)
     scale = torch.ones(len(weight), dtype=torch.bfloat16)
     packed = PackedBytes(weight, scale, most)
-    rows = {count: torch.randn(count, TRIED[1], generator=noise).to(torch.bfloat16) for count in TIMED_COUNTS}
-    many = rows[32]
-    bytes_ = least_seconds(lambda: packed(in_steps(many, most), torch.bfloat16))
-    if bytes_ > least_seconds(lambda: torch._weight_int8pack_mm(many, weight, scale)):
+    rows = torch.randn(32, weight.shape[1]).to(torch.bfloat16)
+    of_bytes = least_seconds(lambda: packed(in_steps(rows, most), torch.bfloat16))
+    if of_bytes > least_seconds(lambda: torch._weight_int8pack_mm(rows, weight, scale)):
         return Processor()
     if not pack:
         return Processor(most)
-    four = FourBitTiles(laid_out(weight >> 4), torch.ones(TRIED[1] // GROUP, len(weight), 2).to(torch.bfloat16), pack)
-    plain = _tile_seconds(four, many, most, True) < _tile_seconds(four, many, most, False)
-    slower = [count for count, some in rows.items()
-              if least_seconds(partial(four.operator, some)) < _tile_seconds(four, some, most, plain)]  # fmt: skip
-    return Processor(most, pack, plain, 2 * max(slower, default=0) or 1)
+    sizes = torch.ones(weight.shape[1] // GROUP, len(weight), 2, dtype=torch.bfloat16)
+    four = FourBitTiles(laid_out(weight >> 4), sizes, pack)
 
+    def tiles(rows: Tensor, plain: bool) -> Tensor:
+        return four.product(in_steps(rows, most), rows.dtype, most, plain)
 
-def _tile_seconds(four: FourBitTiles, rows: Tensor, most: int, plain: bool) -> float:
-    return least_seconds(lambda: four.product(in_steps(rows, most), rows.dtype, most, plain))
+    plain = least_seconds(lambda: tiles(rows, True)) < least_seconds(lambda: tiles(rows, False))
+    return Processor(most, pack, plain, crossing(four.operator, lambda rows: tiles(rows, plain)))
 
 
 @cache

@@ -21,53 +21,100 @@ import torch
 from torch import Tensor
 
 from dllm.common.ranks import ALONE, Ranks
+from dllm.kernels.native import library, shared_out
 from dllm.kernels.packed import LAYOUT_ROWS, padded_rows
 
+TINY = torch.finfo(torch.float32).tiny
 FEWEST = 6  # steps on average, below which a row is rounded twice: an error of some 3 % of the row
-AT_ONCE = 256  # rows of one product: 25 MB of float32 at 24,576 outputs
+AT_ONCE = (
+    512  # rows of one product: 50 MB of float32 at 24,576 outputs; rows that are rounded twice go beside the others
+)
 
 
 class Rounded(NamedTuple):
     """Rows in eight bits."""
 
-    steps: Tensor  # float32 [R + T, D], whole numbers; the last T are of rows that are rounded twice
+    steps: Tensor  # int8 [R + T, D]; the last T are of rows that are rounded twice
     scale: Tensor  # float32 [R + T, 1]
     again: Tensor  # int64 [T]: the row of each of them
 
-    def joined(self, product: Tensor, dtype: torch.dtype) -> Tensor:
-        """[R, N] from products [R + T, N] of the steps."""
-        whole = product * self.scale
-        count = len(whole) - len(self.again)
-        if len(self.again):
-            whole[:count].index_add_(0, self.again, whole[count:])
-        return whole[:count].to(dtype)
+    def joined(self, product: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
+        """[R, N] from products [R + T, N] of the steps. out: where to, rows of which lie apart."""
+        count, native = len(self.steps) - len(self.again), library()
+        if native is None or product.dtype != torch.float32 or dtype != torch.bfloat16 or not product.is_contiguous():
+            return _joined(self, product).to(dtype) if out is None else out.copy_(_joined(self, product))
+        if out is None:
+            out = product.new_empty(count, product.shape[1], dtype=dtype)
+        width, stride = product.shape[1], out.stride(0)
+
+        def act(begin: int, end: int) -> None:
+            native.call("join_rows", product[begin:], self.scale[begin:], out[begin:], end - begin, width, stride)
+
+        shared_out(count, act)
+        native.call("join_twice", product, self.scale, self.again, out, count, len(self.again), width, stride)
+        return out
 
     def widened(self, dtype: torch.dtype) -> Tensor:
         """The rows [R, D] that the steps stand for."""
-        return self.joined(self.steps, dtype)
+        return _joined(self, self.steps).to(dtype)
 
     def bytes(self, zero: int) -> list[Tensor]:
         """The steps plus ``zero`` in parts of at most ``AT_ONCE`` rows, uint8 [r, D]; of each part the number of rows
         is one that oneDNN shall meet, with rows of zeros at its end (``padded_rows``)."""
-        whole = self.steps.add(zero).to(torch.uint8)
+        whole = self.steps.view(torch.uint8).add(zero)  # which wraps to what it should be
         return [
             torch.constant_pad_nd(part, (0, 0, 0, padded_rows(len(part)) - len(part))) for part in whole.split(AT_ONCE)
         ]
 
 
+def _joined(rows: Rounded, product: Tensor) -> Tensor:
+    """What ``Rounded.joined`` is, in the dtype of the scales."""
+    whole = product * rows.scale
+    count = len(whole) - len(rows.again)
+    if len(rows.again):
+        whole[:count].index_add_(0, rows.again, whole[count:])
+    return whole[:count]
+
+
 def in_steps(rows: Tensor, most: int, sharing: Ranks = ALONE) -> Rounded:
     """Rows [R, D] in steps from -``most`` to ``most``. sharing: ranks that hold columns of the rows, which then have
-    one scale."""
+    one scale. ``in_steps_by_torch`` defines it."""
+    native = library()
+    if native is None or sharing.size > 1 or rows.dtype != torch.bfloat16 or not rows.is_contiguous() or not len(rows):
+        return in_steps_by_torch(rows, most, sharing)
+    count, width = rows.shape
+    steps = rows.new_empty(2 * count, width, dtype=torch.int8)  # pages that no row needs are never touched
+    scale, sums = rows.new_empty(2 * count, 1, dtype=torch.float32), rows.new_empty(count, dtype=torch.int32)
+
+    def act(begin: int, end: int) -> None:
+        native.call("round_rows", rows[begin:], steps[begin:], scale[begin:], sums[begin:], end - begin, width, most,
+                    TINY * most)  # fmt: skip
+
+    shared_out(count, act)
+    again = (sums < FEWEST * width).nonzero().flatten()
+    total = count + len(again)
+
+    def rest(begin: int, end: int) -> None:
+        native.call("round_rest", rows, steps, scale, again[begin:], steps[count + begin :], scale[count + begin :],
+                    end - begin, width, most)  # fmt: skip
+
+    if len(again):
+        shared_out(len(again), rest)
+    return Rounded(steps[:total], scale[:total], again)
+
+
+def in_steps_by_torch(rows: Tensor, most: int, sharing: Ranks = ALONE) -> Rounded:
+    """What ``in_steps`` is."""
     wide = rows.float()
     peak = wide.abs().amax(1, keepdim=True)
-    scale = sharing.largest(peak).clamp_(min=torch.finfo(torch.float32).tiny * most).div_(most)
+    scale = sharing.largest(peak).clamp_(min=TINY * most).div_(most)
     steps = (wide / scale).round_()
     again = (steps.abs().sum(1) < FEWEST * rows.shape[1]).nonzero().flatten()  # whole numbers: exact in any order
     if not len(again):
-        return Rounded(steps, scale, again)
+        return Rounded(steps.to(torch.int8), scale, again)
     finer = scale[again] / (2 * most)
     rest = torch.addcmul(wide[again], steps[again], scale[again], value=-1).div_(finer).round_().clamp_(-most, most)
-    return Rounded(torch.cat([steps, rest]), torch.cat([scale, finer]), again)
+    return Rounded(torch.cat([steps, rest]).to(torch.int8), torch.cat([scale, finer]), again)
 
 
 def with_bytes(part: Tensor, zero: int, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:

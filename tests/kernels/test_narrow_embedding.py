@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dllm.kernels import narrow_embedding, narrow_linear
-from dllm.parts import WIDENED_FROM, NarrowEmbedding, NarrowHead, packs_by_64
+from dllm.parts import NarrowEmbedding, NarrowHead, packs_by_64, widened_from
 
 SHAPES = [(640, 128), (157, 96), (64, 32), (5, 32)]  # whole blocks of 64; others, which four bits fill up
 BITS = pytest.mark.parametrize("bits", [8, 4])
@@ -49,7 +49,7 @@ def test_the_head_multiplies_with_them(bits: int, count: int, width: int) -> Non
     weight = matrix(count, width)
     head, expected = NarrowEmbedding.of(weight, bits).head(), rounded(weight, bits)
     assert head.weight is None, "nobody multiplies with it in another way"
-    for shape in ((1, width), (2, 3, width), (WIDENED_FROM[bits] + 2, width), (0, width)):
+    for shape in ((1, width), (2, 3, width), (widened_from(bits) + 2, width), (0, width)):
         x = matrix(7, width).repeat(7, 1)[: max(1, shape[0] * 3)].flatten()[: torch.Size(shape).numel()].view(shape)
         found = head(x)
         assert found.shape == (*shape[:-1], count)

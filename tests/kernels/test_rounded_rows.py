@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from rank_threads import threads, together
 from torch import Tensor, nn
 
 from dllm.common import machine_note
+from dllm.kernels import native, rounded_four, rounded_rows
 from dllm.parts import (
     AT_ONCE,
     FEWEST,
@@ -24,7 +27,9 @@ from dllm.parts import (
     in_steps,
     layout,
     measured_processor,
+    narrow_here,
     narrowed,
+    scaled,
     widened,
 )
 
@@ -106,9 +111,10 @@ def test_four_bits_are_widened_to_the_nearest_of_eight(plain: bool) -> None:
     tops = four.tops.double()[:, None]
     eight = (wide / tops).round()
     assert (eight.abs().amax(1) == 127).all()
-    halves = torch.stack([torch.cat([low.weight, high.weight], 1).t() for low, high in [four.tiles(0, 1)]])
-    assert (halves[0].long() - eight[: 2 * four.half]).abs().max() <= 1  # of sixteen bits: 0.2 % end in the next step
-    assert (halves[0].long() != eight[: 2 * four.half]).double().mean() < 0.02
+    pack = 2 * four.half
+    tile = four.tile(0, pack, torch.empty(512 * pack, dtype=torch.int8)).t()
+    assert (tile.long() - eight[:pack]).abs().max() <= 1  # of sixteen bits: 0.2 % end in the next step
+    assert (tile.long() != eight[:pack]).double().mean() < 0.02
     rows = in_steps(rows_with_outliers(AT_ONCE + 5, 512), here().most)
     expected = rows.widened(torch.float64) @ (eight * tops).t()
     found = four.product(rows, torch.float32, here().most, plain)
@@ -171,8 +177,8 @@ def test_the_faster_way_is_taken_by_rows(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(FourBitTiles, name.partition(".")[2], act)
     monkeypatch.setattr(machine_note.time, "process_time", lambda: clock[0])
     assert measured_processor() == replace(
-        here(), four_from=16
-    )  # at 8 rows 80 are less than 108, at 16 rows 160 more than 116
+        here(), four_from=12
+    )  # at 10 rows 100 are less than 110, at 12 rows 120 more than 112
 
 
 @pytest.mark.parametrize("limit", [1 << 15, 1 << 10])
@@ -196,3 +202,69 @@ def test_a_product_that_saturates_is_found_out(limit: int, monkeypatch: pytest.M
 def test_a_torch_without_the_operators_rounds_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops, "onednn", object())
     assert exact_levels() == 0 and measured_processor() == Processor()
+
+
+@pytest.fixture(params=[1, 2], ids=["alone", "two_threads"])
+def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    if native.library() is None:
+        pytest.skip("no C compiler")
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("most", [127, 63])
+@pytest.mark.parametrize("count", [1, 7, 40])
+@pytest.mark.usefixtures("compiled")
+def test_compiled_passes_give_the_bits_of_torch(most: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding, widening of four bits for layouts of 64 and 32 outputs, scales of outputs, and joining."""
+    rows, weight = rows_with_outliers(count, 96), noise(192, 96) / 16
+    rows[-1:] *= 1e-38  # whose scale is the least
+    products = torch.randn(2 * count, 192) * 1e3
+    whole = (products * 100).int()
+    four = [FourBitTiles(*narrow_here(weight, 4), pack) for pack in (64, 32)]
+
+    def all_passes() -> list[Tensor]:
+        steps = in_steps(rows, most)
+        product = products[: len(steps.steps)]
+        out = torch.zeros(count, 300, dtype=torch.bfloat16)
+        steps.joined(product, torch.bfloat16, out[:, 20:212])
+        tiles = [one.tile(64, 192, torch.empty(96 * 128, dtype=torch.int8)) for one in four]
+        joined = steps.joined(product, torch.bfloat16)
+        return [*steps, joined, out, scaled(whole.clone(), torch.linspace(0.1, 3, 192)), *tiles]
+
+    fast = all_passes()
+    for module in (rounded_rows, rounded_four):
+        monkeypatch.setattr(module, "library", lambda: None)
+    for one, expected in zip(fast, all_passes(), strict=True):
+        assert one.dtype == expected.dtype and torch.equal(one, expected)
+
+
+@pytest.mark.parametrize("compiler", ["nothing", "false", "true"])
+def test_without_a_compiler_that_works_there_is_no_library(
+    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert native.library.__wrapped__() is None
+
+
+@pytest.mark.skipif(native.library() is None, reason="no C compiler")
+def test_the_library_is_compiled_once_and_again_where_it_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a"))
+    assert native.library.__wrapped__() is not None
+    (file,) = tmp_path.rglob("*.so")
+    times = list[Any]()
+    run = native.subprocess.run
+    monkeypatch.setattr(native.subprocess, "run", lambda *words, **more: times.append(words) or run(*words, **more))
+    assert native.library.__wrapped__() is not None and not times
+    broken = tmp_path / "c" / file.relative_to(tmp_path / "a")
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"not a library")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
+    assert native.library.__wrapped__() is not None and len(times) == 1
+    (tmp_path / "b").write_text("")  # in the place of the folder
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
+    assert native.library.__wrapped__() is not None and len(times) == 2
