@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from dllm.kernels.narrow_product import GROUP
-from dllm.kernels.native import library, shared_out
+from dllm.kernels.native import library, in_threads
 from dllm.kernels.rounded_rows import AT_ONCE, TINY, Rounded, with_bytes
 
 POINT = 7  # bits after the point of a and b, as in ``bytes.c``
 LARGEST_BYTE = 127  # of v
-TILE = 1 << 20  # weights at a time: 1 MB, half of a core's second cache
+TILE_WEIGHTS = 1 << 20  # weights at a time: 1 MB, half of a core's second cache
 
 
 class FourBitTiles:
@@ -43,7 +43,7 @@ class FourBitTiles:
         given = list(rows.steps.split(AT_ONCE)) if plain else rows.bytes(most + 1)
         count = len(rows.steps)
         out = torch.empty(count - len(rows.again), len(self.narrow), dtype=dtype)
-        many = max(1, TILE // self.width // (2 * self.half)) * 2 * self.half
+        many = max(1, TILE_WEIGHTS // self.width // (2 * self.half)) * 2 * self.half
         buffer = torch.empty(self.width * many, dtype=torch.int8)
         for begin in range(0, len(self.narrow), many):
             end = min(begin + many, len(self.narrow))
@@ -69,7 +69,7 @@ class FourBitTiles:
             native.call("widen_bytes", narrow[at:], sizes[:, at:], self.inverse[begin + at :], weight[:, at:],
                         last - first, self.width, self.half, len(self.narrow), end - begin)  # fmt: skip
 
-        shared_out(blocks, act)
+        in_threads(blocks, act)
         return weight
 
     def _tile(self, begin: int, end: int, weight: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ def scaled(product: Tensor, scale: Tensor) -> Tensor:
     if native is None:
         return product.float().mul_(scale)
     width = product.shape[1]
-    shared_out(
+    in_threads(
         len(product), lambda begin, end: native.call("scale_outputs", product[begin:], scale, end - begin, width)
     )
     return product.view(torch.float32)

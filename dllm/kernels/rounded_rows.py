@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from dllm.common.ranks import ALONE, Ranks
-from dllm.kernels.native import library, shared_out
+from dllm.kernels.native import library, in_threads
 from dllm.kernels.packed import LAYOUT_ROWS, padded_rows
 
 TINY = torch.finfo(torch.float32).tiny
@@ -50,7 +50,7 @@ class Rounded(NamedTuple):
         def act(begin: int, end: int) -> None:
             native.call("join_rows", product[begin:], self.scale[begin:], out[begin:], end - begin, width, stride)
 
-        shared_out(count, act)
+        in_threads(count, act)
         native.call("join_twice", product, self.scale, self.again, out, count, len(self.again), width, stride)
         return out
 
@@ -90,7 +90,7 @@ def in_steps(rows: Tensor, most: int, sharing: Ranks = ALONE) -> Rounded:
         native.call("round_rows", rows[begin:], steps[begin:], scale[begin:], sums[begin:], end - begin, width, most,
                     TINY * most)  # fmt: skip
 
-    shared_out(count, act)
+    in_threads(count, act)
     again = (sums < FEWEST * width).nonzero().flatten()
     total = count + len(again)
 
@@ -99,7 +99,7 @@ def in_steps(rows: Tensor, most: int, sharing: Ranks = ALONE) -> Rounded:
                     end - begin, width, most)  # fmt: skip
 
     if len(again):
-        shared_out(len(again), rest)
+        in_threads(len(again), rest)
     return Rounded(steps[:total], scale[:total], again)
 
 
