@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dllm.kernels.narrow_product import GROUP
-from dllm.kernels.native import library, in_threads
+from dllm.kernels.native import in_threads, library
 from dllm.kernels.rounded_rows import AT_ONCE, TINY, Rounded, with_bytes
 
 POINT = 7  # bits after the point of a and b, as in ``bytes.c``

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from dllm.common.ranks import ALONE, Ranks
-from dllm.kernels.native import library, in_threads
+from dllm.kernels.native import in_threads, library
 from dllm.kernels.packed import LAYOUT_ROWS, padded_rows
 
 TINY = torch.finfo(torch.float32).tiny
