@@ -25,7 +25,7 @@ from dllm.common.machine_note import note, processor
 
 C_FILE = Path(__file__).with_name("bytes.c")
 # A product is rounded before it is added, as torch does it. Without traps and errno rounding is one instruction.
-FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=off", "-fno-math-errno",
+COMPILER_FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=off", "-fno-math-errno",
          "-fno-trapping-math", "-shared", "-fPIC")  # fmt: skip
 MOST_SECONDS = 60  # of the compiler
 
@@ -53,13 +53,13 @@ def library() -> Library | None:
     compiler = shutil.which(os.environ.get("CC") or "cc")
     if compiler is None:
         return None
-    made_of = (C_FILE.read_text(), FLAGS, compiler, processor())
+    made_of = (C_FILE.read_text(), COMPILER_FLAGS, compiler, processor())
     kept = note().parent / f"bytes-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:32]}.so"
     with suppress(OSError):
         return Library(kept)
     with suppress(OSError, subprocess.SubprocessError), TemporaryDirectory() as folder:
         file = Path(folder) / kept.name
-        words = [compiler, *FLAGS, "-o", str(file), str(C_FILE), "-lm"]
+        words = [compiler, *COMPILER_FLAGS, "-o", str(file), str(C_FILE), "-lm"]
         subprocess.run(words, capture_output=True, timeout=MOST_SECONDS, check=True)
         with suppress(OSError):
             own = kept.with_suffix(f".{os.getpid()}")
