@@ -73,6 +73,6 @@ def in_use(folder: Path, lock: BaseFileLock) -> str:
     way_out = "Wait for it, or choose another name=NAME."
     if not isinstance(lock, SoftFileLock):  # filelock also turns a FileLock into one
         return f"another process is writing to {folder}. {way_out}"
-    said = Path(lock.lock_file).read_text().split() if Path(lock.lock_file).exists() else []
-    owner = f" (number {said[0]} on {said[1]})" if len(said) > 1 else ""
+    words = Path(lock.lock_file).read_text().split() if Path(lock.lock_file).exists() else []
+    owner = f" (number {words[0]} on {words[1]})" if len(words) > 1 else ""
     return f"another process{owner} is writing to {folder}. {way_out} If it is gone, delete {lock.lock_file}."

@@ -31,30 +31,30 @@ def best_first(
     guesses = sorted(guesses, key=lambda guess: -guess.weight)
     places = len({guess.addition[0] for guess in guesses})
     edge: dict[frozenset[Addition], float] = {chain[0]: 1.0}
-    found: dict[frozenset[Addition], None] = {}
-    while edge and len(found) <= most:
+    sets: dict[frozenset[Addition], None] = {}
+    while edge and len(sets) <= most:
         here = max(edge, key=edge.__getitem__)
         chance = edge.pop(here)
-        if chance < least and found:
+        if chance < least and sets:
             break
-        found[here] = None
+        sets[here] = None
         ways = []
         if here in following:
             ways, chance = [(following[here], trust * chance)], chance * (1 - trust)
         if chance:
             ways += [(child, chance * share) for child, share in _children(here, guesses, least / chance)]
         for child, more in ways:
-            if len(child) < places and child not in found:
+            if len(child) < places and child not in sets:
                 edge[child] = edge.get(child, 0.0) + more
-    return sorted(list(found)[1:], key=len)
+    return sorted(list(sets)[1:], key=len)
 
 
 def _children(
     here: frozenset[Addition], guesses: Sequence[Weighed], least: float
 ) -> Iterator[tuple[frozenset[Addition], float]]:
     """The sets one addition larger, and their shares of at least ``least``. guesses: by falling weight."""
-    taken = {place for place, _ in here}
-    free = [guess for guess in guesses if guess.addition[0] not in taken]
+    places = {place for place, _ in here}
+    free = [guess for guess in guesses if guess.addition[0] not in places]
     total = sum(guess.weight for guess in free)
     for addition, weight in free:
         if weight <= 0 or weight < least * total:

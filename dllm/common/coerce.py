@@ -60,17 +60,17 @@ def coerce(name: str, value: Any, annotation: Any, example: Any = None) -> Any:
         if not isinstance(value, str | int | float | Mapping | None):
             return value
         words = [type(example).__name__ if word == PER_REQUEST else word for word in words]
-    known = [VALUE_KINDS[word] for word in words if word in VALUE_KINDS]
-    if any(test(value) for test, _ in known):
+    kinds = [VALUE_KINDS[word] for word in words if word in VALUE_KINDS]
+    if any(test(value) for test, _ in kinds):
         return float(value) if is_whole(value) and "float" in words and "int" not in words else value
     if is_number(value) and "str" in words:
         return str(value)
     texts_or_numbers = is_list_of(lambda entry: is_text(entry) or is_number(entry))
     if words in (["list[str]"], ["Sequence[str]"]) and texts_or_numbers(value):
         return [str(entry) for entry in value]
-    if len(known) < len(words) and not isinstance(value, str | int | float | None):
+    if len(kinds) < len(words) and not isinstance(value, str | int | float | None):
         return value
-    rule = " or ".join(kind for _, kind in known) or f"a part, chosen by {name.replace('.', '/')}=NAME"
+    rule = " or ".join(kind for _, kind in kinds) or f"a part, chosen by {name.replace('.', '/')}=NAME"
     such_as = f", such as {example}" if is_number(example) and not isinstance(value, list) else ""
     raise UserError(f"{name}={value!r} must be {rule}{such_as}.")
 
@@ -81,9 +81,9 @@ def words_of(annotation: Any) -> list[str]:
     if get_origin(annotation) in (Union, UnionType):
         words = [word for entry in get_args(annotation) for word in words_of(entry)]
         return [*(word for word in words if word not in _EVALUATED), PER_REQUEST] if set(words) >= _EVALUATED else words
-    named = isinstance(annotation, type) and not get_args(annotation)
-    written = annotation.__name__ if named else re.sub(r"[\w.]*Literal\[['\"][^]]*\]", "str", str(annotation))
-    words = [re.sub(r"\b[\w.]+\.(?=\w)", "", word).strip() for word in re.split(r" \| (?![^\[]*\])", written)]
+    is_type = isinstance(annotation, type) and not get_args(annotation)
+    text = annotation.__name__ if is_type else re.sub(r"[\w.]*Literal\[['\"][^]]*\]", "str", str(annotation))
+    words = [re.sub(r"\b[\w.]+\.(?=\w)", "", word).strip() for word in re.split(r" \| (?![^\[]*\])", text)]
     words = [kind for word in words for kind in re.sub(r"^Optional\[(.+)\]$", r"\1|None", word).split("|")]
     return ["None" if word == "NoneType" else word for word in words]
 
@@ -99,5 +99,5 @@ def unwritable(text: str) -> str | None:
 def refuse_unwritable(what: str, text: str) -> None:
     """Raise UserError for a text that no UTF-8 can write. what: its name in the sentence."""
     if (problem := unwritable(text)) is not None:
-        shown = ascii(text if len(text) <= 60 else f"{text[:60]}...")
-        raise UserError(f"{what} {shown} {problem}. Write the whole character, or drop it.")
+        sample = ascii(text if len(text) <= 60 else f"{text[:60]}...")
+        raise UserError(f"{what} {sample} {problem}. Write the whole character, or drop it.")

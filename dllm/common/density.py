@@ -20,11 +20,11 @@ def certainty_density(known: Tensor, start: Tensor, end: Tensor, sigma: float) -
     kernel = (-((distance / sigma) ** 2) / 2).exp()
     beyond = kernel.flip(0).cumsum(0).flip(0)  # the sum of k from each distance on; from the small end: tails are exact
     inside, length = (columns >= start) & (columns < end), (end - start).clamp(min=1)
-    place, left = (columns - start).clamp(min=0), (end - columns).clamp(min=1)
-    place, left = torch.minimum(place, length - 1), torch.minimum(left, length)
+    place, rest = (columns - start).clamp(min=0), (end - columns).clamp(min=1)
+    place, rest = torch.minimum(place, length - 1), torch.minimum(rest, length)
     around = (known & inside).double() @ kernel[(columns - columns[:, None]).abs()]
     before = beyond[place + 1] - beyond[place + length + 1]
     last = known.gather(1, (end - 1).clamp(min=0))
-    behind = (beyond[left] - beyond[left + length]) * last
+    behind = (beyond[rest] - beyond[rest + length]) * last
     whole = kernel[0] + 2 * beyond[1] - beyond[3 * length + 1] - beyond[3 * length]
     return ((around + before + behind) / whole) * inside

@@ -25,7 +25,7 @@ class UserError(ValueError):
 
 
 class Refusal(UserError):
-    """A mistake as a value: worded for whoever reads it, and listed, tested and applied without reading sentences.
+    """A mistake as a value: worded for its reader, and listed, tested and applied without reading sentences.
 
     Args:
         says: the reason. ``{sampler}`` stands for a setting with its value, ``{sampler:name}`` for its name alone,
@@ -64,8 +64,8 @@ class Refusal(UserError):
 
     def text(self, words: Wording) -> str:
         """The sentence for those who use these words."""
-        said = (words.filled(self.says, self.facts), words.ways(self.use), words.filled(self.note, self.facts))
-        return " ".join(filter(None, said))
+        sentences = (words.filled(self.says, self.facts), words.ways(self.use), words.filled(self.note, self.facts))
+        return " ".join(filter(None, sentences))
 
     def __str__(self) -> str:
         return self.text(_in_use[-1])
@@ -128,20 +128,20 @@ class Wording:
 
     def setting(self, place: str, value: Any) -> str:
         """A setting with its value."""
-        said = f"{self.name(place)}={self.value(value)}"
-        return self.settings.get(said, said)
+        text = f"{self.name(place)}={self.value(value)}"
+        return self.settings.get(text, text)
 
     def filled(self, says: str, facts: Mapping[str, Any]) -> str:
         """A sentence with these words in place of its ``{names}``."""
 
-        def fill(found: re.Match[str]) -> str:
-            name, form = found.groups()
+        def fill(match: re.Match[str]) -> str:
+            name, form = match.groups()
             if name in LITERAL_WORDS:
                 return self.value(LITERAL_WORDS[name])
             if form == "name":
                 return self.name(name)
             if name not in facts:  # no placeholder: a sentence may quote JSON
-                return found[0]
+                return match[0]
             if form == "quoted":
                 return f"{self.name(name)}={facts[name]!r}"
             return self.value(facts[name]) if form == "value" else self.setting(name, facts[name])
@@ -152,8 +152,8 @@ class Wording:
         """``Use sampler=confidence, or set sampling.guidance=0.``"""
         by_verb: dict[str, list[str]] = {}
         for way in use:
-            said = self.both.join(self.setting(name, value) for name, value in way.all.items())
-            by_verb.setdefault("set" if "." in way.name else "use", []).append(said)
+            settings = self.both.join(self.setting(name, value) for name, value in way.all.items())
+            by_verb.setdefault("set" if "." in way.name else "use", []).append(settings)
         sentence = ", or ".join(f"{verb} {either(ways)}" for verb, ways in by_verb.items())
         return f"{sentence[0].upper()}{sentence[1:]}." if sentence else ""
 
@@ -206,7 +206,7 @@ def warn_once(sentence: str) -> None:
 
 
 class UnknownChoice(Refusal):
-    """A setting whose word is none of those ``known``."""
+    """A setting whose word is not among the ``known`` ones."""
 
     def __init__(self, name: str, value: object, known: Sequence[str], more: str = "") -> None:
         rule = f"must be one of {', '.join(known)}{more}.{nearest(str(value), known)}"
@@ -214,31 +214,31 @@ class UnknownChoice(Refusal):
         self.known, self.args = tuple(known), (name, value, known, more)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for a misspelt name, or an empty string when nothing comes close."""
-    if len(name) > LONGEST_NAME:  # no one misspells so; comparing a megabyte would take 36 MB for each known name
+    if len(name) > LONGEST_NAME:  # no misspelling is so long; to compare a megabyte would take 36 MB for each name
         return ""
     best, likeness = "", MISSPELT
-    for one in islice(known, MOST_NAMES):
-        if len(one) <= LONGEST_NAME and (found := similarity(name, one, likeness)) >= likeness and (
-            found > likeness or not best):  # fmt: skip
-            best, likeness = one, found
+    for candidate in islice(names, MOST_NAMES):
+        if len(candidate) <= LONGEST_NAME and (score := similarity(name, candidate, likeness)) >= likeness and (
+            score > likeness or not best):  # fmt: skip
+            best, likeness = candidate, score
     return f" Did you mean {best!r}?" if best else ""
 
 
 def similarity(name: str, other: str, least: float = 0.0) -> float:
-    """How alike two names look, from 0 to 1, whatever their case and the signs between their words; 0 if that is under
+    """How alike two names look, from 0 to 1, without regard to case and to signs between words; 0 if that is under
     ``least``, which cheap bounds often tell. What is before the last dot does not count where both have it, or ``name``
     has none: it would make all options of a part alike."""
     (place, _, last), (there, _, end) = name.rpartition("."), other.rpartition(".")
     pairs = [(last, end)] if place == there else [(name, other)] if place else [(name, other), (name, end)]
-    return max(_ratio(_bare(one), _bare(two), least) for one, two in pairs)
+    return max(_ratio(_bare(left), _bare(right), least) for left, right in pairs)
 
 
-def _ratio(one: str, two: str, least: float) -> float:
-    if 2 * min(len(one), len(two)) < least * (len(one) + len(two)):  # each letter of the shorter one matched
+def _ratio(left: str, right: str, least: float) -> float:
+    if 2 * min(len(left), len(right)) < least * (len(left) + len(right)):  # each letter of the shorter one matched
         return 0.0
-    matcher = difflib.SequenceMatcher(None, one, two)
+    matcher = difflib.SequenceMatcher(None, left, right)
     return matcher.ratio() if matcher.quick_ratio() >= least else 0.0
 
 
@@ -273,9 +273,9 @@ def install_command(extra: str) -> str:
         return f"pip install -e '{'.' if Path.cwd() == CHECKOUT else CHECKOUT}[{extra}]'"
     from importlib.metadata import requires
 
-    asked = [one.partition(";") for one in requires("dllm") or ()]
-    named = [name.strip() for name, _, rule in asked if re.search(f"extra *== *['\"]{extra}['\"]", rule)]
-    return "pip install " + " ".join(f"'{name}'" for name in named)
+    requirements = [line.partition(";") for line in requires("dllm") or ()]
+    names = [name.strip() for name, _, rule in requirements if re.search(f"extra *== *['\"]{extra}['\"]", rule)]
+    return "pip install " + " ".join(f"'{name}'" for name in names)
 
 
 def not_installed(what: str, library: str, extra: str, instead: str = "") -> UserError:
@@ -300,9 +300,9 @@ def name_of(part: object) -> str:
     return str(getattr(part, "name", kind.__name__.lower() if file == "base" else file))
 
 
-def in_choices(name: str, value: object, known: Iterable[str]) -> None:
-    """Refuse a value of the option ``name`` that is none of the ``known`` ones."""
-    choices = list(known)
+def in_choices(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Refuse a value of the option ``name`` that is not ``allowed``."""
+    choices = list(allowed)
     if value not in choices:
         raise UnknownChoice(name, value, choices)
 

@@ -54,7 +54,7 @@ SETTINGS: dict[str, Written] = {
 }  # fmt: skip
 
 # Words for which there is no such setting, and why, or what does it instead.
-PENALTY = "nothing here penalises a token. Leave it out"
+PENALTY = "tokens are never penalised here. Leave it out"
 STREAM = (
     "live=true shows a decode in the terminal, decoder.stream(PROMPT) follows it in Python, and the server streams it"
 )

@@ -66,7 +66,7 @@ def meaning(word: str, value: Any, has: Callable[[str], bool]) -> Meaning | None
     if isinstance(entry, Mapping):
         entry = entry.get("true" if value is None else str(value).lower(), entry[""])
     elif isinstance(entry, tuple):
-        entry = next((one for one in entry if has(one.partition("=")[0])), entry[-1])
+        entry = next((setting for setting in entry if has(setting.partition("=")[0])), entry[-1])
     pairs = (setting.partition("=") for setting in entry.split(" ") if "=" in setting)
     return Meaning(tuple((key, _filled(key, pattern, value)) for key, _, pattern in pairs))
 
@@ -90,10 +90,10 @@ def unknown_argument(
         group, _, option = key.partition(".")
         return option in there.get(group, {}).get(chosen.get(group, ""), {})
 
-    meant = next((Meaning(((f"{group}.{name}", value),)) for group in chosen if has(f"{group}.{name}")), None)
-    meant = meant or meaning(name, value, has) or _owned(name, value, there)
-    if meant is not None:
-        return UserError(f"{called} has no argument {name!r}: {meant.python(chosen)}.")
+    hint = next((Meaning(((f"{group}.{name}", value),)) for group in chosen if has(f"{group}.{name}")), None)
+    hint = hint or meaning(name, value, has) or _owned(name, value, there)
+    if hint is not None:
+        return UserError(f"{called} has no argument {name!r}: {hint.python(chosen)}.")
     return UserError(f"{called} has no argument {name!r}; it has {', '.join(names)}.{nearest(as_listed(name), names)}")
 
 
@@ -129,23 +129,24 @@ def _filled(key: str, pattern: str, value: Any) -> Any:
 
 
 def _diffusion(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What settings are of a request's field ``diffusion``."""
-    found: dict[str, Any] = {}
+    """The settings that a request's field ``diffusion`` holds, in its form."""
+    parts: dict[str, Any] = {}
     for key, value in settings.items():
         group, _, option = key.partition(".")
         if group in _PARTS:
-            found.setdefault(group, {})[option or "name"] = value
+            parts.setdefault(group, {})[option or "name"] = value
     guidance = settings.get("sampling.guidance")
-    alone = {group: part["name"] if part.keys() == {"name"} else part for group, part in found.items()}
+    alone = {group: part["name"] if part.keys() == {"name"} else part for group, part in parts.items()}
     return alone if guidance is None else {**alone, "guidance": guidance}
 
 
 def _form(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What settings are of a request's field ``response_format``."""
-    kind, held = settings.get("constraint"), [value for key, value in settings.items() if key.startswith("constraint.")]
+    """The settings that a request's field ``response_format`` holds, in its form."""
+    kind = settings.get("constraint")
+    options = [value for key, value in settings.items() if key.startswith("constraint.")]
     if kind == "json_schema":
-        return {"type": kind, "json_schema": {"schema": held[0]}}
-    return {} if kind is None else {"type": kind, _FORMS[kind]: held[0]}
+        return {"type": kind, "json_schema": {"schema": options[0]}}
+    return {} if kind is None else {"type": kind, _FORMS[kind]: options[0]}
 
 
 def _in_python(settings: dict[str, Any], choices: Mapping[str, str]) -> list[str]:
@@ -154,8 +155,8 @@ def _in_python(settings: dict[str, Any], choices: Mapping[str, str]) -> list[str
     for group in sorted(parts):
         options = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{group}.")}
         name = settings.get(group, choices.get(group, "NAME"))
-        given = "".join(f", {key}={value!r}" for key, value in options.items())
-        out.append(f'{group}=part("{group}", "{name}"{given})' if options else f'{group}="{name}"')
+        arguments = "".join(f", {key}={value!r}" for key, value in options.items())
+        out.append(f'{group}=part("{group}", "{name}"{arguments})' if options else f'{group}="{name}"')
     for key, value in settings.items():
         group, _, option = key.partition(".")
         if key in ("seed", "samples", "trace"):

@@ -24,13 +24,14 @@ def hub_reachable() -> bool:
     proxy = getproxies().get(url.scheme)
     if proxy and not proxy_bypass(url.hostname or ""):
         url = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
-    found: list[bool] = []
+    answers: list[bool] = []
     asking = Thread(
-        target=lambda: found.append(_connects(url.hostname or "", url.port or _PORTS.get(url.scheme, 443))), daemon=True
+        target=lambda: answers.append(_connects(url.hostname or "", url.port or _PORTS.get(url.scheme, 443))),
+        daemon=True,
     )
     asking.start()
     asking.join(_SECONDS)
-    return any(found)
+    return any(answers)
 
 
 def _connects(host: str, port: int) -> bool:

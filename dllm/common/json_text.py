@@ -1,4 +1,4 @@
-"""JSON as the text that it is: parts of it are handed on as they were written, whatever Python would make of them."""
+"""JSON as the text that it is: parts of it are handed on as they were written, not as Python would read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a number of JSON")
 
 
-# Numbers stay text: 1e999 is none of Python's, and a whole number of 5,000 digits is refused by ``int``.
+# Numbers stay text: Python has no 1e999, and a whole number of 5,000 digits is refused by ``int``.
 _DECODER = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=_no_number)
 
 
@@ -31,9 +31,9 @@ def _value(text: str, begin: int) -> tuple[Any, int]:
 
 def _past(text: str, begin: int) -> int:
     """Where the white space ends that begins there."""
-    found = _SPACE.match(text, begin)
-    assert found is not None, "it matches no space, too"
-    return found.end()
+    space = _SPACE.match(text, begin)
+    assert space is not None, "it matches no space, too"
+    return space.end()
 
 
 def end_of_value(text: str, begin: int) -> int:
@@ -54,16 +54,16 @@ def members(text: str) -> dict[str, str]:
     value, end = _value(text, at := _past(text, 0))
     if not isinstance(value, dict) or _past(text, end) != len(text):
         raise ValueError("it is not a JSON object")
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     at = _past(text, at + 1)
     while text[at] != "}":
         name, at = _value(text, at)
         begin = _past(text, _past(text, at) + 1)  # after the colon
         _, at = _value(text, begin)
-        found[name] = text[begin:at]
+        texts[name] = text[begin:at]
         at = _past(text, at)
         at = _past(text, at + 1) if text[at] == "," else at
-    return found
+    return texts
 
 
 def as_object(text: str) -> str | None:
@@ -88,7 +88,7 @@ def escaped(text: str) -> str:
 
 
 def loaded(text: str) -> Any:
-    """The value of a JSON text for a reader of Python's values. A number that is none of Python's becomes the text that
+    """The value of a JSON text for a reader of Python's values. A number that Python cannot hold becomes the text that
     it is, half a surrogate pair its escape.
 
     >>> loaded('{"x": [1e999, "\\\\ud83d"]}')

@@ -27,7 +27,7 @@ class kept_property(Generic[V]):
     def __get__(self, value: object | None, owner: type) -> kept_property[V] | V:
         if value is None:
             return self
-        kept = value.__dict__  # read before this property, which sets nothing itself
-        if self.name not in kept:
-            kept[self.name] = self.compute(value)
-        return kept[self.name]  # type: ignore[no-any-return]
+        values = value.__dict__  # read before this property, which sets nothing itself
+        if self.name not in values:
+            values[self.name] = self.compute(value)
+        return values[self.name]  # type: ignore[no-any-return]

@@ -4,7 +4,7 @@ Rank 0 has a connection to every other rank, a follower. No collective is used: 
 one, and would spin, or time out, while followers wait for a request. A closed connection is a process that has died,
 and one without a sign of life for ``timeout`` seconds is a process that hangs; either ends all ranks.
 
-A message is a list in JSON: data that say what is to be done, and nothing that could do it.
+A message is a list in JSON: data that say what to do, and no code that could do it.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Link:
             self.connection.sendall(HEAD.pack(len(data)) + data)
 
     def receive(self) -> tuple[Any, ...]:
-        """The next message. Raises OSError where the other end is gone, silent for the connection's timeout, or says
-        what is none."""
+        """The next message. Raises OSError where the other end is gone, silent for the connection's timeout, or sends
+        something else than a message."""
         (size,) = HEAD.unpack(self._bytes(HEAD.size))
         try:
             message = json.loads(self._bytes(size)) if size <= LONGEST_MESSAGE else None
@@ -78,12 +78,12 @@ class Link:
         return tuple(message)
 
     def _bytes(self, count: int) -> bytes:
-        found = bytearray()
-        while len(found) < count:
-            if not (more := self.connection.recv(count - len(found))):
+        data = bytearray()
+        while len(data) < count:
+            if not (more := self.connection.recv(count - len(data))):
                 raise ConnectionResetError("the other end has closed")
-            found += more
-        return bytes(found)
+            data += more
+        return bytes(data)
 
 
 class Links:
@@ -265,35 +265,35 @@ def _coming(rank: int, size: int, wait: float) -> Iterator[None]:
 
 def _followers(size: int, store: KeyStore, host: str, wait: float) -> list[Link]:
     """The connections of rank 0. A stranger that connects is sent away, and a silent one holds up no rank."""
-    token, until, found = secrets.token_bytes(TOKEN_BYTES), time.monotonic() + wait, dict[int, Link]()
+    token, until, links = secrets.token_bytes(TOKEN_BYTES), time.monotonic() + wait, dict[int, Link]()
     greeters = ThreadPoolExecutor(GREETED)
     try:
         with socket.create_server((host, 0)) as listening:
             listening.settimeout(LINK_POLL)
             store.set("links", f"{host} {listening.getsockname()[1]} {token.hex()}")
-            while len(found) < size - 1:
+            while len(links) < size - 1:
                 if time.monotonic() > until:
                     raise TimeoutError("timed out")
                 with suppress(TimeoutError):
-                    greeters.submit(_greet, listening.accept()[0], token, size, found)
+                    greeters.submit(_greet, listening.accept()[0], token, size, links)
     finally:
         greeters.shutdown(wait=False, cancel_futures=True)
-    return [found[rank] for rank in sorted(found)]
+    return [links[rank] for rank in sorted(links)]
 
 
-def _greet(connection: socket.socket, token: bytes, size: int, found: dict[int, Link]) -> None:
+def _greet(connection: socket.socket, token: bytes, size: int, links: dict[int, Link]) -> None:
     """Add a connection that shows the token in time, by the rank that it names; close any other."""
-    until, said = time.monotonic() + HELLO, b""
+    until, data = time.monotonic() + HELLO, b""
     with suppress(OSError):
-        while (lacking := TOKEN_BYTES + HEAD.size - len(said)) and (left := until - time.monotonic()) > 0:
-            connection.settimeout(left)
+        while (lacking := TOKEN_BYTES + HEAD.size - len(data)) and (rest := until - time.monotonic()) > 0:
+            connection.settimeout(rest)
             if not (more := connection.recv(lacking)):
                 break
-            said += more
-    if not lacking and compare_digest(said[:TOKEN_BYTES], token):
-        (rank,) = HEAD.unpack(said[TOKEN_BYTES:])
+            data += more
+    if not lacking and compare_digest(data[:TOKEN_BYTES], token):
+        (rank,) = HEAD.unpack(data[TOKEN_BYTES:])
         if 0 < rank < size:
-            found.setdefault(rank, Link(rank, connection))
+            links.setdefault(rank, Link(rank, connection))
             return
     connection.close()
 

@@ -29,10 +29,10 @@ def nucleus(logits: Tensor, top_p: float) -> Tensor:
         if count == logits.shape[-1] or bool((before[..., -1] > top_p).all()):
             break
         few = logits.shape[-1]
-    kept = (before <= top_p).sum(-1, keepdim=True).clamp(min=1)
-    bound = values.gather(-1, kept - 1)
+    size = (before <= top_p).sum(-1, keepdim=True).clamp(min=1)
+    bound = values.gather(-1, size - 1)
     above, level = logits > bound, logits == bound
-    left = kept - above.sum(-1, keepdim=True)  # of the tokens at the bound
-    if logits.device.type != "cpu" or bool((level.sum(-1, keepdim=True) > left).any()):
-        level = level & (level.cumsum(-1) <= left)
+    free = size - above.sum(-1, keepdim=True)  # of the tokens at the bound
+    if logits.device.type != "cpu" or bool((level.sum(-1, keepdim=True) > free).any()):
+        level = level & (level.cumsum(-1) <= free)
     return logits.masked_fill(~(above | level), -torch.inf)

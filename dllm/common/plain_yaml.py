@@ -18,8 +18,8 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """A date is a text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  as PyYAML has it
-        first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
-        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:timestamp"]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
 
@@ -39,10 +39,10 @@ def plain_yaml(file: Path, most: int | None = None) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        written = set[int]()
-        entries = _entries(node, {}, written, file)
-        if entries - len(written) > MOST_REPEATED or entries > (most or entries):
-            limit = f"{most} entries" if most and len(written) > most else f"{MOST_REPEATED} entries by aliases (*name)"
+        nodes = set[int]()
+        entries = _entries(node, {}, nodes, file)
+        if entries - len(nodes) > MOST_REPEATED or entries > (most or entries):
+            limit = f"{most} entries" if most and len(nodes) > most else f"{MOST_REPEATED} entries by aliases (*name)"
             raise UserError(f"{file} holds more than {limit}. Write what a run needs.")
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
@@ -56,18 +56,18 @@ def plain_yaml(file: Path, most: int | None = None) -> Any:
         raise UserError(f"{file} is no YAML: {in_words(error) or first_line(error)}. Mend it.") from None
 
 
-def _entries(node: yaml.Node, known: dict[int, int | None], written: set[int], file: Path) -> int:
+def _entries(node: yaml.Node, counts: dict[int, int | None], nodes: set[int], file: Path) -> int:
     """How many entries a node stands for, aliases written out. known: of nodes seen before; None: around this one."""
-    if id(node) in known:
-        if (count := known[id(node)]) is None:
+    if id(node) in counts:
+        if (count := counts[id(node)]) is None:
             raise UserError(f"{file}, line {node.start_mark.line + 1} holds itself by an alias. Write it out.")
         return count
     if node.tag not in _PLAIN:
         raise UserError(
             f"{file}, line {node.start_mark.line + 1} has the tag {node.tag!r}, and settings are plain. Drop it."
         )
-    known[id(node)], count = None, 1
-    written.add(id(node))
+    counts[id(node)], count = None, 1
+    nodes.add(id(node))
     if not isinstance(node, yaml.ScalarNode):
         pairs = isinstance(node, yaml.MappingNode)
         if any(not isinstance(key, yaml.ScalarNode) for key, _ in (node.value if pairs else ())):
@@ -76,7 +76,7 @@ def _entries(node: yaml.Node, known: dict[int, int | None], written: set[int], f
         if len(set(keys)) < len(keys):
             twice = next(key for at, key in enumerate(keys) if key in keys[:at])
             raise UserError(f"{file}, line {node.start_mark.line + 1} holds {twice} twice below it. Drop one.")
-        for one in [each for pair in node.value for each in pair] if pairs else node.value:
-            count += _entries(one, known, written, file)
-    known[id(node)] = count
+        for child in [each for pair in node.value for each in pair] if pairs else node.value:
+            count += _entries(child, counts, nodes, file)
+    counts[id(node)] = count
     return count

@@ -59,33 +59,35 @@ def few_largest(values: Tensor, count: int, block: int = 512) -> tuple[Tensor, T
     length, count = values.shape[-1], min(count, values.shape[-1])
     rows = F.pad(values, (0, -length % block), value=-torch.inf).unflatten(-1, (-1, block))
     rows = rows.clone() if length % block == 0 else rows
-    highest, found, index = rows.amax(-1), list[Tensor](), list[Tensor]()
+    highest, maxima, index = rows.amax(-1), list[Tensor](), list[Tensor]()
     for _ in range(count):
         at = highest.argmax(-1, keepdim=True)
         whole = at.unsqueeze(-1).expand(*at.shape, block)
         part = rows.gather(-2, whole)
         largest, inside = part.amax(-1), part.argmax(-1)
-        found.append(largest)
+        maxima.append(largest)
         index.append((at * block + inside).clamp(max=length - 1))
         part = part.scatter(-1, inside.unsqueeze(-1), -torch.inf)
         rows.scatter_(-2, whole, part)
         highest.scatter_(-1, at, part.amax(-1))
-    return torch.cat(found, -1), torch.cat(index, -1)
+    return torch.cat(maxima, -1), torch.cat(index, -1)
 
 
 def one_of(tokens: Tensor, ids: Iterable[int]) -> Tensor:
     """Which ``tokens`` are one of a few ``ids``. The ids stay numbers: a tensor of them would be copied to the device
     in every turn."""
-    found = [tokens == one for one in ids]
-    return reduce(Tensor.__or__, found) if found else torch.zeros_like(tokens, dtype=torch.bool)
+    matches = [tokens == token for token in ids]
+    return reduce(Tensor.__or__, matches) if matches else torch.zeros_like(tokens, dtype=torch.bool)
 
 
 PIECE = 32  # rows of logits that are float64 at a time
 
 
-def in_float64(found: Callable[..., Tensor], *values: Tensor) -> Tensor:
-    """``found`` [n] of rows of ``values`` [B, W, ...] as float64: [B, W]. ``PIECE`` rows at a time, since a row of
+def in_float64(compute: Callable[..., Tensor], *values: Tensor) -> Tensor:
+    """``compute`` [n] of rows of ``values`` [B, W, ...] as float64: [B, W]. ``PIECE`` rows at a time, since a row of
     126,464 logits takes 1 MB, and the answer of a batch has thousands."""
-    pieces = zip(*(one.flatten(0, 1).split(PIECE) for one in values), strict=True)
-    wide = [found(*(one.double() if one.is_floating_point() else one for one in piece)) for piece in pieces]
+    pieces = zip(*(tensor.flatten(0, 1).split(PIECE) for tensor in values), strict=True)
+    wide = [
+        compute(*(tensor.double() if tensor.is_floating_point() else tensor for tensor in piece)) for piece in pieces
+    ]
     return torch.cat(wide).view(values[0].shape[:2])

@@ -75,14 +75,14 @@ class Ranks:
             raise UserError(f"tp={size} must divide the {world} processes that were started.")
         if size == 1:
             return ALONE
-        found = ALONE
+        ranks = ALONE
         for first in range(0, world, size):
             members = list(range(first, first + size))
             group = dist.new_group(members, timeout)
             control = dist.new_group(members, timeout, backend="gloo")
             if me in members:
-                found = Ranks(me - first, size, group, control)
-        return found
+                ranks = Ranks(me - first, size, group, control)
+        return ranks
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum of all ranks' x, which all must have in one shape. x may be overwritten."""
@@ -150,9 +150,9 @@ class Ranks:
             return number
         import torch.distributed as dist
 
-        found = torch.tensor(number)
-        dist.all_reduce(found, dist.ReduceOp.MIN, group=self.control)
-        return int(found)
+        tensor = torch.tensor(number)
+        dist.all_reduce(tensor, dist.ReduceOp.MIN, group=self.control)
+        return int(tensor)
 
     def number(self) -> int:
         """Another number in each call: a name for memory that is the same on all ranks, where addresses differ."""

@@ -107,7 +107,7 @@ def each_tensor(change: Callable[..., Tensor], state: T, *others: T) -> T:
     if is_dataclass(state) and not isinstance(state, type):
         shared = state.shared if isinstance(state, Rowwise) else ()
         changed: dict[str, Any] = {
-            entry.name: each_tensor(change, *(getattr(one, entry.name) for one in (state, *others)))
+            entry.name: each_tensor(change, *(getattr(part, entry.name) for part in (state, *others)))
             for entry in fields(state)
             if entry.name not in shared
         }

@@ -32,7 +32,7 @@ def obey_signals() -> None:
 
 def raise_if_told() -> None:
     """Raise ``Terminated`` once more where a signal has come: code of others may have taken its exception for one of
-    its own, or dropped it, as whatever calls back from C does."""
+    its own, or dropped it, as callbacks from C do."""
     if SIGNALLED:
         raise Terminated(SIGNALLED[0][0])
 

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def version_of(name: str) -> str | None:
-    """The installed version of a package; None where it is none, such as in a checkout that was not installed."""
+    """The installed version of a package; None where it is not installed, as in a bare checkout."""
     try:
         return version(name)
     except PackageNotFoundError:

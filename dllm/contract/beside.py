@@ -71,7 +71,7 @@ class InPlace(Rowwise):
 
     def on(self, canvas: Canvas, tokens: Tensor) -> Canvas:
         """The canvas with the drafts, which are ``tokens`` [B, L]. Where they are judged they count as decided, so that
-        nothing of the forward takes them for masks."""
+        the forward does not take them for masks."""
         laid = self.drafts > 0
         masked = canvas.masked & ~(laid & self.judged[:, None])
         return replace(canvas, tokens=torch.where(laid, tokens, canvas.tokens), masked=masked)

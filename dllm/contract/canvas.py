@@ -57,7 +57,7 @@ class Request:
     @property
     def infill_prefix(self) -> Sequence[int] | None:
         """Ids before the answer that begin an infilling's text. None: a plain answer, which ends at its first end of
-        text, since nothing that was asked for is given after its first gap."""
+        text: after its first gap, nothing is given."""
         gap = list(self.masked).index(True) if any(self.masked) else len(self.tokens)
         if (self.start is not None and not self.infill) or all(self.masked[gap:]):
             return None
@@ -119,8 +119,8 @@ class Canvas(Rowwise):
             row_id=torch.tensor(range(len(requests)) if names is None else names), columns=columns,
             param_index=torch.tensor([i if r.param_index is None else r.param_index for i, r in enumerate(requests)]),
         )  # fmt: skip
-        named, told = canvas.temperature, per_row(temperature, canvas)
-        return move(replace(canvas, temperature=torch.where(named.isnan(), told, named)), device)
+        own, usual = canvas.temperature, per_row(temperature, canvas)
+        return move(replace(canvas, temperature=torch.where(own.isnan(), usual, own)), device)
 
     @property
     def positions(self) -> Tensor:

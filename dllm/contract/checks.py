@@ -66,12 +66,12 @@ def checked_start(what: str, state: object, canvas: Canvas) -> State:
     return state
 
 
-def _follow(what: str, state: Mapping[str, object], known: Mapping[str, object], like: Tensor) -> None:
+def _follow(what: str, state: Mapping[str, object], start: Mapping[str, object], like: Tensor) -> None:
     """Refuse entries of a state that no row has, or that are elsewhere than ``like`` [B, ...]."""
     rows = len(like)
     for name, value in state.items():
-        if name not in known:
-            raise UserError(f"{what} changes the state {name!r}, and began with {', '.join(sorted(known)) or 'none'}.")
+        if name not in start:
+            raise UserError(f"{what} changes the state {name!r}, and began with {', '.join(sorted(start)) or 'none'}.")
         entry = f"{what} returned a state whose {name!r}"
         if not isinstance(value, Tensor):
             raise UserError(f"{entry} is {type(value).__name__}, and must be a tensor [B, ...] with an entry a row.")
@@ -145,12 +145,12 @@ def checked_contents(rule: Rule, step: Step, view: View, vocab: int, wraps: bool
     exact."""
     if view.blocks.shapes.bounded:
         return
-    written, name = step.written, f"sampler={name_of(rule)}"
+    changes, name = step.written, f"sampler={name_of(rule)}"
     if step.tokens is not view.scores.token:
-        wrong = written & ((step.tokens < 0) | (step.tokens >= vocab))
+        wrong = changes & ((step.tokens < 0) | (step.tokens >= vocab))
         if bool(wrong.any()):
-            found = int(step.tokens[wrong][0])
-            raise UserError(f"{name} commits token {found}, and the model's ids lie in [0, {vocab - 1}].")
+            token = int(step.tokens[wrong][0])
+            raise UserError(f"{name} commits token {token}, and the model's ids lie in [0, {vocab - 1}].")
     if step.shown is not None and bool(((step.shown < 0) | (step.shown >= vocab)).any()):
         raise UserError(f"{name} shows an id outside the model's, which lie in [0, {vocab - 1}].")
     if wraps and bool((step.commit & ~step.owner.per_candidate(view.canvas.undecided)).any()):
@@ -160,15 +160,15 @@ def checked_contents(rule: Rule, step: Step, view: View, vocab: int, wraps: bool
         )
 
 
-def checked_choice(rule: Rule, chosen: object, owner: Owner) -> Tensor:
+def checked_choice(rule: Rule, choice: object, owner: Owner) -> Tensor:
     """The candidate [B] that each row goes on with, if it is one of its own."""
     what = f"sampler={name_of(rule)}: choose()"
-    is_laid(chosen, f"{what}'s result", (owner.rows,), IDS, owner.row)
-    assert isinstance(chosen, Tensor)
-    mine = owner.row[chosen.clamp(0, len(owner.row) - 1)] == torch.arange(owner.rows, device=chosen.device)
-    if not bool((mine & (chosen >= 0) & (chosen < len(owner.row))).all()):
+    is_laid(choice, f"{what}'s result", (owner.rows,), IDS, owner.row)
+    assert isinstance(choice, Tensor)
+    mine = owner.row[choice.clamp(0, len(owner.row) - 1)] == torch.arange(owner.rows, device=choice.device)
+    if not bool((mine & (choice >= 0) & (choice < len(owner.row))).all()):
         raise UserError(f"{what} names a candidate of another row. It returns indices into view, those of owner.row.")
-    return chosen
+    return choice
 
 
 def checked_cut(policy: Any, edits: bool, cut: object, before: Canvas, view: View, step: Step) -> Canvas:

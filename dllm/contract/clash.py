@@ -69,9 +69,9 @@ class Selection:
     @cached_property
     def needs_by_group(self) -> Mapping[str, Sequence[Need]]:
         """What each part needs. Raises UserError for a part whose needs are none."""
-        chosen = {group: getattr(self, group) for group in ("sampler", "blocks", "eos", "length", "cache")}
-        found = {group: needs_of(group, one) for group, one in chosen.items() if one is not None}
-        return {group: own for group, own in found.items() if group != "cache"}
+        parts = {group: getattr(self, group) for group in ("sampler", "blocks", "eos", "length", "cache")}
+        needs = {group: needs_of(group, part) for group, part in parts.items() if part is not None}
+        return {group: own for group, own in needs.items() if group != "cache"}
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
@@ -129,9 +129,9 @@ PartRows = tuple[str, Any, Iterable[Clash]]
 def first_clash(combination: Selection, tables: Iterable[PartRows]) -> Refusal | None:
     """The refusal of the first row that a combination meets; None: all of it goes together."""
     for group, part, rows in tables:
-        one = replaced(combination, part=part, group=group) if group else combination
+        selection = replaced(combination, part=part, group=group) if group else combination
         for row in rows:
-            if (refusal := row.refusal(one)) is not None:
+            if (refusal := row.refusal(selection)) is not None:
                 return refusal
     return None
 

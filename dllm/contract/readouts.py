@@ -61,8 +61,8 @@ class Lookup(Rowwise):
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [N, n, K] of ``ids`` [N, n, K] at the scored rows."""
-        found = self.find(self.source.flatten(0, 1), ids.flatten(0, 1)).view(ids.shape)
-        return found if self.banned is None else found.masked_fill(self.banned.gather(-1, ids), -torch.inf)
+        logits = self.find(self.source.flatten(0, 1), ids.flatten(0, 1)).view(ids.shape)
+        return logits if self.banned is None else logits.masked_fill(self.banned.gather(-1, ids), -torch.inf)
 
 
 class HeadInput(Protocol):
@@ -131,9 +131,9 @@ class Readout(Generic[F]):
         """What it finds: tensors [N, ...], or a ``Rowwise`` dataclass of such."""
         raise NotImplementedError
 
-    def without(self, found: Any, disallowed: Disallowed) -> Any:
+    def without(self, reading: Any, disallowed: Disallowed) -> Any:
         """What it found, less what the constraints of rows do not allow."""
-        return found
+        return reading
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ class AllLogits(Readout[ByColumn]):
         assert source.logits is not None, "stored for this readout"
         return ByColumn(source.logits, source.columns)
 
-    def without(self, found: ByColumn, disallowed: Disallowed) -> ByColumn:
-        return replace(found, values=found.values.masked_fill(disallowed(found.columns), -torch.inf))
+    def without(self, reading: ByColumn, disallowed: Disallowed) -> ByColumn:
+        return replace(reading, values=reading.values.masked_fill(disallowed(reading.columns), -torch.inf))
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,8 @@ class LogitLookup(Readout[Lookup]):
     def read(self, source: HeadInput) -> Lookup:
         return source.lookup()
 
-    def without(self, found: Lookup, disallowed: Disallowed) -> Lookup:
-        return replace(found, banned=disallowed(found.columns))
+    def without(self, reading: Lookup, disallowed: Disallowed) -> Lookup:
+        return replace(reading, banned=disallowed(reading.columns))
 
 
 @dataclass(frozen=True)
@@ -300,6 +300,6 @@ class AttentionWeights(Rowwise):
 
 def check_reads(reads: object) -> None:
     """Raise UserError for what is not a tuple of readouts."""
-    if isinstance(reads, tuple) and all(isinstance(one, Readout) for one in reads):
+    if isinstance(reads, tuple) and all(isinstance(readout, Readout) for readout in reads):
         return
     raise UserError(f"Need.reads={reads!r} must be a tuple of readouts, such as (Statistic('entropy'),).")

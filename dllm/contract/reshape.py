@@ -68,8 +68,8 @@ class Reshape:
         """What is kept by column [B, L, ...], where its columns are now [B, M, ...]. New ones are ``blank``."""
         more = [1] * (value.dim() - 2)
         source, kept = self.source.view(*self.source.shape, *more), self.kept.view(*self.kept.shape, *more)
-        found = value.gather(1, source.expand(*self.source.shape, *value.shape[2:]))
-        return torch.where(kept, found, torch.full_like(found, blank))
+        values = value.gather(1, source.expand(*self.source.shape, *value.shape[2:]))
+        return torch.where(kept, values, torch.full_like(values, blank))
 
     def canvas(self, mask_id: int, eos_id: int) -> Canvas:
         """The canvas [B] of M columns."""

@@ -1,4 +1,4 @@
-"""How wide the tensors of a turn are: exactly, or as far as the host knows without waiting for the device.
+"""How wide the tensors of a turn are: exactly, or the bounds that the host knows without waiting for the device.
 
 Every part asks this object instead of the device, so that parts are written once for both. Exact shapes cost a few
 copies from the device in every turn, which is free on a CPU. Bounded shapes cost none: their answers are upper bounds.
@@ -170,9 +170,9 @@ class Bounded(Shapes):
         """The shapes of the coming turn, from what each row reports of its plan on a canvas of ``length`` columns; the
         last numbers, ``facts`` in all, bound no shape."""
         first, *further = zip(*widths, strict=True)
-        sizes, told = further[: len(further) - facts], further[len(further) - facts :]
+        sizes, numbers = further[: len(further) - facts], further[len(further) - facts :]
         bounds, most = (bucket(width, length) for width in first), (bucket(max(some), length) for some in sizes)
-        return replace(self, bounds=tuple(bounds), most=tuple(most), facts=tuple(told), order=None)
+        return replace(self, bounds=tuple(bounds), most=tuple(most), facts=tuple(numbers), order=None)
 
     def twice(self) -> Bounded:
         order = self.order

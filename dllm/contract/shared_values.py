@@ -18,24 +18,24 @@ class Shared:
     a copy: rows leave and join without it. Its memory is fixed while turns are recorded.
     """
 
-    def __init__(self, given: Mapping[str, Tensor | Module]) -> None:
-        self._given = given
+    def __init__(self, values: Mapping[str, Tensor | Module]) -> None:
+        self._values = values
 
     @staticmethod
-    def of(given: Mapping[str, Tensor | Module], device: torch.device, who: str) -> Shared:
+    def of(values: Mapping[str, Tensor | Module], device: torch.device, who: str) -> Shared:
         """What a part returned from ``shared``, on the ``device``. A network that is elsewhere, or in training, is
         copied; the part's own stays as it is. who: the part, for the message. Raises UserError for what is neither a
         tensor nor a module, TooLarge for what does not fit onto the device."""
-        if not isinstance(given, Mapping):
-            raise UserError(f"{who}: shared() returned {type(given).__name__}, and must return a dict by name.")
-        for name, value in given.items():
+        if not isinstance(values, Mapping):
+            raise UserError(f"{who}: shared() returned {type(values).__name__}, and must return a dict by name.")
+        for name, value in values.items():
             if not isinstance(value, Tensor | Module):
                 kind = type(value).__name__
                 raise UserError(f"{who}: shared()[{name!r}] is {kind}, and must be a tensor or a torch.nn.Module.")
         try:
-            return Shared({name: _moved(value, device) for name, value in given.items()})
+            return Shared({name: _moved(value, device) for name, value in values.items()})
         except torch.OutOfMemoryError:
-            size = sum(tensor.nbytes for value in given.values() for tensor in _tensors(value))
+            size = sum(tensor.nbytes for value in values.values() for tensor in _tensors(value))
             raise TooLarge(
                 f"{who}: the {size / 2**20:.0f} MiB that all rows share do not fit into the memory of {device} beside "
                 "the model's weights. Use a smaller model, or another sampler."
@@ -43,22 +43,22 @@ class Shared:
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of this name. Raises KeyError for one that the part did not give, TypeError for a module."""
-        value = self._given[name]
+        value = self._values[name]
         if not isinstance(value, Tensor):
             raise TypeError(f"shared {name!r} is a {type(value).__name__}: read it by module().")
         return value
 
     def module(self, name: str) -> Module:
         """The network of this name, as ``tensor``."""
-        value = self._given[name]
+        value = self._values[name]
         if not isinstance(value, Module):
             raise TypeError(f"shared {name!r} is a {type(value).__name__}: read it by tensor().")
         return value
 
     def inside(self, prefix: str) -> Shared:
         """What the part inside gave: the names that begin with ``prefix``, without it."""
-        found = {name.removeprefix(prefix): value for name, value in self._given.items() if name.startswith(prefix)}
-        return Shared(found) if found else NOTHING_SHARED
+        values = {name.removeprefix(prefix): value for name, value in self._values.items() if name.startswith(prefix)}
+        return Shared(values) if values else NOTHING_SHARED
 
 
 NOTHING_SHARED = Shared({})

@@ -59,7 +59,7 @@ class Step:
     # [B, L] what it will commit in its next turn, numbered from 1 in its order (0: not then), or the span that this is
     # in (``SamplerTraits.spans``); papers: decoding order
     next_positions: Tensor
-    # [B] rows that are finished now, whatever their blocks still wait for; papers: early commit, early exit
+    # [B] rows that are finished now, even with open blocks; papers: early commit, early exit
     stop: Tensor
     # [B] rows whose full block is kept open so that an editing rule can revisit it; the rule must limit how often
     keep_open: Tensor
@@ -73,9 +73,9 @@ class Step:
         if self.owner.is_single:
             return self
         row = self.owner.row
-        kept = (~rows[row]).index_fill(0, self.owner.first, True).nonzero()[:, 0]
+        candidates = (~rows[row]).index_fill(0, self.owner.first, True).nonzero()[:, 0]
         entries = {name: getattr(self, name) for name in OF_CANDIDATES}
-        return self.but(**select(entries, kept), owner=Owner(row[kept], len(rows)))
+        return self.but(**select(entries, candidates), owner=Owner(row[candidates], len(rows)))
 
     @property
     def written(self) -> Tensor:

@@ -50,7 +50,7 @@ class SamplerTraits(Traits):
     """What other parts must know of a rule."""
 
     stateless: bool  # it carries nothing but parameters from turn to turn
-    deterministic: bool  # the same scores give the same step, whatever the number of the turn
+    deterministic: bool  # the same scores give the same step in every turn
     by_confidence: bool  # it commits positions of confidence -1 (``sampling.eos_last``) only when no other is open
     # ``confidence``, or a statistic such as ``entropy`` (lowest first): of the open positions of a block it commits the
     # first in that order, however many (empty: it goes by something else as well)
@@ -73,7 +73,7 @@ class SamplerTraits(Traits):
     tempered: bool = False  # confidences come from the tempered distribution (Dream's convention)
     # its step asks the device, such as how many steps there are, so a turn with it cannot be recorded
     syncs: bool = False
-    fixed_order: bool = False  # it commits the positions that a plan names, whatever their scores
+    fixed_order: bool = False  # it commits the positions that a plan names, without regard to their scores
     commits_ahead: bool = False  # a turn may commit what only later turns of the rule inside would
     # what it commits: ``proposed``, the forward's proposals; ``reweighed``, the likeliest tokens of logits that it has
     # changed; ``given``, tokens from elsewhere
@@ -98,7 +98,7 @@ class BlocksTraits(Traits):
 
 @dataclass(frozen=True, kw_only=True)
 class CacheTraits(Traits):
-    """What a cache supports; what it does not declare it counts as not supporting."""
+    """What a cache supports. A trait that it does not declare is not supported."""
 
     regions: frozenset[str] = frozenset({"block"})  # what every forward computes, see ``Need``
     scores_all_at_open: bool = False  # the forward that opens a block computes all regions
@@ -150,8 +150,8 @@ class EosTraits(Traits):
     # it acts on tokens of a block that is still open, which an editing rule may replace, so no such rule goes with it
     at_once: bool
     shrinks: bool  # it may cut columns off the canvas, so no cache rests on all of them
-    # it decides open positions of a row that goes on, so no rule that drafts whole turns goes with it: the drafts know
-    # nothing of it
+    # it decides open positions of a row that goes on, so no rule that drafts whole turns goes with it: the drafts do
+    # not include it
     fills: bool
     syncs: bool = False  # it asks the device, so a turn with it cannot be recorded
     writes: bool = False  # it may commit a token in a block that has just opened

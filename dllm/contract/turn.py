@@ -71,14 +71,14 @@ class Ledger(Rowwise):
         more = torch.broadcast_tensors(queries, cost.computed, queries * keys, both, cost.scored[:, None])
         if step.edit is not None:
             masked = masked | step.owner.per_row(step.edit)
-        told, token, sure = masked & scores.scored, scores.token, scores.confidence
+        shows, token, sure = masked & scores.scored, scores.token, scores.confidence
         if step.shown is not None:  # proposals are draws, and what is committed is likelier
             token = torch.where(step.commit, step.tokens, token)
             sure = torch.where(step.commit, step.confidence, sure)
         return Ledger(
             commit_turn=torch.where(masked, view.blocks.turn[:, None], self.commit_turn),
-            proposal=torch.where(told, token, self.proposal),
-            confidence=torch.where(told, sure, self.confidence),
+            proposal=torch.where(shows, token, self.proposal),
+            confidence=torch.where(shows, sure, self.confidence),
             spent=self.spent + owner.sum(torch.stack(more, 1)),
             idle=self.idle + ~view.blocks.active,
             values=self.values if isinstance(cost.values, int) else self.values + owner.sum(cost.values),

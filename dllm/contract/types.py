@@ -96,12 +96,12 @@ class BlockState(Rowwise):
         return replace(self, end=end, open_end=open_end, masks=masks, in_block=in_block, in_open=in_open)
 
     def closed(self, rows: Tensor | None) -> BlockState:
-        """The same, in which nothing of ``rows`` [B] is open (None: of no row)."""
+        """The same with ``rows`` [B] closed: none of their positions is open (None: no row is closed)."""
         if rows is None:
             return self
-        shut = rows[:, None]
-        in_block = self.in_block & ~shut
-        return replace(self, in_block=in_block, in_open=in_block if self.alone else self.in_open & ~shut)
+        out = rows[:, None]
+        in_block = self.in_block & ~out
+        return replace(self, in_block=in_block, in_open=in_block if self.alone else self.in_open & ~out)
 
     def moved(self, rows: Tensor, new: BlockState) -> BlockState:
         """``new`` in ``rows`` [B], and these elsewhere. The numbers are chosen as one tensor: three launches fewer,
@@ -109,11 +109,11 @@ class BlockState(Rowwise):
         names = ("begin", "end", "open_end", "index", "masks", "forwards")
         pairs = [(getattr(new, name), getattr(self, name)) for name in names]
         if torch.compiler.is_compiling():
-            chosen = [torch.where(rows, *pair) for pair in pairs]
+            mixed = [torch.where(rows, *pair) for pair in pairs]
         else:
             theirs, ours = (torch.stack(each) for each in zip(*pairs, strict=True))
-            chosen = list(torch.where(rows, theirs, ours).unbind())
-        numbers: dict[str, Any] = dict(zip(names, chosen, strict=True))
+            mixed = list(torch.where(rows, theirs, ours).unbind())
+        numbers: dict[str, Any] = dict(zip(names, mixed, strict=True))
         in_block = in_open = torch.where(rows[:, None], new.in_block, self.in_block)
         if not self.alone:
             in_open = torch.where(rows[:, None], new.in_open, self.in_open)
@@ -129,8 +129,8 @@ class BlockState(Rowwise):
 
     def after_forward(self) -> BlockState:
         """After one more forward of the active rows."""
-        one = self.active if self.shapes.waits else 1
-        return replace(self, forwards=self.forwards + one, turn=self.turn + one)
+        more = self.active if self.shapes.waits else 1
+        return replace(self, forwards=self.forwards + more, turn=self.turn + more)
 
     @property
     def opened(self) -> Tensor:
@@ -231,8 +231,8 @@ class View:
     def restated(self, step: Step, **changes: Any) -> Step:
         """A step that a rule made from other scores of this view, with the confidences of this one."""
         proposed, confidence = step.owner.per_candidate(self.scores.token), self.scores.confidence
-        said = torch.where(step.tokens == proposed, step.owner.per_candidate(confidence), torch.nan)
-        return step.but(confidence=said, **changes)
+        own = torch.where(step.tokens == proposed, step.owner.per_candidate(confidence), torch.nan)
+        return step.but(confidence=own, **changes)
 
 
 @dataclass(frozen=True)
