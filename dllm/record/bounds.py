@@ -58,13 +58,13 @@ def jumps(guesses: Sequence[OpenGuesses]) -> list[int]:
     """
     out = []
     for at, guess in enumerate(guesses):
-        ranking, taken = guess.ranking(), 0
+        ranking, begin = guess.ranking(), 0
         steps = 0
         while at + steps < len(guesses) and guesses[at + steps].block == guess.block:
             real = guesses[at + steps].commits()
-            if dict(ranking[taken : taken + len(real)]) != real:
+            if dict(ranking[begin : begin + len(real)]) != real:
                 break
-            taken, steps = taken + len(real), steps + 1
+            begin, steps = begin + len(real), steps + 1
         out.append(max(1, steps))
     return out
 

@@ -37,21 +37,21 @@ def code_hash(names: Iterable[str]) -> str:
     The loop and the models are not part of it: with them each new version would decode every sweep again. Which version
     ran is in ``environment.json``.
     """
-    found: dict[str, ModuleType] = {}
+    modules: dict[str, ModuleType] = {}
     for name in names:
         for base in inspect.getmro(imported_class("_target_", name, object)):
             module = sys.modules.get(base.__module__)
             if module is not None and is_hashed(module):
-                collect_modules(module, found)
-    parts = "".join(f"{name}\n{code_text(found[name])}\n" for name in sorted(found))
+                collect_modules(module, modules)
+    parts = "".join(f"{name}\n{code_text(modules[name])}\n" for name in sorted(modules))
     return digest(parts.encode())
 
 
-def collect_modules(module: ModuleType, found: dict[str, ModuleType]) -> None:
-    """Add a module to ``found``. Unless it is ours, add what it imports from its package's folder too, and so on."""
-    if module.__name__ in found:
+def collect_modules(module: ModuleType, modules: dict[str, ModuleType]) -> None:
+    """Add a module to ``modules``. Unless it is ours, add what it imports from its package's folder too, and so on."""
+    if module.__name__ in modules:
         return
-    found[module.__name__] = module
+    modules[module.__name__] = module
     if module.__name__.partition(".")[0] == OURS:
         return
     top = sys.modules.get(module.__name__.partition(".")[0])  # a namespace has no file
@@ -59,7 +59,7 @@ def collect_modules(module: ModuleType, found: dict[str, ModuleType]) -> None:
     for name in imported_names(module):
         other = sys.modules.get(name)
         if other is not None and is_hashed(other) and file_of(other).is_relative_to(folder):
-            collect_modules(other, found)
+            collect_modules(other, modules)
 
 
 @cache

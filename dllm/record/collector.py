@@ -100,10 +100,10 @@ class Collector:
     def _finish(self, turn: Turn) -> list[int]:
         seconds, cpu_seconds = self.watch.seconds(), self.watch.cpu_seconds()
         owner, canvas, ledger, finished = turn.step.owner, turn.candidates, turn.ledger, []
-        priced = [torch.zeros_like(ledger.idle)] * 2
+        price = [torch.zeros_like(ledger.idle)] * 2
         if self.cost is not None:
-            priced = [self.cost.spent_flops(ledger), self.cost.spent_bytes(ledger)]
-        spent = torch.stack([ledger.queries.mean(1), ledger.computed.mean(1), *priced, ledger.idle], 1).tolist()
+            price = [self.cost.spent_flops(ledger), self.cost.spent_bytes(ledger)]
+        spent = torch.stack([ledger.queries.mean(1), ledger.computed.mean(1), *price, ledger.idle], 1).tolist()
         # No turn fixed what an end-of-text policy left masked.
         fixed = ledger.commit_turn.masked_fill(owner.per_row(canvas.masked), 0)
         places = torch.stack([canvas.row_id, canvas.start, canvas.end, canvas.initial_end], 1)[owner.first].tolist()
@@ -167,15 +167,15 @@ class Collector:
         masks = self.first.get(number, masks)[: len(masks)]
         given = [int(not masked) for masked in request.masked]
         records = self.records[number]
-        written = [one for record in records for one in (*record.candidates, *record.edited)]
-        committed = [token for commits in written for token in commits.tokens]
+        changes = [entry for record in records for entry in (*record.candidates, *record.edited)]
+        committed = [token for commits in changes for token in commits.tokens]
         guessed = [token for record in records for token in record.guesses.tokens]
-        shown = [token for record in records for one in record.shown for token in one.tokens]
-        mixed = [token for record in records if record.mixtures for one in record.mixtures.tokens for token in one]
+        shown = [token for record in records for entry in record.shown for token in entry.tokens]
+        mixed = [token for record in records if record.mixtures for entry in record.mixtures.tokens for token in entry]
         tokens = sorted({*masks, *committed, *guessed, *shown, *mixed, self.ids.eos})
         words = dict(zip(tokens, self.words(tokens), strict=True))
         return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), records, words,
-                     [list(one) for one in request.probes])  # fmt: skip
+                     [list(entry) for entry in request.probes])  # fmt: skip
 
     def _filled(self, canvas: list[int]) -> list[int]:
         """The tokens of an infilled canvas: an end of text in one gap does not end what is given after it."""

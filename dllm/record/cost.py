@@ -78,7 +78,7 @@ class CostModel:
     width of a row's own experts. The weights then are those of a single row's experts, the least that a forward reads:
     how many experts several rows share is known only after the run.
 
-    All figures are the whole model's, whatever ``ranks`` share them: the run's environment has their number.
+    All figures are the whole model's, also where ``ranks`` share it: the run's environment has their number.
     """
 
     config: ModelConfig  # the checkpoint's description
@@ -96,7 +96,7 @@ class CostModel:
 
     def _flops(self, queries: Tensor, pairs: Tensor, values: Tensor, scored: Tensor) -> Tensor:
         c, alike = self.config, queries.shape[1] == 1
-        layers, widths = (one.sum(0, keepdim=True) if alike else one for one in (self.rows, self.widths[:, 0]))
+        layers, widths = (number.sum(0, keepdim=True) if alike else number for number in (self.rows, self.widths[:, 0]))
         attention = 4 * (pairs * widths.to(pairs.device)).sum(1)
         alone = 2 * c.width * (c.kv_width * values.sum(1) + self.heads * c.vocab * scored)
         return (queries * layers.to(queries.device)).sum(1) + attention + alone
@@ -135,7 +135,7 @@ class CostModel:
         return self.width * (sum(self._layer(index) for index in range(c.layers)) + c.width * c.vocab)
 
     def floor(self, flops: float, moved: float, machine: Machine) -> float:
-        """The least seconds of one forward: of its arithmetic or of its memory traffic, whichever takes longer.
+        """The least seconds of one forward: its arithmetic or its memory traffic, the longer of the two.
 
         flops, moved: summed over the batch. moved: bytes without the weights.
         """

@@ -1,6 +1,6 @@
 """The commits of a trace that were never undone, and two log-probabilities of each of them.
 
-own     under the model alone, at temperature 1, whatever the decode's temperature: what most trainers of rollouts
+own     under the model alone, at temperature 1, not the decode's: what most trainers of rollouts
         compare with
 drawn   under the distribution that the token was drawn from: temperature, top_p, top_k, banned tokens and constraint as
         they were applied; exp(drawn) is how often this forward draws the token, so 0 where nothing is drawn
@@ -31,17 +31,17 @@ class Commit:
 
 def final_commits(trace: Trace) -> list[Commit]:
     """The commits that were never undone, in the order of the decode, within a forward the most confident first."""
-    found: dict[int, Commit] = {}
+    commits_at: dict[int, Commit] = {}
     for turn, (record, candidate) in enumerate(trace.path()):
         for position in record.remasked[candidate]:
-            found.pop(position, None)
+            commits_at.pop(position, None)
         for commits in record.written(candidate):  # an edit takes the place of what it replaces
             rows = zip(commits.rows(), commits.log_probabilities(), strict=True)
-            for (position, token, confidence, _, _), said in rows:
-                found[position] = Commit(turn, position, token, confidence or 0.0, *said)
+            for (position, token, confidence, _, _), numbers in rows:
+                commits_at[position] = Commit(turn, position, token, confidence or 0.0, *numbers)
         for position in (*record.filled[candidate], *record.rolled[candidate]):
-            found.pop(position, None)
-    return sorted(found.values(), key=lambda commit: (commit.turn, -commit.confidence, commit.position))
+            commits_at.pop(position, None)
+    return sorted(commits_at.values(), key=lambda commit: (commit.turn, -commit.confidence, commit.position))
 
 
 def own_at_commit(trace: Trace) -> LogProbs:
@@ -54,5 +54,5 @@ def drawn_at_commit(trace: Trace) -> LogProbs:
     return _by_position(trace, {commit.position: commit.drawn for commit in final_commits(trace)})
 
 
-def _by_position(trace: Trace, found: Mapping[int, float | None]) -> LogProbs:
-    return [found.get(position) for position in range(trace.length - trace.start)]
+def _by_position(trace: Trace, values: Mapping[int, float | None]) -> LogProbs:
+    return [values.get(position) for position in range(trace.length - trace.start)]

@@ -33,8 +33,10 @@ def fingerprint(checkpoint: Path) -> str:
     elif is_gguf(checkpoint):
         files = list(read_gguf(checkpoint).files)
     with ThreadPoolExecutor() as pool:
-        found = "".join(f"{file.name} {value}\n" for file, value in zip(files, pool.map(file_hash, files), strict=True))
-    return hashlib.sha256(found.encode()).hexdigest()[:16]
+        hashes = "".join(
+            f"{file.name} {value}\n" for file, value in zip(files, pool.map(file_hash, files), strict=True)
+        )
+    return hashlib.sha256(hashes.encode()).hexdigest()[:16]
 
 
 def is_download(checkpoint: Path) -> bool:

@@ -43,9 +43,9 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
     """The dotted keys of a configuration that can change an outcome."""
-    kept = {key: value for key, value in flatten(config).items() if not key.startswith(NO_SETTINGS)}
-    named = {key: value for key, value in kept.items() if ALONE_SETTINGS.get(key, ...) != value}
-    return {key: value for key, value in named.items() if key not in PRESENTATION}
+    settings = {key: value for key, value in flatten(config).items() if not key.startswith(NO_SETTINGS)}
+    choices = {key: value for key, value in settings.items() if ALONE_SETTINGS.get(key, ...) != value}
+    return {key: value for key, value in choices.items() if key not in PRESENTATION}
 
 
 def key_of(row: ResultRow) -> SampleKey:
@@ -55,10 +55,10 @@ def key_of(row: ResultRow) -> SampleKey:
 def read_all_results(folder: Path) -> list[ResultRow]:
     """The finished samples in a run's folder, each once, with what processes of ``engine=accelerate`` hold or left."""
     files = [folder / RESULTS, *sorted(folder.glob(PART_RESULTS.format("*")))]
-    found: dict[SampleKey, ResultRow] = {}
+    samples: dict[SampleKey, ResultRow] = {}
     for row in (row for file in files for row in read_results(file)[0]):
-        found.setdefault(key_of(row), row)
-    return list(found.values())
+        samples.setdefault(key_of(row), row)
+    return list(samples.values())
 
 
 def read_results(file: Path) -> tuple[list[ResultRow], int]:

@@ -52,8 +52,8 @@ def results_frame(*folders: str | os.PathLike[str], by: str = "item", mixed: boo
     in_choices("by", by, rows_of)
     if not folders:
         raise UserError("results_frame needs a folder, such as results_frame('runs/grid').")
-    found = [cell for folder in folders for cell in stored_cells(Path(folder).expanduser())]
-    cells = list({cell.folder.resolve(): cell for cell in found}.values())  # each once, though folders may overlap
+    all_cells = [cell for folder in folders for cell in stored_cells(Path(folder).expanduser())]
+    cells = list({cell.folder.resolve(): cell for cell in all_cells}.values())  # each once, though folders may overlap
     if not mixed:
         refuse_versions(cells, WAY_OUT)
     settings = [settings_of(cell) for cell in cells]
@@ -80,7 +80,7 @@ def typed_settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def ordered(settings: Sequence[Entries]) -> list[str]:
-    """The columns of the settings: the cell, then group by group, then whatever belongs to none."""
+    """The columns of the settings: the cell, then group by group, then the rest."""
     places = {group: place for place, group in enumerate(("cell", "version", *SETTINGS_FIRST))}
 
     def place(column: str) -> tuple[int, bool]:
@@ -105,7 +105,7 @@ def _item(row: ResultRow) -> Entries:
 
 def cell_row(cell: StoredCell) -> Entries:
     """The score with its 95 % interval, tokens per forward and per second, latencies, and means of counts."""
-    rows, found = cell.rows, Measures.of(cell.rows)
+    rows, measures = cell.rows, Measures.of(cell.rows)
     (_, low, high), quality = score_over_tasks(rows), mean([*scores_by_task(rows, cell.totals).values()])
     score = None if quality is None else quality / 100
     if any("score" in mine for mine in cell.totals.values()):
@@ -114,9 +114,9 @@ def cell_row(cell: StoredCell) -> Entries:
     others = dict.fromkeys(name for kind in kinds for mine in kind for name in mine if name != "score")
     means = {name: mean([row[name] for row in rows if row.get(name) is not None]) for name in COUNTS}
     return {
-        "n": found.samples, "judged": found.judged, "score": score, "score_low": low, "score_high": high,
-        **{f"scores.{name}": _metric(cell, name) for name in others}, "tpf": found.tpf, **means,
-        "tokens_per_second": found.speed, "p50": found.p50, "p95": found.p95, "warning": found.warning,
+        "n": measures.samples, "judged": measures.judged, "score": score, "score_low": low, "score_high": high,
+        **{f"scores.{name}": _metric(cell, name) for name in others}, "tpf": measures.tpf, **means,
+        "tokens_per_second": measures.speed, "p50": measures.p50, "p95": measures.p95, "warning": measures.warning,
     }  # fmt: skip
 
 

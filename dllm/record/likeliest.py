@@ -15,28 +15,28 @@ POSITIONS_AT_ONCE = 32  # positions at once: their log-probabilities are float64
 def likeliest(turn: Turn, row: int, count: int) -> dict[int, Likeliest]:
     """The ``count`` likeliest tokens by column of batch row ``row``, where a candidate of it wrote in this turn what
     the forward scored. The runner must offer logits (``Runner.offering``)."""
-    offered = turn.view.scores.repropose
-    assert offered is not None, "a forward offers its logits where it is asked to"
-    written = turn.step.written[turn.step.owner.row == row].any(0)
-    columns = (written & turn.view.scores.scored[row]).nonzero()[:, 0]
-    found: dict[int, Likeliest] = {}
+    logits = turn.view.scores.repropose
+    assert logits is not None, "a forward offers its logits where it is asked to"
+    changes = turn.step.written[turn.step.owner.row == row].any(0)
+    columns = (changes & turn.view.scores.scored[row]).nonzero()[:, 0]
+    tops: dict[int, Likeliest] = {}
     for some in columns.split(POSITIONS_AT_ONCE):
-        numbers = offered.log_probabilities(torch.full_like(some, row), some)
+        numbers = logits.log_probabilities(torch.full_like(some, row), some)
         values, ids = numbers.topk(min(count, numbers.shape[-1]))
         for column, pairs in zip(some.tolist(), zip(ids.tolist(), values.tolist(), strict=True), strict=True):
-            found[column] = list(zip(*pairs, strict=True))
-    return found
+            tops[column] = list(zip(*pairs, strict=True))
+    return tops
 
 
 @torch.inference_mode()
 def own_and_drawn(turn: Turn, row: int) -> dict[tuple[int, int], tuple[float, float]]:
     """Both log-probabilities (``log_probabilities``) of what the candidates of batch row ``row`` wrote in this turn, by
     column and token. The runner must score (``Runner.scoring``)."""
-    step, found = turn.step, dict[tuple[int, int], tuple[float, float]]()
+    step, pairs = turn.step, dict[tuple[int, int], tuple[float, float]]()
     both = log_probabilities(turn)
     for candidate in (step.owner.row == row).nonzero()[:, 0].tolist():
         columns = step.written[candidate].nonzero()[:, 0]
         places = zip(columns.tolist(), step.tokens[candidate][columns].tolist(), strict=True)
-        said = (values[candidate][columns].tolist() for values in both)
-        found |= zip(places, zip(*said, strict=True), strict=True)
-    return found
+        numbers = (values[candidate][columns].tolist() for values in both)
+        pairs |= zip(places, zip(*numbers, strict=True), strict=True)
+    return pairs

@@ -29,7 +29,7 @@ class Snapshot:
     committed: list[int]  # positions that this turn fixed
     remasked: list[int]  # those that it undid
     edited: list[int]  # those whose token it replaced
-    # the model's guesses at positions that are still masked, as far as this turn's forward scored them; a later turn
+    # the model's guesses at masked positions that this turn's forward scored; a later turn
     # may decide otherwise
     provisional: dict[int, Guess]
     done: bool  # nothing is left to decide
@@ -58,9 +58,9 @@ def snapshots(
         canvas = turn.candidates
         answer = slice(int(canvas.start[0]), int(canvas.initial_end[0]))
         tokens, masked = canvas.tokens[0, answer].tolist(), canvas.masked[0, answer].tolist()
-        before, stood, scored, guessed, sure = (turn.followed(one, blank)[0, answer].tolist() for one, blank in (
+        before, old, scored, guessed, sure = (turn.followed(value, blank)[0, answer].tolist() for value, blank in (
             (turn.canvas.masked, 1), (turn.canvas.tokens, 0), (turn.view.scores.scored, 0),
-            *((one, 0) for one in turn.guesses),
+            *((value, 0) for value in turn.guesses),
         ))  # fmt: skip
         yield Snapshot(
             turn=int(turn.view.blocks.turn[0]),
@@ -71,7 +71,7 @@ def snapshots(
             ],
             committed=[at for at, hidden in enumerate(masked) if before[at] and not hidden],
             remasked=[at for at, hidden in enumerate(masked) if hidden and not before[at]],
-            edited=[at for at, hidden in enumerate(masked) if not (hidden or before[at]) and tokens[at] != stood[at]],
+            edited=[at for at, hidden in enumerate(masked) if not (hidden or before[at]) and tokens[at] != old[at]],
             provisional={
                 at: Guess(guessed[at], sure[at], "" if guessed[at] in ends else words([guessed[at]])[0])
                 for at, hidden in enumerate(masked)

@@ -32,7 +32,7 @@ def wilson_of_items(groups: Sequence[Sequence[float]], z: float = 1.96) -> tuple
     24): p (1 - p) over the variance between the m items (linearised, times m / (m - 1)), times their (t of n - 1 / t of
     m - 1)^2, since that variance is estimated from m items alone. That is at least one an item and at most all n
     answers. With one answer to each item it is Wilson's own. Items that are all right prove most: no other score's
-    lower end is above theirs, and no upper end below that of items all wrong. Of simulated sets of 16 and 100 items
+    lower end is above theirs, and no upper end below that of items all wrong. In simulated sets of 16 and 100 items
     with 3 answers, from independent to equal ones, it holds the true mean in 92 to 97 %; Wilson's interval of all
     answers in 62 to 97 %.
     """
@@ -49,8 +49,8 @@ def _independent(groups: Sequence[Sequence[float]], z: float) -> float:
     if items < 2 or not 0 < share < 1:
         return 0.0
     apart = sum((sum(group) - share * len(group)) ** 2 for group in groups) / count**2 * items / (items - 1)
-    known = (quantile_of_t(count - 1, z) / quantile_of_t(items - 1, z)) ** 2
-    return share * (1 - share) / apart * known if apart > 0 else float(count)
+    factor = (quantile_of_t(count - 1, z) / quantile_of_t(items - 1, z)) ** 2
+    return share * (1 - share) / apart * factor if apart > 0 else float(count)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -90,9 +90,9 @@ def doubt_of(rows: Sequence[ResultRow]) -> str:
     Rows of older versions, which lack these columns, are not doubtful.
     """
     mine = [row for row in rows if row.get("device") == "cpu" and row.get("cpu_seconds")]
-    spent = sum_over_batches(mine, "cpu_seconds")
-    if spent and decoding_seconds(mine) > BUSY * spent:
-        return f"wall time {decoding_seconds(mine) / spent:.1f} x CPU time"
+    cpu = sum_over_batches(mine, "cpu_seconds")
+    if cpu and decoding_seconds(mine) > BUSY * cpu:
+        return f"wall time {decoding_seconds(mine) / cpu:.1f} x CPU time"
     loads = [row["load"] for row in rows if row.get("device", "cpu") != "cpu"]
     if loads and sum(loads) > len(loads):
         return f"{sum(loads) / len(loads):.1f} processes a core of the host"
@@ -107,11 +107,11 @@ def scores_of(rows: Sequence[ResultRow], name: str = "score") -> list[float]:
 def scores_by_item(rows: Sequence[ResultRow]) -> list[list[float]]:
     """The scores of each item of each sub-task, without those that could not be judged. A row that names no item is
     one by itself."""
-    found: dict[tuple[str, str], list[float]] = {}
+    scores_of_item: dict[tuple[str, str], list[float]] = {}
     for number, row in enumerate(rows):
         item = str(row.get("id", f"row {number}"))
-        found.setdefault((str(row.get("task")), item), []).extend(scores_of([row]))
-    return [scores for scores in found.values() if scores]
+        scores_of_item.setdefault((str(row.get("task")), item), []).extend(scores_of([row]))
+    return [scores for scores in scores_of_item.values() if scores]
 
 
 def are_shares(values: Sequence[float]) -> bool:
@@ -121,19 +121,19 @@ def are_shares(values: Sequence[float]) -> bool:
 
 def in_percent(values: Sequence[float]) -> float | None:
     """The mean in per cent; of values beyond 1, which are in per cent or of another unit, as it is; None for none."""
-    found = mean(values)
-    return found if found is None or any(abs(value) > 1 for value in values) else 100 * found
+    average = mean(values)
+    return average if average is None or any(abs(value) > 1 for value in values) else 100 * average
 
 
 def scores_by_task(rows: Sequence[ResultRow], totals: Totals, name: str = "score") -> dict[str, float]:
     """One metric of each sub-task that has it, in per cent."""
-    found = {}
+    percents = {}
     for task, mine in by_task(rows).items():
         total = totals.get(task, {}).get(name)
         value = in_percent(scores_of(mine, name)) if total is None else 100 * total
         if value is not None:
-            found[task] = value
-    return found
+            percents[task] = value
+    return percents
 
 
 def by_task(rows: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:

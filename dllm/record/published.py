@@ -73,7 +73,7 @@ def beside(config: Mapping[str, Any], width: int | None, architecture: str | Non
     """The published row whose settings are nearest to a run's; None where the run names no paper.
 
     width, architecture: of the network that decoded; None where they are not known. They tell a demo model, and a
-    checkpoint of another kind, that was put in the place of the published one.
+    checkpoint of another kind, that replaces the published one.
     """
     published = config.get("published")
     if not published:
@@ -106,13 +106,13 @@ def compared(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """What differs, in words. Of two parts, tasks or models their names differ: no options are listed. An option that
-    one side lacks is of another part, or of another version of dllm."""
+    """What differs, in words. Where parts, tasks or models differ, their options are not listed. An option that
+    one side lacks belongs to another part, or to another version of dllm."""
     both = [key for key in {**theirs, **ours} if "." not in key or (key in ours and key in theirs)]
-    found = [key for key in both if ours.get(key) != theirs.get(key)]
-    names = {key for key in found if "." not in key}
-    kept = [key for key in found if key.replace("/", ".").partition(".")[0] not in names - {key}]
-    return [f"{key}={_text(ours.get(key))}, not {_text(theirs.get(key))}" for key in kept]
+    keys = [key for key in both if ours.get(key) != theirs.get(key)]
+    names = {key for key in keys if "." not in key}
+    keys = [key for key in keys if key.replace("/", ".").partition(".")[0] not in names - {key}]
+    return [f"{key}={_text(ours.get(key))}, not {_text(theirs.get(key))}" for key in keys]
 
 
 def _text(value: Any) -> str:

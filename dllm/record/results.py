@@ -73,8 +73,8 @@ class Result:
     @property
     def commit_logprobs(self) -> LogProbs:
         """Log-probability of each token of the canvas in the forward that committed it, in nats, under the model alone:
-        at temperature 1 and unfiltered, whatever was drawn from; ``decoder.rescored(result)`` gives those of the tokens
-        one at a time. Raises UserError without a trace."""
+        at temperature 1 and unfiltered, even if the draw was not; ``decoder.rescored(result)`` gives those of the
+        tokens one at a time. Raises UserError without a trace."""
         return own_at_commit(self.traced())
 
     @property

@@ -51,9 +51,9 @@ class RefusedCell:
 
 def version_in(stamp: Mapping[str, Any]) -> str:
     """The version of dllm in an environment: ``0.1.0 at commit 4d4a217f0c1e, edited``."""
-    known = (stamp.get("versions") or {}).get("dllm") or "an unknown version"
+    version = (stamp.get("versions") or {}).get("dllm") or "an unknown version"
     commit = f" at commit {stamp['commit'][:12]}" if stamp.get("commit") else ""
-    return f"{known}{commit}{', edited' if stamp.get('dirty') else ''}"
+    return f"{version}{commit}{', edited' if stamp.get('dirty') else ''}"
 
 
 def stored_cells(folder: Path) -> list[StoredCell]:
@@ -98,8 +98,8 @@ def _totals(file: Path, answers: int) -> Totals:
     """Nothing where it is of other answers: those of a run that was killed are made when it is resumed."""
     if not file.exists():
         return {}
-    found = _mapping(file, ("totals",))
-    return found["totals"] if found.get("answers") == answers else {}
+    content = _mapping(file, ("totals",))
+    return content["totals"] if content.get("answers") == answers else {}
 
 
 def refused_cells(folder: Path) -> list[RefusedCell]:
@@ -111,13 +111,13 @@ def refused_cells(folder: Path) -> list[RefusedCell]:
 def _mapping(file: Path, groups: Sequence[str] = ()) -> Mapping[str, Any]:
     """The mapping in a YAML or JSON file. Raises UserError if it is missing, or one of its ``groups`` is missing."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.suffix == ".json" else plain_yaml(file)
+        content = json.loads(file.read_text(encoding="utf-8")) if file.suffix == ".json" else plain_yaml(file)
     except (OSError, ValueError, RecursionError):
-        found = None
-    if not isinstance(found, Mapping) or not all(isinstance(found.get(group), Mapping) for group in groups):
+        content = None
+    if not isinstance(content, Mapping) or not all(isinstance(content.get(group), Mapping) for group in groups):
         broken = f"{file.parent} is not a whole run folder: its {file.name} is missing or broken"
         raise UserError(f"{broken}. Restore it, or move the folder away.")
-    return found
+    return content
 
 
 def refuse_versions(cells: Sequence[StoredCell], way_out: str) -> None:

@@ -51,8 +51,8 @@ class Trace:
 
     def path(self) -> list[tuple[TurnRecord, int]]:
         """The decode's path: every turn with the number of the candidate that the row went on with."""
-        kept = [record.kept for record in self.turns[1:]] + [0]
-        return list(zip(self.turns, kept[: len(self.turns)], strict=True))
+        numbers = [record.kept for record in self.turns[1:]] + [0]
+        return list(zip(self.turns, numbers[: len(self.turns)], strict=True))
 
     def canvases(self) -> Iterator[list[int]]:
         """The canvas before every forward, then the final one: ids, with the mask id where undecided, or with what is
@@ -155,7 +155,7 @@ class Trace:
         """Write a page that plays it, beside an ``other`` trace if there is one. Returns where it is. Raises UserError
         where it cannot be written."""
         page = viewer("page")
-        panes = [page.Pane.of("", one.content(), one) for one in (self, other) if one is not None]
+        panes = [page.Pane.of("", trace.content(), trace) for trace in (self, other) if trace is not None]
         return write_or_refuse(Path(path).expanduser(), page.trace_page(panes))
 
     def to_frame(self) -> DataFrame:
@@ -179,11 +179,11 @@ def origin_of(
 ) -> dict[str, Any]:
     """What a trace file says beside the turns: the sample and its prompt; those that were decoded beside it;
     the settings, and what was the request's own."""
-    asked = request.constraint
+    constraint = request.constraint
     return {
         "id": key[0], "sample": key[1], "seed": request.seed, "batch": batch, "config": config,
-        "constraint": asked.to_json() if isinstance(asked, Constraint) else None, "begun": request.answer_prefix,
-        "start": request.start,
+        "constraint": constraint.to_json() if isinstance(constraint, Constraint) else None,
+        "begun": request.answer_prefix, "start": request.start,
     }  # fmt: skip
 
 
@@ -191,12 +191,14 @@ def trace_in(data: Any) -> Trace:
     """The trace in the object of a file, or in what it has under ``trace``. Raises NoTrace for anything else."""
     whole = isinstance(data, Mapping) and "trace" in data
     inner = data["trace"] if whole else data
-    known = checked(Trace, {**inner, "origin": {}} if isinstance(inner, Mapping) else inner, "it")
-    known["origin"] = {name: value for name, value in data.items() if name != "trace"} if whole else {}
+    entries = checked(Trace, {**inner, "origin": {}} if isinstance(inner, Mapping) else inner, "it")
+    entries["origin"] = {name: value for name, value in data.items() if name != "trace"} if whole else {}
     try:
-        known["turns"] = [turn_of(turn) for turn in known["turns"]]
-        known["words"] = {int(token): word for token, word in known.get("words", {}).items()}  # JSON's keys are strings
-        trace = Trace(**known)
+        entries["turns"] = [turn_of(turn) for turn in entries["turns"]]
+        entries["words"] = {
+            int(token): word for token, word in entries.get("words", {}).items()
+        }  # JSON's keys are strings
+        trace = Trace(**entries)
         for _ in trace.canvases():
             pass
     except NoTrace:

@@ -1,25 +1,23 @@
-"""Trace files as data: what JSON can hold, and why a file is none. No file is trusted, since it may be a stranger's."""
+"""Trace files as data: what JSON can hold, and why a file is not a trace. No file is trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import Tensor
 
 from dllm.common.errors import not_installed
+from dllm.record.turns import Commits, LengthRecord, RecordedGuesses, ShownMixtures, ShownTokens, TurnRecord
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass
-from math import isfinite
-from pathlib import Path
-
-from torch import Tensor
-
-from dllm.record.turns import Commits, LengthRecord, RecordedGuesses, ShownMixtures, ShownTokens, TurnRecord
-
+T = TypeVar("T")
 COMPRESSED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"\x28\xb5": "zstd", b"BZ": "bzip2", b"\xfd7": "xz"}  # first bytes
 
 
@@ -88,44 +86,47 @@ def checked(kind: type, data: Any, what: str) -> dict[str, Any]:
     """``data`` if it has the fields of the dataclass ``kind``. Raises NoTrace where one is missing, or unknown."""
     if not isinstance(data, Mapping):
         raise NoTrace(f"is not a trace of this program ({what} is not an object)")
-    known = {entry.name: entry.default is MISSING and entry.default_factory is MISSING for entry in fields(kind)}
+    required = {entry.name: entry.default is MISSING and entry.default_factory is MISSING for entry in fields(kind)}
     if former := next((name for name in FORMER if name in data), None):
         raise NoTrace(
             f"is of an older version of dllm ({what} has {former!r}, now {FORMER[former]!r}): record it again"
         )
-    lacking = [name for name, needed in known.items() if needed and name not in data]
+    lacking = [name for name, needed in required.items() if needed and name not in data]
     if {"canvas", "nfe", "tokens"} <= data.keys():
         raise NoTrace("is not a trace of this program (it is a result, whose trace is in the folder traces beside it)")
-    if lacking or ("turns" in known and "turns" not in data):
+    if lacking or ("turns" in required and "turns" not in data):
         raise NoTrace(f"is not a trace of this program ({what} has no {(lacking or ['turns'])[0]!r})")
-    if more := [name for name in data if name not in known]:
+    if more := [name for name in data if name not in required]:
         raise NoTrace(f"is of a newer version of dllm ({what} has {more[0]!r})")
     return dict(data)
 
 
+def _part(kind: type[T], data: Any) -> T:
+    return kind(**checked(kind, data, "a turn of it"))
+
+
 def turn_of(data: Any) -> TurnRecord:
-    """A turn from its data. Raises NoTrace for what is none."""
-    known = checked(TurnRecord, data, "a turn of it")
+    """A turn from its data. Raises NoTrace for anything else."""
+    entries = checked(TurnRecord, data, "a turn of it")
     return TurnRecord(**{
-        **known, "candidates": commits_of(known["candidates"]), "edited": commits_of(known.get("edited", ())),
-        "block": tuple(known["block"]),
-        "guesses": RecordedGuesses(**checked(RecordedGuesses, known.get("guesses", {}), "a turn of it")),
-        "length": LengthRecord(**checked(LengthRecord, one, "a turn of it")) if (one := known.get("length")) else None,
-        "mixtures": ShownMixtures(**checked(ShownMixtures, one, "a turn of it")) if (one := known.get("mixtures")) else
-                    None,
-        "shown": [ShownTokens(**checked(ShownTokens, one, "a turn of it")) for one in known.get("shown", ())],
+        **entries, "candidates": commits_of(entries["candidates"]), "edited": commits_of(entries.get("edited", ())),
+        "block": tuple(entries["block"]),
+        "guesses": _part(RecordedGuesses, entries.get("guesses", {})),
+        "length": _part(LengthRecord, part) if (part := entries.get("length")) else None,
+        "mixtures": _part(ShownMixtures, part) if (part := entries.get("mixtures")) else None,
+        "shown": [_part(ShownTokens, part) for part in entries.get("shown", ())],
     })  # fmt: skip
 
 
 def commits_of(data: Iterable[Any]) -> list[Commits]:
     """Commits or edits of several candidates."""
-    return [Commits(**checked(Commits, one, "a turn of it")) for one in data]
+    return [_part(Commits, entry) for entry in data]
 
 
 def data_frame(what: str, rows: Sequence[Any], columns: Sequence[str]) -> DataFrame:
     """A table of ``rows``, each a mapping from columns or a tuple in their order.
 
-    what: whatever asks for it, for the message. Raises UserError where pandas is not installed.
+    what: its caller's name, for the message. Raises UserError where pandas is not installed.
     """
     try:
         import pandas

@@ -87,7 +87,7 @@ class LengthRecord:
     inserted: int  # how many
     appended: int  # masks at the end
     filled: int  # ends of text after them
-    cut: int  # columns that were lost at the end, whatever they held
+    cut: int  # columns that were lost at the end, masked or not
 
     def canvas(self, canvas: list[int], start: int, mask_id: int, eos_id: int) -> list[int]:
         """What became of a canvas whose answer begins at ``start``."""
@@ -146,19 +146,19 @@ def record_turn(
     """What ``turn`` did to batch row ``row``, and what it cost. known: of this row; brought up to date."""
     blocks, view, work = turn.view.blocks, turn.view, turn.cost
     start = int(view.canvas.start[row])
-    rows, asked = ((owner.row == row).nonzero()[:, 0].tolist() for owner in (turn.step.owner, turn.tried_owner))
+    rows, tried = ((owner.row == row).nonzero()[:, 0].tolist() for owner in (turn.step.owner, turn.tried_owner))
     return TurnRecord(
-        turn=int(blocks.turn[row]), kept=asked.index(int(turn.chosen[row])),
+        turn=int(blocks.turn[row]), kept=tried.index(int(turn.chosen[row])),
         candidates=[_commits(turn, turn.step.commit, n, row, start) for n in rows],
         remasked=[_positions(turn.step.remask, n, start) for n in rows],
         filled=[_positions(_filled(turn, n, row), None, start) for n in rows],
         rolled=[_positions(_rolled(turn, n, row), None, start) for n in rows],
-        queries=work.queries[asked].sum(0).tolist(),
+        queries=work.queries[tried].sum(0).tolist(),
         block=(int(blocks.index[row]), int(blocks.begin[row]) - start, int(blocks.end[row]) - start), seconds=seconds,
-        keys=work.keys[asked].amax(0).tolist(), refreshed=work.refreshed[asked].sum(0).tolist(),
-        flops=0.0 if cost is None else float(cost.flops(work)[asked].sum()),
-        bytes=0.0 if cost is None else float(cost.bytes(work)[asked].sum()) + cost.weights(),
-        computed=work.computed[asked].sum(0).tolist(), corrected=_positions(turn.marks.corrected, row, start),
+        keys=work.keys[tried].amax(0).tolist(), refreshed=work.refreshed[tried].sum(0).tolist(),
+        flops=0.0 if cost is None else float(cost.flops(work)[tried].sum()),
+        bytes=0.0 if cost is None else float(cost.bytes(work)[tried].sum()) + cost.weights(),
+        computed=work.computed[tried].sum(0).tolist(), corrected=_positions(turn.marks.corrected, row, start),
         refused=[_positions(turn.marks.refused, n, start) for n in rows],
         replaced=[_positions(turn.marks.replaced, n, start) for n in rows],
         edited=[] if turn.step.edit is None else [_commits(turn, turn.step.edit, n, row, start) for n in rows],
@@ -170,32 +170,34 @@ def record_turn(
 
 
 def mixtures_of(turn: Turn, row: int, start: int) -> ShownMixtures | None:
-    """What the next forward of a row's block is given in the place of tokens (None: nothing). A row that has finished
-    has no next forward. Positions count from ``start``."""
+    """The mixtures that replace tokens in the next forward of a row's block (None: there are none). A finished row has
+    no next forward. Positions count from ``start``."""
     if "where" not in turn.carried or bool(turn.blocks.done[row]):
         return None
     where, tokens, weights = (turn.carried[name][row] for name in ("where", "tokens", "weights"))
     places, begin = where.nonzero()[:, 0], int(turn.blocks.begin[row]) - start
     entries = [
-        [(token, share) for token, share in zip(*one, strict=True) if share > 0] or [(one[0][0], 0.0)]
-        for one in zip(tokens[places].tolist(), weights[places].tolist(), strict=True)
+        [(token, share) for token, share in zip(*pairs, strict=True) if share > 0] or [(pairs[0][0], 0.0)]
+        for pairs in zip(tokens[places].tolist(), weights[places].tolist(), strict=True)
     ]
-    told = ([[entry[part] for entry in one] for one in entries] for part in (0, 1))
-    return ShownMixtures((places + begin).tolist(), *told) if entries else None
+    columns = ([[entry[part] for entry in pairs] for pairs in entries] for part in (0, 1))
+    return ShownMixtures((places + begin).tolist(), *columns) if entries else None
 
 
 def _length(turn: Turn, row: int, start: int) -> LengthRecord | None:
     if turn.reshape is None or not bool(turn.reshape.change.changes(turn.decided)[row]):
         return None
     change, before = turn.reshape.change, int(turn.decided.end[row])
-    at, inserted, appended, filled = (int(one[row]) for one in (change.at, change.insert, change.append, change.fill))
+    at, inserted, appended, filled = (
+        int(tensor[row]) for tensor in (change.at, change.insert, change.append, change.fill)
+    )
     cut = before + inserted + appended + filled - int(change.end[row])
     return LengthRecord(before - start, at - start if inserted else 0, inserted, appended, filled, cut)
 
 
 def _guesses(turn: Turn, row: int, start: int, known: Known) -> RecordedGuesses:
-    """The proposals at masks of a row that differ from those ``known``. Of a rule that renoises none: they are draws,
-    and what it shows of them is told."""
+    """The proposals at masks of a row that differ from those ``known``. None for a rule that renoises: its
+    proposals are draws, and those that it shows are recorded as shown."""
     if turn.step.shown is not None:
         return RecordedGuesses()
     masked, scores = turn.view.canvas.masked[row], turn.view.scores
@@ -229,12 +231,12 @@ def log_probabilities(turn: Turn) -> tuple[Tensor, Tensor]:
     """
     step, scores = turn.step, turn.view.scores
     each, token = step.owner.per_candidate, step.tokens
-    told, scored = each(scores.statistics), each(scores.scored)
+    statistics, scored = each(scores.statistics), each(scores.scored)
     proposed = (token == each(scores.token)) & scored
-    own, drawn = told["own"].masked_fill(~proposed, nan), told["drawn"]
+    own, drawn = statistics["own"].masked_fill(~proposed, nan), statistics["drawn"]
     drawn = drawn.masked_fill(~proposed | turn.marks.replaced | drawn.isinf(), nan)
-    if "own_likeliest" in told:  # what is committed is the likeliest token, and no draw
-        own = torch.where((token == told["likeliest"]) & scored, told["own_likeliest"], own)
+    if "own_likeliest" in statistics:  # what is committed is the likeliest token, and no draw
+        own = torch.where((token == statistics["likeliest"]) & scored, statistics["own_likeliest"], own)
         drawn = torch.full_like(drawn, nan)
     return own, drawn
 
@@ -255,8 +257,8 @@ def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) ->
         forced = forced | turn.marks.replaced
     forced = forced[candidate][columns]
     entropy = turn.view.scores.statistics.get("entropy")
-    said = () if "own" not in turn.view.scores.statistics else log_probabilities(turn)
-    own, drawn = [none_for_nan(values[candidate][columns]) for values in said] or ([], [])
+    both = () if "own" not in turn.view.scores.statistics else log_probabilities(turn)
+    own, drawn = [none_for_nan(values[candidate][columns]) for values in both] or ([], [])
     return Commits(
         positions=(columns - start).tolist(), tokens=tokens.tolist(),
         confidence=none_for_nan(probabilities(turn)[candidate, columns]), own=own, drawn=drawn,
