@@ -17,7 +17,7 @@ from dllm.record.turns import Commits, LengthRecord, RecordedGuesses, ShownMixtu
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Part = TypeVar("Part")
+RecordType = TypeVar("RecordType")
 COMPRESSED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"\x28\xb5": "zstd", b"BZ": "bzip2", b"\xfd7": "xz"}  # first bytes
 
 
@@ -101,7 +101,7 @@ def checked(kind: type, data: Any, what: str) -> dict[str, Any]:
     return dict(data)
 
 
-def _part(kind: type[Part], data: Any) -> Part:
+def _part(kind: type[RecordType], data: Any) -> RecordType:
     return kind(**checked(kind, data, "a turn of it"))
 
 

@@ -135,7 +135,7 @@ def test_a_space_before_the_slot_goes_where_the_tokenizer_puts_it(decoder: Decod
         (lambda: Choice(["a", "b"], descriptions=["x"]), "1 descriptions for 2 values"),
         (lambda: Choice(["a", "b"], labels="words"), "labels='words' must be one of values, letters"),
         (lambda: Choice("Cairo"), "values='Cairo' must be a list of texts"),
-        (lambda: Choice([1, 2]), "values must be texts, true or false, and 1 is none"),  # type: ignore[list-item]
+        (lambda: Choice([1, 2]), "values must be texts, true or false, not 1"),  # type: ignore[list-item]
         (lambda: Score("12"), "levels='12' must be a list"),
         (lambda: Score([str(n) for n in range(257)]), "2 to 256 levels, and has 257"),
         (lambda: Choice(["a", "b"], template=["{slot}"]), "template=.* must be text or null"),  # type: ignore[arg-type]

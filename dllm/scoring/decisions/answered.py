@@ -20,39 +20,39 @@ MAX_ROWS, MAX_COLUMNS = 256, 16384  # of a forward
 
 def answered(model: Model, work: Sequence[Deciding]) -> list[Decisions]:
     """Drive all requests to their end. Those that read at the same time share forwards."""
-    done: list[Decisions | None] = [None] * len(work)
-    asked: dict[int, list[list[ReadQuery]]] = {}
-    for number, one in enumerate(work):
-        asked[number] = next(one)
-    while asked:
-        flat = [query for groups in asked.values() for group in groups for query in group]
-        found = iter(read_canvases(model, flat, MAX_ROWS, MAX_COLUMNS))
-        todo, asked = asked, {}
+    results: list[Decisions | None] = [None] * len(work)
+    queries: dict[int, list[list[ReadQuery]]] = {}
+    for number, generator in enumerate(work):
+        queries[number] = next(generator)
+    while queries:
+        flat = [query for groups in queries.values() for group in groups for query in group]
+        reading = iter(read_canvases(model, flat, MAX_ROWS, MAX_COLUMNS))
+        todo, queries = queries, {}
         for number, groups in todo.items():
-            readings: list[list[Reading]] = [[next(found) for _ in group] for group in groups]
+            readings: list[list[Reading]] = [[next(reading) for _ in group] for group in groups]
             try:
-                asked[number] = work[number].send(readings)
+                queries[number] = work[number].send(readings)
             except StopIteration as end:
-                done[number] = end.value
-    return [one for one in done if one is not None]
+                results[number] = end.value
+    return [result for result in results if result is not None]
 
 
-def options_of(given: Mapping[str, Any], model: str) -> DecisionOptions:
+def options_of(options: Mapping[str, Any], model: str) -> DecisionOptions:
     """Options from keywords. calibration: temperatures by type of question, or a file that holds them for the model.
     Raises UserError for an option that does not exist."""
-    known = [entry.name for entry in fields(DecisionOptions)]
-    for name in given:
-        if name not in known:
-            hint = nearest(name, known)
-            raise UserError(f"{name} is not an option of a decision; choose among {', '.join(known)}.{hint}")
-    kept = given.get("calibration") or {}
-    kept = read_calibration(kept, model) if isinstance(kept, str | Path) else kept
-    return DecisionOptions(**{**given, "calibration": kept})
+    names = [entry.name for entry in fields(DecisionOptions)]
+    for name in options:
+        if name not in names:
+            hint = nearest(name, names)
+            raise UserError(f"{name} is not an option of a decision; choose among {', '.join(names)}.{hint}")
+    calibration = options.get("calibration") or {}
+    calibration = read_calibration(calibration, model) if isinstance(calibration, str | Path) else calibration
+    return DecisionOptions(**{**options, "calibration": calibration})
 
 
 def refuse_unread_questions(questions: Mapping[str, object]) -> None:
     """Raise UserError for what is not a question, such as a misspelt option of ``Decoder.decide``."""
-    known = [entry.name for entry in fields(DecisionOptions)]
+    names = [entry.name for entry in fields(DecisionOptions)]
     for name, question in questions.items():
         if not isinstance(question, Question):
-            raise UserError(f"{name}={question!r} must be a Predicate, a Choice or a Score.{nearest(name, known)}")
+            raise UserError(f"{name}={question!r} must be a Predicate, a Choice or a Score.{nearest(name, names)}")

@@ -16,7 +16,7 @@ from dllm.common.errors import UserError, in_choices, in_range
 from dllm.scoring.decisions.estimators import softmax
 from dllm.scoring.decisions.questions import QUESTION_TYPES
 
-LOW, HIGH = 0.5, 10.0  # temperatures; a fit of items without an error runs to 0, which says nothing of others
+LOW, HIGH = 0.5, 10.0  # temperatures; a fit of items without an error runs to 0, and does not carry over
 MIN_ERRORS = 20
 BINS = 10
 
@@ -53,12 +53,12 @@ class Quality:
 
 
 def quality(items: Sequence[Labelled], temperature: float = 1.0) -> Quality:
-    """Of labelled items under a temperature."""
-    found = [softmax(item.scores, temperature) for item in items]
-    pairs = list(zip(found, (item.truth for item in items), strict=True))
+    """The quality of labelled items under a temperature."""
+    probabilities = [softmax(item.scores, temperature) for item in items]
+    pairs = list(zip(probabilities, (item.truth for item in items), strict=True))
     tops = [(max(p), p.index(max(p)) == truth) for p, truth in pairs]
-    bins = [[one for one in tops if min(int(one[0] * BINS), BINS - 1) == number] for number in range(BINS)]
-    apart = fsum(abs(fsum(p for p, _ in one) - sum(right for _, right in one)) for one in bins)
+    bins = [[pair for pair in tops if min(int(pair[0] * BINS), BINS - 1) == number] for number in range(BINS)]
+    apart = fsum(abs(fsum(p for p, _ in pair) - sum(right for _, right in pair)) for pair in bins)
     brier = fsum((p - (at == truth)) ** 2 for line, truth in pairs for at, p in enumerate(line))
     count = len(items)
     right = sum(hit for _, hit in tops)
@@ -67,7 +67,7 @@ def quality(items: Sequence[Labelled], temperature: float = 1.0) -> Quality:
 
 def nll(items: Sequence[Labelled], temperature: float) -> float:
     """Mean negative log-probability of the right alternatives."""
-    return -fsum(log(max(softmax(one.scores, temperature)[one.truth], 1e-300)) for one in items) / len(items)
+    return -fsum(log(max(softmax(item.scores, temperature)[item.truth], 1e-300)) for item in items) / len(items)
 
 
 def best_temperature(items: Sequence[Labelled]) -> float:
@@ -81,7 +81,7 @@ def best_temperature(items: Sequence[Labelled]) -> float:
 
 def fitted(kind: str, items: Sequence[Labelled]) -> Fitted:
     """A temperature for a type of question. Raises UserError for items with fewer than 20 errors."""
-    errors = sum(max(range(len(one.scores)), key=one.scores.__getitem__) != one.truth for one in items)
+    errors = sum(max(range(len(item.scores)), key=item.scores.__getitem__) != item.truth for item in items)
     if errors < MIN_ERRORS:
         raise UserError(
             f"{len(items)} labelled answers to questions of type {kind} hold {errors} errors, and a temperature needs "
@@ -91,9 +91,9 @@ def fitted(kind: str, items: Sequence[Labelled]) -> Fitted:
     return Fitted(temperature, len(items), nll(items, 1.0), nll(items, temperature))
 
 
-def write_calibration(file: Path, model: str, found: Mapping[str, Fitted]) -> None:
+def write_calibration(file: Path, model: str, fits: Mapping[str, Fitted]) -> None:
     """Keep temperatures, by type of question."""
-    content = {"model": model, "types": {kind: asdict(one) for kind, one in found.items()}}
+    content = {"model": model, "types": {kind: asdict(fit) for kind, fit in fits.items()}}
     file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -101,12 +101,15 @@ def read_calibration(file: str | Path, model: str) -> dict[str, float]:
     """Temperatures by type of question. Raises UserError for a file that holds none, or another model's."""
     try:
         content = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))
-        kept, found = content["model"], {kind: float(one["temperature"]) for kind, one in content["types"].items()}
+        owner, temperatures = (
+            content["model"],
+            {kind: float(entry["temperature"]) for kind, entry in content["types"].items()},
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"calibration={str(file)!r} is not a file of task=decide calibrate=true. Name one.") from None
-    if kept != model:
-        raise UserError(f"calibration={str(file)!r} was fitted for {kept}, and this model is {model}. Fit it again.")
-    for kind, temperature in found.items():
+    if owner != model:
+        raise UserError(f"calibration={str(file)!r} was fitted for {owner}, and this model is {model}. Fit it again.")
+    for kind, temperature in temperatures.items():
         in_choices(f"calibration={str(file)!r}, type", kind, QUESTION_TYPES)
         in_range(f"calibration={str(file)!r}, temperature of {kind}", temperature, LOW, HIGH)
-    return found
+    return temperatures

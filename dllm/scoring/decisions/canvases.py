@@ -1,7 +1,7 @@
 """From questions and a prompt to slots on a canvas: tokens of every part, and the boundaries between them checked.
 
-Alternatives are scored as the tokenizer writes them between the texts beside them. So those texts must keep their own
-tokens whatever is in the slot: a value that merges with them is refused.
+Alternatives are scored as the tokenizer writes them between the texts beside them. So those texts must keep the same
+tokens for every value: a value that merges with them is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Laid:
 
 
 def with_questions(state: DecisionState, questions: Sequence[Question]) -> DecisionState:
-    """The state with what is asked about it. Raises UserError where that cannot be put after token ids."""
+    """The state followed by its questions. Raises UserError where these cannot follow token ids."""
     asked = "\n\n".join(text for question in questions if (text := question.asked()))
     if not asked:
         return state
@@ -79,26 +79,26 @@ def cut(encode: Encode, before: str, texts: Sequence[str], behind: str) -> tuple
 
 def _cut(encode: Encode, before: str, texts: Sequence[str], behind: str) -> tuple[list[int], list[TokenIds], TokenIds]:
     head = encode(before)
-    found, tails = list[TokenIds](), list[TokenIds]()
+    parts, tails = list[TokenIds](), list[TokenIds]()
     for text in texts:
         bare, whole = encode(before + text), encode(before + text + behind)
         if bare[: len(head)] != head or len(bare) == len(head):
             raise UserError(f"{text!r} merges with the text before it. Put a space or a quote between.")
         if whole[: len(bare)] != bare or (tails and tuple(whole[len(bare) :]) != tails[0]):
             raise UserError(f"{text!r} merges with the text after it. Put a space or a quote between.")
-        found.append(tuple(bare[len(head) :]))
+        parts.append(tuple(bare[len(head) :]))
         tails.append(tuple(whole[len(bare) :]))
-    if len(set(found)) < len(found):
-        same = next(text for text, ids in zip(texts, found, strict=True) if found.count(ids) > 1)
+    if len(set(parts)) < len(parts):
+        same = next(text for text, ids in zip(texts, parts, strict=True) if parts.count(ids) > 1)
         raise UserError(f"{same!r} has the same tokens as another value. Make them distinct.")
-    return head, found, tails[0]
+    return head, parts, tails[0]
 
 
 def laid_alone(prompts: Prompts, state: DecisionState, question: Question) -> Laid:
     """A question on a canvas of its own."""
-    asked, (before, behind) = with_questions(state, [question]), question.around
-    start = len(prompts.encode(asked))
-    _, encode = encoder(prompts, asked, before)
+    prompt, (before, behind) = with_questions(state, [question]), question.around
+    start = len(prompts.encode(prompt))
+    _, encode = encoder(prompts, prompt, before)
     head, alternatives, tail = cut(encode, before, question.texts, behind)
     return Laid(tuple(head), tuple(alternatives), tail, min(start, len(head)))
 
@@ -118,7 +118,7 @@ class Layout:
 
     @property
     def columns(self) -> int:
-        """Of the longest canvas."""
+        """The columns of the longest canvas."""
         return max(slot.columns for slot in self.slots)
 
     @property
@@ -138,11 +138,11 @@ def layout_of(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: 
     ends them, and nothing is after; ``closed``: the text after is given, every length has its own canvas; auto:
     open where lengths differ, and where the model does not see all text after a mask (``sees_behind``). end: the token
     that ends a text which nothing follows. free: masks after the template."""
-    lengths = {len(one) for one in laid.alternatives}
+    lengths = {len(ids) for ids in laid.alternatives}
     is_open = mode == "open" or (mode == "auto" and (len(lengths) > 1 or not sees_behind))
     ender = next((cell for cell in laid.tail if cell is not None), end)
     ends = (ender,) if len(lengths) > 1 else ()
-    ended = tuple(one + ends for one in laid.alternatives)
+    ended = tuple(ids + ends for ids in laid.alternatives)
     masks: Cells = (None,) * free
     opened = Slot(laid.head, ended, masks, laid.start, mask, max(map(len, ended)))
     if is_open:

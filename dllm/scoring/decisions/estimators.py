@@ -7,7 +7,7 @@ chain     sum log p(a_i | a_<i)                                              the
 marginal  sum log p(a_i | all masked)                                        one canvas; ignores what tokens share
 pseudo    sum log p(a_i | the rest of a)                                     pseudo-likelihood (Besag 1975)
 
-Of alternatives of one token all four are the softmax over their logits. local is the law of drawing from left to right
+For alternatives of one token, all four are a softmax over their logits. local is the law of drawing from left to right
 under a constraint to the alternatives.
 """
 
@@ -37,12 +37,12 @@ class Slot:
 
     @property
     def columns(self) -> int:
-        """Of each of its canvases."""
+        """The columns of each of its canvases."""
         return len(self.head) + self.width + len(self.tail)
 
-    def canvas(self, given: Cells) -> ReadCanvas:
-        """The canvas with the slot's first columns as ``given``, the rest of it masked."""
-        cells = (*self.head, *given, *[None] * (self.width - len(given)), *self.tail)
+    def canvas(self, first: Cells) -> ReadCanvas:
+        """The canvas with the slot's ``first`` columns as given, the rest of it masked."""
+        cells = (*self.head, *first, *[None] * (self.width - len(first)), *self.tail)
         masked = frozenset(at for at, cell in enumerate(cells) if cell is None)
         return ReadCanvas(tuple(self.mask if cell is None else cell for cell in cells), masked, self.start)
 
@@ -82,23 +82,23 @@ class AlternativesTrie:
 
     @staticmethod
     def of(alternatives: Sequence[TokenIds]) -> AlternativesTrie:
-        """Of distinct alternatives."""
-        found = AlternativesTrie([], [], [])
-        for number, one in enumerate(alternatives):
+        """The trie of distinct alternatives."""
+        trie = AlternativesTrie([], [], [])
+        for number, alternative in enumerate(alternatives):
             path, before = list[int](), (-1, -1)  # the node before, and the token that leads on from it
-            for at, token in enumerate(one):
-                node = found.onward[before[0]][before[1]] if at else min(len(found.onward) - 1, 0)
+            for at, token in enumerate(alternative):
+                node = trie.onward[before[0]][before[1]] if at else min(len(trie.onward) - 1, 0)
                 if node < 0:
-                    node = len(found.onward)
-                    found.onward.append({})
-                    found.places.append((number, at))
+                    node = len(trie.onward)
+                    trie.onward.append({})
+                    trie.places.append((number, at))
                     if at:
-                        found.onward[before[0]][before[1]] = node
-                found.onward[node].setdefault(token, -1)
+                        trie.onward[before[0]][before[1]] = node
+                trie.onward[node].setdefault(token, -1)
                 path.append(node)
                 before = node, token
-            found.paths.append(path)
-        return found
+            trie.paths.append(path)
+        return trie
 
 
 def canvases(slot: Slot, estimator: str) -> int:
@@ -109,7 +109,7 @@ def canvases(slot: Slot, estimator: str) -> int:
     if estimator != "pseudo":
         return len({node for path in paths for node in path})
     # lengths apart: others are masked
-    backwards = AlternativesTrie.of([(len(one), *one[::-1]) for one in slot.alternatives]).paths
+    backwards = AlternativesTrie.of([(len(ids), *ids[::-1]) for ids in slot.alternatives]).paths
     return len({pair for ahead, behind in zip(paths, backwards, strict=True)
                 for pair in zip(ahead, behind[:0:-1], strict=True)})  # fmt: skip
 
@@ -140,16 +140,16 @@ def _in_order(slot: Slot, local: bool) -> Plan:
     """A row for each inner node of the trie."""
     trie = AlternativesTrie.of(slot.alternatives)
     ids = [tuple(tokens) for tokens in trie.onward]
-    queries = [slot.query(slot.alternatives[one][:at], {at: ids[node]}) for node, (one, at) in enumerate(trie.places)]
+    queries = [slot.query(slot.alternatives[n][:at], {at: ids[node]}) for node, (n, at) in enumerate(trie.places)]
 
-    def finish(found: Sequence[Reading]) -> SlotScores:
+    def finish(readings: Sequence[Reading]) -> SlotScores:
         read = [
-            (dict(zip(tokens, one.log_p[0], strict=True)), log_sum(one.log_p[0]), one.top[0])
-            for tokens, one in zip(ids, found, strict=True)
+            (dict(zip(tokens, reading.log_p[0], strict=True)), log_sum(reading.log_p[0]), reading.top[0])
+            for tokens, reading in zip(ids, readings, strict=True)
         ]
         scores, chains, masses, likeliest = [], [], [], []
-        for one, path in zip(slot.alternatives, trie.paths, strict=True):
-            steps = [(*read[node], token) for node, token in zip(path, one, strict=True)]
+        for alternative, path in zip(slot.alternatives, trie.paths, strict=True):
+            steps = [(*read[node], token) for node, token in zip(path, alternative, strict=True)]
             chains.append(fsum(values[token] for values, _, _, token in steps))
             # A step that all share costs nothing: 0, not what is left of rounding.
             scores.append(fsum(values[token] - total for values, total, _, token in steps if len(values) > 1))
@@ -166,12 +166,12 @@ def _in_order(slot: Slot, local: bool) -> Plan:
 def _marginal(slot: Slot) -> Plan:
     """One row, all masked."""
     longest = max(map(len, slot.alternatives))
-    ids = {at: tuple(dict.fromkeys(one[at] for one in slot.alternatives if len(one) > at)) for at in range(longest)}
+    ids = {at: tuple(dict.fromkeys(a[at] for a in slot.alternatives if len(a) > at)) for at in range(longest)}
 
-    def finish(found: Sequence[Reading]) -> SlotScores:
-        read = [dict(zip(ids[at], found[0].log_p[at], strict=True)) for at in range(longest)]
-        sums = tuple(fsum(read[at][token] for at, token in enumerate(one)) for one in slot.alternatives)
-        likeliest = tuple(all(found[0].top[at] in read[at] for at in range(len(one))) for one in slot.alternatives)
+    def finish(readings: Sequence[Reading]) -> SlotScores:
+        read = [dict(zip(ids[at], readings[0].log_p[at], strict=True)) for at in range(longest)]
+        sums = tuple(fsum(read[at][token] for at, token in enumerate(a)) for a in slot.alternatives)
+        likeliest = tuple(all(readings[0].top[at] in read[at] for at in range(len(a))) for a in slot.alternatives)
         return SlotScores(sums, sums, (min(1.0, fsum(map(exp, sums))),) * len(sums), likeliest)
 
     return Plan([slot.query((), ids)], finish)
@@ -179,16 +179,16 @@ def _marginal(slot: Slot) -> Plan:
 
 def _pseudo(slot: Slot) -> Plan:
     """A row for each token of each alternative."""
-    pairs = [(one, at) for one in slot.alternatives for at in range(len(one))]
-    queries = [slot.query((*one[:at], None, *one[at + 1 :]), {at: (one[at],)}) for one, at in pairs]
+    pairs = [(ids, at) for ids in slot.alternatives for at in range(len(ids))]
+    queries = [slot.query((*ids[:at], None, *ids[at + 1 :]), {at: (ids[at],)}) for ids, at in pairs]
 
-    def finish(found: Sequence[Reading]) -> SlotScores:
-        each = iter(found)
-        mine = [[next(each) for _ in one] for one in slot.alternatives]
+    def finish(readings: Sequence[Reading]) -> SlotScores:
+        each = iter(readings)
+        mine = [[next(each) for _ in alternative] for alternative in slot.alternatives]
         sums = tuple(fsum(read.log_p[0][0] for read in reads) for reads in mine)
         likeliest = tuple(
-            all(read.top[0] == token for read, token in zip(reads, one, strict=True))
-            for reads, one in zip(mine, slot.alternatives, strict=True)
+            all(read.top[0] == token for read, token in zip(reads, alternative, strict=True))
+            for reads, alternative in zip(mine, slot.alternatives, strict=True)
         )
         return SlotScores(sums, sums, (None,) * len(sums), likeliest)
 
@@ -197,7 +197,7 @@ def _pseudo(slot: Slot) -> Plan:
 
 def slots_by_length(slot: Slot, opened: Slot, estimator: str) -> list[Slot]:
     """A slot for each length, and where ``local`` weighs several, the open one."""
-    lengths = sorted({len(one) for one in slot.alternatives})
+    lengths = sorted({len(alternative) for alternative in slot.alternatives})
     parts = [replace(slot, alternatives=tuple(a for a in slot.alternatives if len(a) == n), width=n) for n in lengths]
     return [*parts, opened] if estimator == "local" and len(lengths) > 1 else parts
 
@@ -207,29 +207,29 @@ def by_length(slot: Slot, opened: Slot, estimator: str) -> Plan:
     are. local is a distribution within a length, and ``opened``, where lengths compete through what ends them, says how
     likely each length is."""
     slots = slots_by_length(slot, opened, estimator)
-    lengths = sorted({len(one) for one in slot.alternatives})
-    weighed, plans = len(slots) > len(lengths), [planned(one, estimator) for one in slots]
+    lengths = sorted({len(ids) for ids in slot.alternatives})
+    weighed, plans = len(slots) > len(lengths), [planned(slot, estimator) for slot in slots]
 
-    def finish(found: Sequence[Reading]) -> SlotScores:
-        each = iter(found)
-        told = [plan.finish([next(each) for _ in plan.queries]) for plan in plans]
+    def finish(readings: Sequence[Reading]) -> SlotScores:
+        each = iter(readings)
+        scores = [plan.finish([next(each) for _ in plan.queries]) for plan in plans]
         if weighed:
-            overall = told.pop()
-            told = [
-                replace(one, scores=tuple(score + log_sum([
+            overall = scores.pop()
+            scores = [
+                replace(part, scores=tuple(score + log_sum([
                     s for s, a in zip(overall.scores, slot.alternatives, strict=True) if len(a) == n
-                ]) for score in one.scores)) for one, n in zip(told, lengths, strict=True)
+                ]) for score in part.scores)) for part, n in zip(scores, lengths, strict=True)
             ]  # fmt: skip
-        return _merged(slot, lengths, told)
+        return _merged(slot, lengths, scores)
 
     return Plan([query for plan in plans for query in plan.queries], finish)
 
 
-def _merged(slot: Slot, lengths: Sequence[int], told: Sequence[SlotScores]) -> SlotScores:
+def _merged(slot: Slot, lengths: Sequence[int], scores: Sequence[SlotScores]) -> SlotScores:
     """Scores of several lengths in the order of the alternatives."""
     rows: dict[int, Iterator[tuple[float, float, float | None, bool]]] = {
-        n: iter(list(zip(one.scores, one.logprobs, one.mass, one.likeliest, strict=True)))
-        for n, one in zip(lengths, told, strict=True)
+        n: iter(list(zip(entry.scores, entry.logprobs, entry.mass, entry.likeliest, strict=True)))
+        for n, entry in zip(lengths, scores, strict=True)
     }
-    columns = tuple(zip(*(next(rows[len(one)]) for one in slot.alternatives), strict=True))
+    columns = tuple(zip(*(next(rows[len(ids)]) for ids in slot.alternatives), strict=True))
     return SlotScores(*columns)

@@ -124,10 +124,10 @@ class Likelihood:
         each, there is one."""
         for target in targets:
             self._check(prompt, target)
-        asked = [self._queries(prompt, target) for target in targets]
-        queries = [query for one in asked for query, _ in one]
-        found = iter(read_canvases(self.model, queries, self.estimator.rows, guidance=self.estimator.guidance))
-        return [self._sum([(next(found), weights) for _, weights in one]) for one in asked]
+        groups = [self._queries(prompt, target) for target in targets]
+        queries = [query for group in groups for query, _ in group]
+        readings = iter(read_canvases(self.model, queries, self.estimator.rows, guidance=self.estimator.guidance))
+        return [self._sum([(next(readings), weights) for _, weights in group]) for group in groups]
 
     def _queries(self, prompt: Sequence[int], target: Sequence[int]) -> list[tuple[ReadQuery, list[float]]]:
         """What to read of a target, and the weight of every log-probability. Dream's estimator closes the target with
@@ -148,9 +148,9 @@ class Likelihood:
         return queries
 
     @staticmethod
-    def _sum(found: Sequence[tuple[Reading, list[float]]]) -> Estimate:
-        value = fsum(p * weight for one, weights in found for (p,), weight in zip(one.log_p, weights, strict=True))
-        return Estimate(value, sum(one.forwards for one, _ in found), sum(one.query_tokens for one, _ in found))
+    def _sum(readings: Sequence[tuple[Reading, list[float]]]) -> Estimate:
+        value = fsum(p * weight for r, weights in readings for (p,), weight in zip(r.log_p, weights, strict=True))
+        return Estimate(value, sum(r.forwards for r, _ in readings), sum(r.query_tokens for r, _ in readings))
 
     def _check(self, prompt: Sequence[int], target: Sequence[int]) -> None:
         if not prompt or not target:

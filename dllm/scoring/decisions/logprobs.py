@@ -41,9 +41,9 @@ def rescored(model: Model, trace: Trace, sampling: Sampling | None = None) -> Lo
     values: LogProbs = [None] * (trace.length - trace.start)
     order = final_commits(trace)
     for at in range(0, len(order), MAX_CANVASES):
-        chosen = order[at : at + MAX_CANVASES]
-        canvases = [canvas_before(trace, order, at + row) for row in range(len(chosen))]
-        for commit, value in zip(chosen, token_logprobs(model, trace, canvases, chosen, sampling), strict=True):
+        commits = order[at : at + MAX_CANVASES]
+        canvases = [canvas_before(trace, order, at + row) for row in range(len(commits))]
+        for commit, value in zip(commits, token_logprobs(model, trace, canvases, commits, sampling), strict=True):
             values[commit.position] = value
     return values
 

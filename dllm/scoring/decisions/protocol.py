@@ -73,8 +73,8 @@ def deciding(
     readings = yield [plan.queries for _, plan in plans.values()]
     return work.result(
         {
-            name: work.decision(questions[name], laid, plan.finish(work.counted(one)))
-            for (name, (laid, plan)), one in zip(plans.items(), readings, strict=True)
+            name: work.decision(questions[name], laid, plan.finish(work.counted(reads)))
+            for (name, (laid, plan)), reads in zip(plans.items(), readings, strict=True)
         }
     )
 
@@ -110,13 +110,13 @@ class _Work:
     def counted(self, readings: Sequence[Reading]) -> Sequence[Reading]:
         """The readings, whose costs are added up."""
         for name in ("forwards", "rows", "query_tokens", "cached_tokens"):
-            setattr(self, name, getattr(self, name) + sum(getattr(one, name) for one in readings))
+            setattr(self, name, getattr(self, name) + sum(getattr(reading, name) for reading in readings))
         return readings
 
     def decision(self, question: Question, laid: Laid, scores: SlotScores) -> SlotDecision:
-        fitted, asked = self.options.calibration.get(question.type), self.options.temperature
-        temperature = asked if asked is not None else 1.0 if fitted is None else fitted
-        return SlotDecision(question, scores, laid.alternatives, temperature, asked is None and fitted is not None)
+        fitted, override = self.options.calibration.get(question.type), self.options.temperature
+        temperature = override if override is not None else 1.0 if fitted is None else fitted
+        return SlotDecision(question, scores, laid.alternatives, temperature, override is None and fitted is not None)
 
     def result(self, answers: Mapping[str, SlotDecision]) -> Decisions:
         costs = (sum(self.lengths.values()), self.forwards, self.rows, self.query_tokens, self.cached_tokens)

@@ -44,13 +44,13 @@ class Question:
 
     def __post_init__(self) -> None:
         for name in ("values", "descriptions"):
-            given = getattr(self, name)
-            if isinstance(given, str) or not isinstance(given, Sequence):
-                raise UserError(f"{self.unit if name == 'values' else name}={given!r} must be a list of texts.")
-            object.__setattr__(self, name, tuple(given))
+            entries = getattr(self, name)
+            if isinstance(entries, str) or not isinstance(entries, Sequence):
+                raise UserError(f"{self.unit if name == 'values' else name}={entries!r} must be a list of texts.")
+            object.__setattr__(self, name, tuple(entries))
         for value in self.values:
             if not isinstance(value, str | bool):
-                raise UserError(f"{self.unit} must be texts, true or false, and {value!r} is none. Write it as text.")
+                raise UserError(f"{self.unit} must be texts, true or false, not {value!r}. Write it as text.")
         for name in ("instructions", "template"):
             kind = "str | None" if name == "template" else "str"
             object.__setattr__(self, name, coerce(name, getattr(self, name), kind))
@@ -112,10 +112,10 @@ class ScoreQuestion(Question):
 
     @property
     def numbers(self) -> list[float] | None:
-        """The levels as finite numbers, as people write them (``1_0`` is none); None: one of them is no such number."""
+        """The levels as finite numbers, as people write them (not ``1_0``); None: one of them is not such a number."""
         texts = [text_of(value).strip() for value in self.values]
-        found = [float(text) if _NUMBER.fullmatch(text) else inf for text in texts]
-        return found if all(map(isfinite, found)) else None
+        numbers = [float(text) if _NUMBER.fullmatch(text) else inf for text in texts]
+        return numbers if all(map(isfinite, numbers)) else None
 
 
 @dataclass(frozen=True, init=False)
@@ -143,20 +143,20 @@ def questions_of_file(file: str | Path) -> dict[str, Question]:
     except (OSError, ValueError) as error:
         why = f"is not a JSON file ({error}). Name a list of questions."
         raise UserError(f"task.questions={str(file)!r} {why}") from None
-    if not isinstance(entries, list) or not entries or not all(isinstance(one, Mapping) for one in entries):
+    if not isinstance(entries, list) or not entries or not all(isinstance(question, Mapping) for question in entries):
         raise UserError(f"task.questions={str(file)!r} must hold a list of questions, such as {QUESTIONS_EXAMPLE}.")
-    found: dict[str, Question] = {}
+    questions: dict[str, Question] = {}
     for number, entry in enumerate(entries):
         name = entry.get("name", f"q{number + 1}")
         if not isinstance(name, str) or not name:
             raise UserError(f"name={name!r} of question {number + 1} of {file} must be a text.")
         try:
-            found[name] = question_of(entry)
+            questions[name] = question_of(entry)
         except UserError as error:
             raise UserError(f"question {name!r} of {file}: {error}") from None
-    if len(found) < len(entries):
+    if len(questions) < len(entries):
         raise UserError(f"task.questions={str(file)!r} names two questions alike. Give each its own name.")
-    return found
+    return questions
 
 
 QUESTIONS_EXAMPLE = '[{"type": "choice", "name": "town", "choices": ["Cairo", "Lima"], "template": "Town: {slot}"}]'
@@ -166,22 +166,22 @@ def question_of(entry: Mapping[str, Any]) -> Question:
     """One question. Raises UserError."""
     kind = entry.get("type")
     in_choices("type", kind, KNOWN)
-    listed, key = KNOWN[str(kind)]
-    known = [*QUESTION_KEYS, *([listed] if listed else [])]
+    field, key = KNOWN[str(kind)]
+    names = [*QUESTION_KEYS, *([field] if field else [])]
     for name in entry:
-        if name not in known:
-            raise UserError(f"{name!r} is not a field of a {kind}; it has {', '.join(known)}.{nearest(name, known)}")
+        if name not in names:
+            raise UserError(f"{name!r} is not a field of a {kind}; it has {', '.join(names)}.{nearest(name, names)}")
     common = {name: entry[name] for name in ("instructions", "template", "labels") if entry.get(name) is not None}
     if not all(isinstance(text, str) for text in common.values()):
         raise UserError(f"{', '.join(common)} must be texts.")
     if kind == "predicate":
         return PredicateQuestion(**common)
-    rows = entry.get(listed)
+    rows = entry.get(field)
     if not isinstance(rows, list):
-        raise UserError(f"{listed} must be a list of texts.")
+        raise UserError(f"{field} must be a list of texts.")
     values = [row.get(key) if isinstance(row, Mapping) else row for row in rows]
     described = [str(row.get("description", "")) if isinstance(row, Mapping) else "" for row in rows]
     if not all(isinstance(value, str | bool) for value in values):
-        raise UserError(f"{listed} must be a list of texts.")
-    made = ChoiceQuestion if kind == "choice" else ScoreQuestion
-    return made(values, descriptions=described if any(described) else (), **common)  # type: ignore[arg-type]
+        raise UserError(f"{field} must be a list of texts.")
+    make = ChoiceQuestion if kind == "choice" else ScoreQuestion
+    return make(values, descriptions=described if any(described) else (), **common)  # type: ignore[arg-type]

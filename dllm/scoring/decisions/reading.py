@@ -61,23 +61,23 @@ def read_canvases(
     groups = dict[ReadCanvas, list[int]]()
     for number, query in enumerate(queries):
         groups.setdefault(query.canvas, []).append(number)
-    found: list[Reading | None] = [None] * len(queries)
+    readings: list[Reading | None] = [None] * len(queries)
     for chunk in in_chunks(list(groups), max_rows, max_columns):
-        asked = [(row, number) for row, canvas in enumerate(chunk) for number in groups[canvas]]
-        wanted = [(row, *one) for row, number in asked for one in queries[number].wanted]
-        logs, saved, begun = _forward(model, chunk, wanted, guidance)
-        values, seen = iter(logs), set[int]()
-        for row, number in asked:
+        places = [(row, number) for row, canvas in enumerate(chunk) for number in groups[canvas]]
+        wanted = [(row, *pair) for row, number in places for pair in queries[number].wanted]
+        logs, saved, calls = _forward(model, chunk, wanted, guidance)
+        values, rows_read = iter(logs), set[int]()
+        for row, number in places:
             pairs = [next(values) for _ in queries[number].wanted]
-            fresh = row not in seen
+            fresh = row not in rows_read
             width = fresh * (len(chunk[row].tokens) - saved[row]) * (2 if guidance else 1)
-            found[number] = Reading(
-                tuple(p for p, _ in pairs), tuple(top for _, top in pairs), begun, int(fresh), width, fresh * saved[row]
+            readings[number] = Reading(
+                tuple(p for p, _ in pairs), tuple(top for _, top in pairs), calls, int(fresh), width, fresh * saved[row]
             )
-            seen.add(row)
-            begun = 0
-    assert all(one is not None for one in found)
-    return [one for one in found if one is not None]
+            rows_read.add(row)
+            calls = 0
+    assert all(reading is not None for reading in readings)
+    return [reading for reading in readings if reading is not None]
 
 
 def in_chunks(
@@ -86,7 +86,7 @@ def in_chunks(
     """The canvases in order, cut into forwards."""
     chunk: list[ReadCanvas] = []
     for canvas in canvases:
-        widest = max(len(one.tokens) for one in [*chunk, canvas])
+        widest = max(len(member.tokens) for member in [*chunk, canvas])
         full = max_columns is not None and (len(chunk) + 1) * widest > max_columns
         if chunk and (full or len(chunk) == max_rows):
             yield chunk
@@ -104,9 +104,12 @@ def _forward(
     that were not computed for it, and calls of the network."""
     network, mask = model.transformer, model.ids.placeholder
     length = max(len(canvas.tokens) for canvas in canvases)
-    rows = torch.tensor([[*one.tokens, *[mask] * (length - len(one.tokens))] for one in canvases])
-    masked = torch.tensor([[at in one.masked for at in range(length)] for one in canvases])
-    ends, start = (torch.tensor([len(one.tokens) for one in canvases]), torch.tensor([one.start for one in canvases]))
+    rows = torch.tensor([[*each.tokens, *[mask] * (length - len(each.tokens))] for each in canvases])
+    masked = torch.tensor([[at in each.masked for at in range(length)] for each in canvases])
+    ends, start = (
+        torch.tensor([len(each.tokens) for each in canvases]),
+        torch.tensor([each.start for each in canvases]),
+    )
     valid = None if bool((ends == length).all()) else torch.arange(length) < ends[:, None]
     if guidance:
         before = torch.arange(length) < start[:, None]
@@ -157,7 +160,7 @@ def _log_p(
 ) -> list[tuple[tuple[float, ...], int]]:
     """The same, of the hidden states that predict the columns. free: the first row whose prompt is masked."""
     network = model.transformer
-    row, column = (torch.tensor([one[which] for one in wanted]) for which in (0, 1))
+    row, column = (torch.tensor([entry[which] for entry in wanted]) for which in (0, 1))
     logits = network.logits(hidden[row, column])
     if guidance:
         unguided = network.logits(hidden[free + row, column]).to(logits.dtype)

@@ -70,7 +70,7 @@ class SlotDecision:
 
     @property
     def probability(self) -> float:
-        """Of the first alternative: of a predicate, that of yes."""
+        """The first alternative's probability: for a predicate, that of yes."""
         return self.probabilities[self.question.values[0]]
 
     @property
@@ -87,23 +87,23 @@ class SlotDecision:
 
     def to_json(self, name: str | None) -> dict[str, Any]:
         """OpenAI's answer, and what only we tell under ``diffusion``. name: None for a question that has none."""
-        told: dict[str, Any] = {"type": self.question.type, "name": name}
+        reply: dict[str, Any] = {"type": self.question.type, "name": name}
         pairs = list(enumerate(self.probabilities.items()))
         if self.question.type == "predicate":
-            told |= {"probability": self.probability}
+            reply |= {"probability": self.probability}
         elif self.question.type == "choice":
-            told |= {"choice": self.choice, "probabilities": [{"value": v, "probability": p} for _, (v, p) in pairs]}
+            reply |= {"choice": self.choice, "probabilities": [{"value": v, "probability": p} for _, (v, p) in pairs]}
         else:
             levels = [{"value": at, "label": text_of(v), "probability": p} for at, (v, p) in pairs]
-            told |= {"score": self.score, "probabilities": levels}
+            reply |= {"score": self.score, "probabilities": levels}
         more: dict[str, Any] = {
             "mass": self.mass, "argmax_is_label": self.scores.likeliest[self.best],
             "logprobs": list(self.scores.logprobs), "tokens": [list(ids) for ids in self.tokens],
             "temperature": self.temperature, "calibrated": self.calibrated,
         }  # fmt: skip
-        known = (("value", self.value), ("note", self.note))
-        more |= {key: one for key, one in known if one is not None}
-        return {**told, "confidence": self.confidence, "diffusion": more}
+        optional = (("value", self.value), ("note", self.note))
+        more |= {key: entry for key, entry in optional if entry is not None}
+        return {**reply, "confidence": self.confidence, "diffusion": more}
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,6 @@ class Decisions(Mapping[str, SlotDecision]):
             "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
             "output_tokens_details": {"reasoning_tokens": 0},
         }
-        answers = [one.to_json(None if name in self.unnamed else name) for name, one in self.answers.items()]
+        answers = [entry.to_json(None if name in self.unnamed else name) for name, entry in self.answers.items()]
         costs = {**{name: getattr(self, name) for name in cost}, **self.more}
         return {"object": "decision", "model": self.model, "answers": answers, "usage": usage, "diffusion": costs}

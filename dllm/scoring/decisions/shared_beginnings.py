@@ -61,8 +61,8 @@ def beginnings(
     for number in range(len(numbers)):
         good = sound[group == number].all(0).nonzero()
         cuts.append(int(good[-1, 0]) if len(good) and int((group == number).sum()) > 1 else 0)
-    found = Beginnings(order, group, first, torch.tensor(cuts)[group])
-    return found if bool(found.saved.any()) else None
+    begin = Beginnings(order, group, first, torch.tensor(cuts)[group])
+    return begin if bool(begin.saved.any()) else None
 
 
 class _Kept(Memory):
@@ -86,32 +86,32 @@ class _Behind(Memory):
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         query, keys, values = fresh.rotated()
         group = self.copies(self.group, keys.device)
-        kept, held = (one[group] for one in self.stores[layer])
+        old_keys, old_values = (tensor[group] for tensor in self.stores[layer])
         visible = self.copies.of(self.visible, keys.device)
-        return query, torch.cat([kept, keys], 2), torch.cat([held, values], 2), visible
+        return query, torch.cat([old_keys, keys], 2), torch.cat([old_values, values], 2), visible
 
 
-def encode_behind(model: Model, rows: Tensor, ends: Tensor, found: Beginnings) -> Tensor:
+def encode_behind(model: Model, rows: Tensor, ends: Tensor, shared: Beginnings) -> Tensor:
     """Hidden rows [B, n, D] of the columns from each canvas's cut on. ends [B]: columns that are not padding."""
-    network, order, length = model.transformer, found.order, rows.shape[1]
+    network, order, length = model.transformer, shared.order, rows.shape[1]
     device = network.device
-    cuts, widest = found.cut[found.first], int(found.cut.max())
+    cuts, widest = shared.cut[shared.first], int(shared.cut.max())
     heads = torch.arange(widest).expand(len(cuts), -1)
-    begin = AttentionOrder(order.rank[found.first, :widest], order.reach[found.first, :widest])
-    seen = begin.visible(begin, heads < cuts[:, None])
-    seen |= (heads >= cuts[:, None])[:, :, None]  # padding sees all, since a row that sees nothing would be nan
-    kept = _Kept(seen.to(device))
-    network(rows[found.first, :widest].to(device), heads.to(device), kept)
+    begin = AttentionOrder(order.rank[shared.first, :widest], order.reach[shared.first, :widest])
+    sees = begin.visible(begin, heads < cuts[:, None])
+    sees |= (heads >= cuts[:, None])[:, :, None]  # padding sees all, since a row that sees nothing would be nan
+    heads_memory = _Kept(sees.to(device))
+    network(rows[shared.first, :widest].to(device), heads.to(device), heads_memory)
 
-    behind = int((ends - found.cut).max())
-    columns = found.cut[:, None] + torch.arange(behind)
+    behind = int((ends - shared.cut).max())
+    columns = shared.cut[:, None] + torch.arange(behind)
     columns = columns.masked_fill(columns >= ends[:, None], length)
     inside = columns.clamp(max=length - 1)
     places = torch.cat([torch.arange(widest).expand(len(rows), -1), inside], 1)
-    there = torch.cat([places[:, :widest] < found.cut[:, None], columns < length], 1)
+    there = torch.cat([places[:, :widest] < shared.cut[:, None], columns < length], 1)
     visible = order.rank.gather(1, places)[:, None] <= order.reach.gather(1, inside)[:, :, None]
     visible = (visible & there[:, None]) | (columns == length)[:, :, None]
-    memory = _Behind(kept.stores, found.group.to(device), visible.to(device))
+    memory = _Behind(heads_memory.stores, shared.group.to(device), visible.to(device))
     positions = torch.arange(length, device=device).expand(len(rows), -1)
     hidden, _ = network(rows.gather(1, inside).to(device), positions, memory, columns.to(device))
     return hidden

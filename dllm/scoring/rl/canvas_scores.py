@@ -95,11 +95,11 @@ class ScoringLaw:
             hot = cells.temperature > 0
             logits = logits / torch.where(hot, cells.temperature, 1.0).to(logits.dtype)[:, None]
             if self.sampling.top_p is not None or self.sampling.top_k is not None:
-                kept = filtered(logits.detach(), self.sampling.top_p, self.sampling.top_k)
-                out = kept.isinf().scatter(1, at, False)  # the token itself stays when the weights have moved
+                inside = filtered(logits.detach(), self.sampling.top_p, self.sampling.top_k)
+                out = inside.isinf().scatter(1, at, False)  # the token itself stays when the weights have moved
                 logits = logits.masked_fill(out, -torch.inf)
-        found = logits.gather(1, at)[:, 0] - logits.logsumexp(-1)
-        return found if self.name == "own" else torch.where(hot, found, 0.0)
+        values = logits.gather(1, at)[:, 0] - logits.logsumexp(-1)
+        return values if self.name == "own" else torch.where(hot, values, 0.0)
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ class CanvasScorer:
 
     def all(self, canvases: ScoredCanvases, cells: ScoredCells) -> Tensor:
         """Log-probabilities of all cells [m], in their order."""
-        found = list(self.batches(canvases, cells))
-        if not found:
+        batches = list(self.batches(canvases, cells))
+        if not batches:
             return torch.zeros(len(cells.token), dtype=self.dtype, device=cells.token.device)
-        numbers, values = (torch.cat(parts) for parts in zip(*found, strict=True))
+        numbers, values = (torch.cat(parts) for parts in zip(*batches, strict=True))
         return values[numbers.argsort()]
 
     def _scored(self, canvases: ScoredCanvases, cells: ScoredCells) -> Tensor:
@@ -148,17 +148,17 @@ class CanvasScorer:
         masked = canvases.masked & ~canvases.beyond(canvases.masked.shape[1])
         source = self.model.config.sources(masked, canvases.start)[cells.canvas, cells.column]
         states = hidden.view(-1, len(canvases.width), *hidden.shape[1:])[:, cells.canvas, source]  # [1 or 2, m, D]
-        found = []
+        parts = []
         for begin in range(0, len(cells.token), HEAD_ROWS):
             part = slice(begin, begin + HEAD_ROWS)
-            given = (
+            inputs = (
                 states[:, part],
                 select(cells, torch.arange(*part.indices(len(early)), device=early.device)),
                 early[part],
             )
             grads = torch.is_grad_enabled() and states.requires_grad
-            found.append(recomputed(self._head, *given, use_reentrant=False) if grads else self._head(*given))
-        return torch.cat(found)
+            parts.append(recomputed(self._head, *inputs, use_reentrant=False) if grads else self._head(*inputs))
+        return torch.cat(parts)
 
     def _head(self, states: Tensor, cells: ScoredCells, early: Tensor) -> Tensor:
         """Log-probabilities [m] from states [1, m, D], or [2, m, D] under guidance."""
@@ -180,7 +180,7 @@ class CanvasScorer:
         if self.law.sampling.guidance:
             mask = self.model.ids.placeholder
             tokens = torch.cat([tokens, tokens.masked_fill(canvases.given, mask)])
-            masked, start, beyond = (torch.cat([one, one]) for one in (masked, start, beyond))
+            masked, start, beyond = (torch.cat([tensor, tensor]) for tensor in (masked, start, beyond))
         valid = ~beyond if bool(beyond.any()) else None
         grads = self.checkpoint and torch.is_grad_enabled()
         more: dict[str, Any] = {"run": run_again} if grads else {}
@@ -191,9 +191,9 @@ def run_again(
     layer: Layer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, memory: Memory, index: int
 ) -> tuple[Tensor, Tensor]:
     """A layer whose inner values are computed again in the backward pass."""
-    given = (layer, x, residual, angles, columns, memory, index)
-    found: tuple[Tensor, Tensor] = recomputed(run_layer, *given, use_reentrant=False)
-    return found
+    arguments = (layer, x, residual, angles, columns, memory, index)
+    states: tuple[Tensor, Tensor] = recomputed(run_layer, *arguments, use_reentrant=False)
+    return states
 
 
 def refuse_noise(model: Model) -> None:

@@ -36,12 +36,12 @@ class GatheredTurns:
         self.draws, self.mask = draws, ids.placeholder
         starts = [request.answer_start for request in requests]
         self.start = torch.tensor(starts, device=device)
-        self.length = torch.tensor([len(one.tokens) - start for one, start in zip(requests, starts, strict=True)]).to(
+        self.length = torch.tensor([len(each.tokens) - start for each, start in zip(requests, starts, strict=True)]).to(
             device
         )
-        answers = [torch.tensor(one.tokens[start:]) for one, start in zip(requests, starts, strict=True)]
+        answers = [torch.tensor(each.tokens[start:]) for each, start in zip(requests, starts, strict=True)]
         self.tokens = pad_sequence(answers, batch_first=True, padding_value=pad).to(device)
-        holes = [torch.tensor(one.masked[start:]) for one, start in zip(requests, starts, strict=True)]
+        holes = [torch.tensor(each.masked[start:]) for each, start in zip(requests, starts, strict=True)]
         self.hole = pad_sequence(holes, batch_first=True, padding_value=False).to(device)
         self.columns = torch.arange(self.tokens.shape[1], device=device)
         self.step = torch.zeros_like(self.tokens, dtype=torch.int32)
@@ -60,26 +60,26 @@ class GatheredTurns:
         assert step.owner.is_single, "rules with several candidates are refused before"
         names, active, inside = canvas.row_id, turn.active, self._answers(canvas.row_id, len(canvas.columns))
         own, drawn = log_probabilities(turn)
-        masked, left, commit = (inside(one) for one in (canvas.masked | step.remask, after.masked, step.commit))
-        filled, number = masked & ~left & ~commit, turn.view.blocks.turn[:, None]
+        masked, masks, commit = (inside(mask) for mask in (canvas.masked | step.remask, after.masked, step.commit))
+        filled, number = masked & ~masks & ~commit, turn.view.blocks.turn[:, None]
         origin = torch.full_like(commit, Origin.DRAWN, dtype=torch.int8).masked_fill(inside(turn.forced), Origin.FORCED)
         origin = origin.masked_fill(inside(marks.corrected | marks.replaced), Origin.CONSTRAINED)
         early = (
             self.hole[names] & ~inside(canvas.masked) & (self.origin[names] == Origin.GIVEN)
         )  # before the first forward
         self._write(names, active, self.origin, early, Origin.FILLED)
-        self._write(names, active, self.tokens, left | commit | filled | early, inside(after.tokens))
+        self._write(names, active, self.tokens, masks | commit | filled | early, inside(after.tokens))
         self._write(names, active, self.step, commit | filled, number)
-        self._write(names, active, self.step, left, 0)
+        self._write(names, active, self.step, masks, 0)
         self._write(names, active, self.origin, commit, origin)
         self._write(names, active, self.origin, filled, Origin.FILLED)
-        self._write(names, active, self.origin, left, Origin.GIVEN)
-        for values, said in ((self.own, own), (self.drawn, drawn)):
-            self._write(names, active, values, commit, inside(said))
-            self._write(names, active, values, filled | left, torch.nan)
+        self._write(names, active, self.origin, masks, Origin.GIVEN)
+        for values, numbers in ((self.own, own), (self.drawn, drawn)):
+            self._write(names, active, values, commit, inside(numbers))
+            self._write(names, active, values, filled | masks, torch.nan)
         self._write(names, active, self.block, inside(turn.view.blocks.in_block), turn.view.blocks.index[:, None])
-        undone = (inside(step.remask) | left) & ~inside(canvas.masked)
-        self.taken_back[names] += (undone | (commit & left)).sum(1) * active
+        undone = (inside(step.remask) | masks) & ~inside(canvas.masked)
+        self.taken_back[names] += (undone | (commit & masks)).sum(1) * active
         self.bent[names] |= (inside(marks.corrected | marks.refused | marks.replaced)).any(1) & active
         draws = shown = None
         if self.draws:
@@ -92,11 +92,11 @@ class GatheredTurns:
     def _answers(self, names: Tensor, length: int) -> Callable[[Tensor], Tensor]:
         """What takes the answers [B, G] out of canvases [B, L]; what a row did not ask for is False or 0."""
         at = self.start[names][:, None] + self.columns
-        asked, at = self.columns < self.length[names][:, None], at.clamp(max=length - 1)
+        own, at = self.columns < self.length[names][:, None], at.clamp(max=length - 1)
 
         def inside(values: Tensor) -> Tensor:
-            found = values.gather(1, at)
-            return found & asked if found.dtype == torch.bool else found
+            cells = values.gather(1, at)
+            return cells & own if cells.dtype == torch.bool else cells
 
         return inside
 
@@ -107,37 +107,39 @@ class GatheredTurns:
 
     def widths(self) -> Tensor:
         """Valid columns of the row in each of its forwards [R, T], int32; 0 where it had ended."""
-        return self._by_forward([one.width.int() for one in self.seen], 0)
+        return self._by_forward([turn.width.int() for turn in self.seen], 0)
 
     def draw_ids(self) -> Tensor | None:
         """What each forward proposed [R, T, G], int32."""
-        return self._by_forward([one.draws for one in self.seen if one.draws is not None], -1) if self.draws else None
+        return (
+            self._by_forward([turn.draws for turn in self.seen if turn.draws is not None], -1) if self.draws else None
+        )
 
     def canvas_ids(self) -> Tensor | None:
         """The answer before each forward [R, T, G], int32."""
-        shown = [one.canvas for one in self.seen if one.canvas is not None]
-        return self._by_forward(shown, self.mask) if self.draws else None
+        canvases = [turn.canvas for turn in self.seen if turn.canvas is not None]
+        return self._by_forward(canvases, self.mask) if self.draws else None
 
     def forwards(self) -> Tensor:
         """How many forwards each row took [R]."""
-        found = torch.zeros_like(self.start)
-        for one in self.seen:
-            found[one.names] = torch.maximum(found[one.names], one.turn)
-        return found
+        counts = torch.zeros_like(self.start)
+        for turn in self.seen:
+            counts[turn.names] = torch.maximum(counts[turn.names], turn.turn)
+        return counts
 
     def _by_forward(self, values: Sequence[Tensor], blank: int) -> Tensor:
         """Values [B, ...] of each turn by row and its forward [R, T, ...]."""
-        most = int(torch.stack([one.turn.amax() for one in self.seen]).amax())
+        most = int(torch.stack([turn.turn.amax() for turn in self.seen]).amax())
         out = values[0].new_full((len(self.start), most + 1, *values[0].shape[1:]), blank)
-        for one, value in zip(self.seen, values, strict=True):  # a row that waits writes to place 0
-            out[one.names, one.turn] = value
+        for turn, value in zip(self.seen, values, strict=True):  # a row that waits writes to place 0
+            out[turn.names, turn.turn] = value
         return out[:, 1:].contiguous()
 
     def blocks(self, fixed: int | None, grid: Tensor) -> Tensor:
         """Number of each column's block [R, G], int32; of a column whose block was never the current one by the length
         of all blocks, or that of the column before. grid [R]: column that blocks count from."""
         if fixed is None:
-            known = self.block.cummax(1).values.clamp(min=0)
+            numbers = self.block.cummax(1).values.clamp(min=0)
         else:
-            known = ((self.start - grid)[:, None] + self.columns) // fixed - ((self.start - grid) // fixed)[:, None]
-        return torch.where(self.block < 0, known.int(), self.block)
+            numbers = ((self.start - grid)[:, None] + self.columns) // fixed - ((self.start - grid) // fixed)[:, None]
+        return torch.where(self.block < 0, numbers.int(), self.block)

@@ -37,7 +37,7 @@ IGNORED = "rotary_emb.inv_freq"  # as ``load`` does
 # All experts of a layer in one tensor, as the classes of transformers 5 hold those of Qwen3-MoE's kind.
 EXPERT_STACK = re.compile(r"(.+\.experts)\.(gate_up|down)_proj")
 TRAINABLE = "load(FOLDER, trainable=True)"
-# Of a config: what may differ where the same network reads the weights.
+# Entries of a config that may differ where the same network reads the weights.
 SAME_NETWORK = ("mask_id", "eos_id", "pad_id", "usual_mask_id", "unsaid", "notes", "published")
 
 
@@ -73,11 +73,11 @@ def refuse_unlearning(model: Model) -> None:
 def gradient_notes(model: Model) -> tuple[str, ...]:
     """Sentences about gradients that differ from those of a model object's own backward."""
     lender = model.transformer.lender
-    tables = () if lender is None else (one for one in lender.model.modules() if isinstance(one, nn.Embedding))
+    tables = () if lender is None else (table for table in lender.model.modules() if isinstance(table, nn.Embedding))
     return tuple(
-        f"padding_idx={one.padding_idx}: the object's own backward gives this row of the embedding no gradient, and "
+        f"padding_idx={table.padding_idx}: the object's own backward gives this row of the embedding no gradient, and "
         "here it has one"
-        for one in tables if one.padding_idx is not None
+        for table in tables if table.padding_idx is not None
     )  # fmt: skip
 
 
@@ -146,10 +146,10 @@ class WeightWriter:
 
     @torch.no_grad()
     def __exit__(self, *_: object) -> None:
-        for number, come in self.waiting.items():
+        for number, new in self.waiting.items():
             place = self.places[number]
             present = place.present().split([*place.rows.values()])
-            place.write(torch.cat([come.get(name, old) for name, old in zip(place.rows, present, strict=True)]))
+            place.write(torch.cat([new.get(name, old) for name, old in zip(place.rows, present, strict=True)]))
         self.waiting.clear()
 
     @torch.no_grad()
@@ -165,22 +165,22 @@ class WeightWriter:
                 for kind, rows_of_kind in zip(parts, matrix.chunk(len(parts)), strict=True):
                     self.write(f"{stack[1]}.{number}.{kind}_proj.weight", rows_of_kind)
             return
-        wanted = self.targets.get(self._told(name, tensor), ())
-        if not wanted:
+        targets = self.targets.get(self._told(name, tensor), ())
+        if not targets:
             raise UserError(
                 f"{self.model.name} has no weight {printed(name)}. Send the tensors by the names of its checkpoint."
             )
-        self._refuse_unfit(name, tensor, wanted)
-        for number, ours, rows in wanted:
+        self._refuse_unfit(name, tensor, targets)
+        for number, ours, rows in targets:
             place = self.places[number]
             part = tensor if rows is None else tensor[slice(*rows)]
             if len(place.rows) == 1:
                 place.write(part.to(place.device, place.dtype))
                 continue
-            found = self.waiting.setdefault(number, {})
-            found[ours] = part.to(place.device, place.dtype, copy=True)
-            if len(found) == len(place.rows):
-                place.write(torch.cat([found[one] for one in place.rows]))
+            pieces = self.waiting.setdefault(number, {})
+            pieces[ours] = part.to(place.device, place.dtype, copy=True)
+            if len(pieces) == len(place.rows):
+                place.write(torch.cat([pieces[row] for row in place.rows]))
                 del self.waiting[number]
 
     def _told(self, name: str, tensor: Tensor) -> str:
@@ -191,7 +191,7 @@ class WeightWriter:
             name = ours + name.removeprefix(theirs)
         if not config.tied or config.family == MASKED_LM_FAMILY:
             return name
-        embed, head = (parameter_source(f"{one}.weight", config).name for one in ("embed", "lm_head"))
+        embed, head = (parameter_source(f"{module}.weight", config).name for module in ("embed", "lm_head"))
         if name in (embed, head):
             there = self.places[self.targets[embed][0].place].there
             if self.tied - {name} and tensor.shape == there.shape and not torch.equal(tensor.to(there), there):
@@ -199,10 +199,10 @@ class WeightWriter:
             self.tied.add(name)
         return embed if name == head else name
 
-    def _refuse_unfit(self, name: str, tensor: Tensor, wanted: Sequence[_Target]) -> None:
+    def _refuse_unfit(self, name: str, tensor: Tensor, targets: Sequence[_Target]) -> None:
         """Raise UserError for a tensor of another shape than the model's, or of no float type."""
-        count, *rest = self.places[wanted[0].place].shape(wanted[0].name)
-        shape = [count if wanted[0].rows is None else max(one.rows[1] for one in wanted if one.rows), *rest]
+        count, *rest = self.places[targets[0].place].shape(targets[0].name)
+        shape = [count if targets[0].rows is None else max(target.rows[1] for target in targets if target.rows), *rest]
         if list(tensor.shape) != shape:
             raise UserError(f"{name} has the shape {list(tensor.shape)}, and in {self.model.name} it has {shape}. Send "
                             "whole tensors of the same config.")  # fmt: skip
@@ -213,27 +213,27 @@ class WeightWriter:
 
 def _refuse_reload(model: Model, config: ModelConfig, folder: str | Path) -> None:
     """Raise UserError for a folder of another config, and for weights that are made from more than a checkpoint's."""
-    asked = f"reload(model, {str(folder)!r})"
-    _refuse_made(model, asked)
-    for name in (one.name for one in fields(ModelConfig) if one.name not in SAME_NETWORK):
+    call = f"reload(model, {str(folder)!r})"
+    _refuse_made(model, call)
+    for name in (entry.name for entry in fields(ModelConfig) if entry.name not in SAME_NETWORK):
         ours, theirs = getattr(model.config, name), getattr(config, name)
         if ours != theirs:
-            raise UserError(f"{asked}: its {name} is {theirs!r}, and the model's is {ours!r}. Give a folder of the same"
+            raise UserError(f"{call}: its {name} is {theirs!r}, and the model's is {ours!r}. Give a folder of the same"
                             " config, or call load.")  # fmt: skip
 
 
-def _refuse_made(model: Model, asked: str) -> None:
+def _refuse_made(model: Model, call: str) -> None:
     """Raise UserError for weights that are made from more than a checkpoint's."""
-    kept = {"quantize": model.quantize or model.quantize_head, "adapter": model.adapter or model.draft_adapter}
-    for name, value in kept.items():
+    sources = {"quantize": model.quantize or model.quantize_head, "adapter": model.adapter or model.draft_adapter}
+    for name, value in sources.items():
         if value is not None:
-            raise UserError(f"{asked}: the model's weights are made with {name}={str(value)!r}. Call load instead.")
+            raise UserError(f"{call}: the model's weights are made with {name}={str(value)!r}. Call load instead.")
     if model.transformer.lender is not None and model.transformer.lender.adapted:
-        raise UserError(f"{asked}: peft's adapters are on the object that it shares. Write into the object itself.")
+        raise UserError(f"{call}: peft's adapters are on the object that it shares. Write into the object itself.")
     if model.ranks.size > 1:
-        raise UserError(f"{asked}: {model.ranks.size} processes divide the model's weights. Call load instead.")
+        raise UserError(f"{call}: {model.ranks.size} processes divide the model's weights. Call load instead.")
     if any(parameter.is_meta for parameter in model.transformer.parameters()):
-        raise UserError(f"{asked}: some of the model's weights are offloaded. Call load instead.")
+        raise UserError(f"{call}: some of the model's weights are offloaded. Call load instead.")
 
 
 class _Target(NamedTuple):
@@ -272,7 +272,7 @@ class _Place:
 def _places(network: Transformer) -> Iterator[_Place]:
     """All places that hold weights."""
     if isinstance(network, MaskedLM):
-        yield from (_Place({name: 1}, one, one.copy_, True) for name, one in network.lm.state_dict().items())
+        yield from (_Place({name: 1}, tensor, tensor.copy_, True) for name, tensor in network.lm.state_dict().items())
         return
     for name, there in apart(network):
         yield _Place({name.replace(".module.", "."): 1}, there, there.copy_)
@@ -283,9 +283,9 @@ def _places(network: Transformer) -> Iterator[_Place]:
             path = "embed" if path == "lm_head" and network.config.tied else path
             names, sizes = [path], [part.out_features]
             if last in FUSED:
-                names = [f"{owner}.{one}" for one in FUSED[last]]
+                names = [f"{owner}.{module}" for module in FUSED[last]]
                 sizes = cast("list[int]", network.get_submodule(owner).sizes)
-            rows = {f"{one}.weight": size for one, size in zip(names, sizes, strict=True)}
+            rows = {f"{module}.weight": size for module, size in zip(names, sizes, strict=True)}
             yield _Place(rows, part.packed, part.repack)
 
 

@@ -80,7 +80,7 @@ def elbo(
 ) -> MaskEstimate:  # fmt: skip
     """The evidence lower bound of each answer [R], a mean over ``samples`` canvases.
 
-    Of a canvas with k of the answer's n columns masked, coupled: the sum of log p over the masked ones by (n + 1) / k,
+    For a canvas with k of the answer's n columns masked, coupled: the sum of log p over the masked ones by (n + 1) / k,
     and that over the others on the complement by (n + 1) / (n - k), halved; k is uniform in 0..n, evenly spaced over
     the rows, and an empty half counts as 0 (ESPO, arXiv 2512.03759). Else by n / k, with k uniform in 1..n (BGPO).
     masks [R, K, G]. how: as in ``laid_out_scorer``."""
@@ -98,8 +98,8 @@ def elbo(
     rows = torch.arange(len(rollouts), device=free.device).repeat_interleave(masks.shape[1])
     total = torch.zeros((), device=free.device)
     for half, weight in halves:
-        found = _log_p(scorer, rollouts, rows, half.flatten(0, 1)).sum(1).view(masked.shape)
-        total = total + torch.where(half.any(2), found * weight.nan_to_num(posinf=0.0).to(found.dtype), 0.0)
+        log_p = _log_p(scorer, rollouts, rows, half.flatten(0, 1)).sum(1).view(masked.shape)
+        total = total + torch.where(half.any(2), log_p * weight.nan_to_num(posinf=0.0).to(log_p.dtype), 0.0)
     return MaskEstimate((total / len(halves)).mean(1), masks)
 
 
@@ -134,12 +134,14 @@ def sandwich(
     scorer, text = laid_out_scorer(model, rollouts, **how), rollouts.completion_mask.bool() & _free(rollouts)
     longest = rollouts.prompt_ids.shape[1]
     if masks is None:
-        masks = torch.stack([_in_kind(rollouts, text, kind, block_length, p, seed, one) for one in range(samples)], 1)
+        masks = torch.stack(
+            [_in_kind(rollouts, text, kind, block_length, p, seed, sample) for sample in range(samples)], 1
+        )
     masks = _checked(masks, (len(rollouts), masks.shape[1], longest + text.shape[1]))
     hidden = masks[:, :, longest:] | ~text[:, None]
     rows = torch.arange(len(rollouts), device=text.device).repeat_interleave(masks.shape[1])
-    found = _log_p(scorer, rollouts, rows, hidden.flatten(0, 1), masks[:, :, :longest].flatten(0, 1))
-    log_p, counted = found.view(hidden.shape), hidden & text[:, None]  # [R, K, G]
+    values = _log_p(scorer, rollouts, rows, hidden.flatten(0, 1), masks[:, :, :longest].flatten(0, 1))
+    log_p, counted = values.view(hidden.shape), hidden & text[:, None]  # [R, K, G]
     number = counted.sum(2)
     below = (torch.where(counted, log_p, 0.0).sum(2) / number.clamp(min=1)).mean(1)
     share = number.double() / text.sum(1, keepdim=True).clamp(min=1)
@@ -169,16 +171,16 @@ def prediction(
     else:
         refuse_limit(rollouts, "slices")
         answers = rollouts.at(forward)
-    shown = (answers != rollouts.mask_id) & rollouts.asked
-    rows = torch.arange(len(rollouts), device=shown.device)
+    visible = (answers != rollouts.mask_id) & rollouts.asked
+    rows = torch.arange(len(rollouts), device=visible.device)
     there = rollouts.width[:, forward - 1] > 0
-    canvases = laid(rollouts, rows, shown, torch.where(there, forward - 1, 0), answers)
+    canvases = laid(rollouts, rows, visible, torch.where(there, forward - 1, 0), answers)
     row, column = ((tokens >= 0) & rollouts.asked & there[:, None]).nonzero(as_tuple=True)
     heat = rollouts.temperature[row] + torch.finfo(scorer.dtype).eps
     scorer = replace(scorer, law=replace(scorer.law, name="drawn"))
     cells = ScoredCells(row, canvases.start[row] + column, tokens[row, column], heat)
     values = scorer.all(canvases, cells)
-    return MaskEstimate(values.new_zeros(tokens.shape).index_put((row, column), values), rollouts.asked & ~shown)
+    return MaskEstimate(values.new_zeros(tokens.shape).index_put((row, column), values), rollouts.asked & ~visible)
 
 
 def laid_out_scorer(

@@ -60,7 +60,7 @@ def refuse_requests(requests: Sequence[Request]) -> None:
 
 def refuse_copies(parts: Parts, n: int, temperatures: Sequence[float]) -> None:
     """Raise UserError for groups whose rows would all be the same. temperatures: of every row."""
-    if n > 1 and parts.sampler.traits.deterministic and (cold := [one for one in temperatures if one <= 0]):
+    if n > 1 and parts.sampler.traits.deterministic and (cold := [heat for heat in temperatures if heat <= 0]):
         raise UserError(
             f"n={n} rollouts of a prompt would be the same at sampling.temperature={cold[0]:g}. Set it above 0."
         )
@@ -68,34 +68,34 @@ def refuse_copies(parts: Parts, n: int, temperatures: Sequence[float]) -> None:
 
 def limits_of(parts: Parts) -> dict[str, str]:
     """Which log-probabilities of rollouts cannot be computed again, and why (``Rollouts.limits``)."""
-    rule, found = parts.sampler.traits, dict[str, str]()
+    rule, limits = parts.sampler.traits, dict[str, str]()
     back = f"sampler={name_of(parts.sampler)}" if rule.revocable else f"blocks={name_of(parts.blocks)}"
     if rule.revocable or parts.blocks.traits.rolls_back:
-        found["slices"] = (
+        limits["slices"] = (
             f"{back} takes commits back, so step_map does not tell the canvases of these rollouts. Decode with "
             "draws=True, and score every draw with draws=True."
         )
     if rule.tokens != "proposed":
-        found["drawn"] = found["draws"] = (
+        limits["drawn"] = limits["draws"] = (
             f"sampler={name_of(parts.sampler)} writes the likeliest token of logits that it has changed, which the "
             "model did not draw. Score with law='own'."
         )
-    return found
+    return limits
 
 
 def notes_of(parts: Parts, dtype: str, narrow: str | None, rescored: bool) -> list[str]:
     """What a trainer should know of the noted log-probabilities. rescored: they are not those of the decode."""
-    found: list[str] = []
+    notes: list[str] = []
     if rescored:
-        return found
+        return notes
     if not parts.cache.traits.exact:
-        found.append(
+        notes.append(
             f"cache={name_of(parts.cache)}: the noted log-probabilities are those of forwards that a cache shortened. "
             "Take old log-probabilities from rollouts(..., rescore=True), not the noted ones."
         )
     if narrow is not None or dtype not in ("float32", "float64"):
-        found.append(
+        notes.append(
             f"{narrow or dtype}: noted and rescored log-probabilities differ by its rounding. For ratios take both "
             "from trajectory_logprobs: rollouts(..., rescore=True)."
         )
-    return found
+    return notes

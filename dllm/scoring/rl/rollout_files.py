@@ -18,7 +18,7 @@ from dllm.contract.setting import Sampling
 from dllm.record.results import Result
 
 REAL = (torch.float32, torch.float64)
-# Of each tensor: its shape in the letters of ``rollouts``, what it may hold its numbers in, and their range
+# Each tensor's shape in the letters of ``rollouts``, its dtypes, and the range of its numbers
 # (None: no limit).
 TENSORS: dict[str, tuple[str, tuple[torch.dtype, ...], tuple[float | None, float | None]]] = {
     "prompt_ids": ("RL", (torch.int64,), (0, None)), "prompt_mask": ("RL", (torch.int64,), (0, 1)),
@@ -52,43 +52,43 @@ def check_tensors(tensors: Mapping[str, Tensor]) -> None:
             sizes.setdefault(letter, size) != size for letter, size in zip(letters, tensor.shape, strict=True)
         ):
             raise ValueError(f"{name} has the shape {list(tensor.shape)}, which does not fit the others")
-        known = tensor[~tensor.isnan()] if name in WITH_NAN else tensor
-        if not bool(((known >= (low if low is not None else -torch.inf)) & (known <= (high or torch.inf))).all()):
+        numbers = tensor[~tensor.isnan()] if name in WITH_NAN else tensor
+        if not bool(((numbers >= (low if low is not None else -torch.inf)) & (numbers <= (high or torch.inf))).all()):
             raise ValueError(f"{name} holds numbers that it cannot have")
     _check_sense(tensors, sizes)
 
 
 def _check_sense(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
     width, forwards, filled = tensors["width"].long(), tensors["forwards"], tensors["prompt_mask"]
-    asked = width[:, :1] - filled.sum(1, keepdim=True)  # answer columns
+    lengths = width[:, :1] - filled.sum(1, keepdim=True)  # answer columns
     for name, wrong in {
         "prompt_mask": filled.diff(dim=1) < 0,
         "completion_mask": tensors["completion_mask"].diff(dim=1) > 0,
         "step_map": tensors["step_map"] > forwards[:, None],
         "forwards": forwards > sizes["T"],
-        "width": (width > sizes["L"] + sizes["G"]).any() | (asked < 0).any() | (asked > sizes["G"]).any(),
+        "width": (width > sizes["L"] + sizes["G"]).any() | (lengths < 0).any() | (lengths > sizes["G"]).any(),
     }.items():
         if bool(wrong.any()):
             raise ValueError(f"{name} contradicts the other tensors")
 
 
-def check_told(told: Mapping[str, Any], rows: int) -> None:
-    """Raise ValueError, which names it, for an entry of the header that is none of ``Rollouts``. rows: R."""
+def check_told(header: Mapping[str, Any], rows: int) -> None:
+    """Raise ValueError, which names it, for an entry of the header that does not fit ``Rollouts``. rows: R."""
     for name, kind in {"finish": "list[str]", "texts": "list[str]", "notes": "list[str]", "results": "list",
                        "mask_id": "int", "pad_id": "int", "ends": "list[int]", "sampling": "dict", "limits": "dict",
                        "by_block": "bool", **dict.fromkeys(MAY_LACK, "None")}.items():  # fmt: skip
-        if name in told and not fits(told[name], kind):
+        if name in header and not fits(header[name], kind):
             raise ValueError(f"{name} is no {kind}")
-        if name in ("finish", "texts", "results") and len(told[name]) != rows:
-            raise ValueError(f"{name} has {len(told[name])} entries for {rows} rows")
-    if any(number < 0 for number in (told["mask_id"], told["pad_id"], *told["ends"])):
+        if name in ("finish", "texts", "results") and len(header[name]) != rows:
+            raise ValueError(f"{name} has {len(header[name])} entries for {rows} rows")
+    if any(number < 0 for number in (header["mask_id"], header["pad_id"], *header["ends"])):
         raise ValueError("mask_id, pad_id and ends must be ids")
-    if not set(told["finish"]) <= set(FINISH):
+    if not set(header["finish"]) <= set(FINISH):
         raise ValueError(f"finish must be of {', '.join(FINISH)}")
-    if not all(name in LIMITS and isinstance(said, str) for name, said in told.get("limits", {}).items()):
+    if not all(name in LIMITS and isinstance(sentence, str) for name, sentence in header.get("limits", {}).items()):
         raise ValueError("limits must say sentences")
-    check_fields("sampling", told["sampling"], Sampling)
-    for number, row in enumerate(told["results"]):
+    check_fields("sampling", header["sampling"], Sampling)
+    for number, row in enumerate(header["results"]):
         if not isinstance(row, dict):
             raise ValueError(f"results[{number}] is no dict")
         check_fields(f"results[{number}]", {key: row[key] for key in row if key not in ("constraint", "trace")}, Result)
@@ -119,7 +119,7 @@ def _fits(value: Any, word: str) -> bool:
         case "float":
             return type(value) in (int, float) and isfinite(value)
         case "PerRequest":
-            return all(_fits(one, "float") for one in (value if isinstance(value, list) else [value]))
+            return all(_fits(entry, "float") for entry in (value if isinstance(value, list) else [value]))
         case "list[int]" | "list[str]":
-            return isinstance(value, list) and all(_fits(one, word[5:-1]) for one in value)
+            return isinstance(value, list) and all(_fits(entry, word[5:-1]) for entry in value)
     return isinstance(value, {"str": str, "bool": bool, "list": list, "dict": dict}[word])

@@ -90,7 +90,7 @@ class Rollouts:
 
     def __repr__(self) -> str:
         ends = ", ".join(f"{count} {reason}" for reason, count in Counter(self.finish).items())
-        heat = "/".join(f"{one:g}" for one in self.temperature.unique().tolist())
+        heat = "/".join(f"{value:g}" for value in self.temperature.unique().tolist())
         return (
             f"Rollouts({len(self)} rows of {len(self.group.unique())} prompts, {self.completion_ids.shape[1]} columns, "
             f"temperature {heat}, finish: {ends})"
@@ -147,22 +147,22 @@ class Rollouts:
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name."""
-        found = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+        entries = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {name: value for name, value in entries.items() if isinstance(value, Tensor)}
 
     def advantages(self, rewards: Sequence[float | None] | Tensor, scale: bool = True) -> Tensor:
         """Rewards [R] relative to their group: minus its mean, and with ``scale`` over its standard deviation
         (unbiased, plus 1e-4) [R]. A group with one reward has 0, and so has a row without any (None, as TRL's reward
         functions say that they do not apply), which counts in no mean. In papers: GRPO's advantage. Raises UserError
         for another number of rewards, and for one that is not finite."""
-        told = rewards.tolist() if isinstance(rewards, Tensor) else list(rewards)
-        has = torch.tensor([one is not None for one in told], dtype=torch.bool, device=self.group.device)
-        reward = torch.tensor([0.0 if one is None else one for one in told], dtype=torch.float64, device=has.device)
+        numbers = rewards.tolist() if isinstance(rewards, Tensor) else list(rewards)
+        has = torch.tensor([number is not None for number in numbers], dtype=torch.bool, device=self.group.device)
+        reward = torch.tensor([number or 0.0 for number in numbers], dtype=torch.float64, device=has.device)
         if reward.shape != self.seeds.shape:
             raise UserError(f"rewards have the shape {list(reward.shape)}, and there are {len(self)} rollouts.")
         for at in (~reward.isfinite()).nonzero().flatten().tolist():
             raise UserError(
-                f"rewards[{at}]={told[at]} must be a finite number, or None for a rollout without a reward."
+                f"rewards[{at}]={numbers[at]} must be a finite number, or None for a rollout without a reward."
             )
         _, group = self.group.unique(return_inverse=True)
         sums = lambda values: torch.zeros(int(group.max()) + 1).to(values).index_add(0, group, values)  # noqa: E731
@@ -177,15 +177,15 @@ class Rollouts:
         it cannot be written."""
         from safetensors.torch import save_file
 
-        told = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in self.tensors()}
-        told |= {
-            "results": [{**one.to_json(), "words": one.words} for one in self.results],
+        header = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in self.tensors()}
+        header |= {
+            "results": [{**result.to_json(), "words": result.words} for result in self.results],
             "sampling": asdict(self.sampling),
         }
         try:
             with whole_file(Path(file)) as scratch:
-                held = {name: tensor.contiguous().cpu() for name, tensor in self.tensors().items()}
-                save_file(held, scratch, {TOLD: json.dumps(told)})
+                tensors = {name: tensor.contiguous().cpu() for name, tensor in self.tensors().items()}
+                save_file(tensors, scratch, {TOLD: json.dumps(header)})
         except OSError as error:
             raise UserError(f"cannot write {file} ({in_words(error)}). Name another place.") from None
 
@@ -199,13 +199,13 @@ class Rollouts:
             if not Path(file).is_file():
                 raise FileNotFoundError(ENOENT, "it is no file")
             with safe_open(file, "pt") as opened:
-                told = json.loads(opened.metadata()[TOLD])
+                header = json.loads(opened.metadata()[TOLD])
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  no mapping
             check_tensors(tensors)
-            check_told(told, len(tensors["seeds"]))
-            results = [_result_of(one) for one in told.pop("results")]
-            sampling, ends = Sampling(**told.pop("sampling")), tuple(told.pop("ends"))
-            return Rollouts(**tensors, **told, results=results, sampling=sampling, ends=ends)
+            check_told(header, len(tensors["seeds"]))
+            results = [_result_of(row) for row in header.pop("results")]
+            sampling, ends = Sampling(**header.pop("sampling")), tuple(header.pop("ends"))
+            return Rollouts(**tensors, **header, results=results, sampling=sampling, ends=ends)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
             raise UserError(
                 f"{file} holds no rollouts ({in_words(error)}). Name a file that Rollouts.save wrote."
@@ -213,9 +213,9 @@ class Rollouts:
 
 
 def _result_of(row: dict[str, Any]) -> Result:
-    known = {entry.name for entry in fields(Result)}
+    names = {entry.name for entry in fields(Result)}
     report = row["constraint"]
-    row = {name: value for name, value in row.items() if name in known}
+    row = {name: value for name, value in row.items() if name in names}
     return Result(**{**row, "constraint": None if report is None else ConstraintReport(**report)})
 
 

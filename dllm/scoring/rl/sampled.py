@@ -53,23 +53,23 @@ class RolloutRequest:
 
 
 def rollouts_of(
-    runner: Runner, requests: Sequence[Request], asked: RolloutRequest, text: Text, stop: Sequence[str] = (),
+    runner: Runner, requests: Sequence[Request], order: RolloutRequest, text: Text, stop: Sequence[str] = (),
     stream: DecodeRows | None = None, observe: Callable[[Turn], None] | None = None,
 ) -> Rollouts:  # fmt: skip
-    """Decode ``requests``, ``asked.n`` in a row of each prompt. text: of ids. stop: strings that end an answer. stream:
+    """Decode ``requests``, ``order.n`` in a row of each prompt. text: of ids. stop: strings that end an answer. stream:
     decodes requests in their order (None: all at once). Raises UserError, before anything is decoded, for what gives no
     rollouts."""
     model, parts = runner.model, runner.parts
     refuse_replaced(model)
     refuse_parts(parts)
     refuse_requests(requests)
-    requests = [parts.sampler.prepare(replace(one, param_index=number)) for number, one in enumerate(requests)]
+    requests = [parts.sampler.prepare(replace(request, param_index=number)) for number, request in enumerate(requests)]
     runner.constraints.batch(requests)
     pad = model.ids.eos if model.config.pad_id is None else model.config.pad_id
     temperature = Canvas.of(requests, pad, temperature=parts.sampling.temperature).temperature
-    refuse_copies(parts, asked.n, temperature.tolist())
+    refuse_copies(parts, order.n, temperature.tolist())
     network = model.transformer
-    gathered = GatheredTurns(requests, model.ids, pad, network.device, at_least_float32(network.dtype), asked.draws)
+    gathered = GatheredTurns(requests, model.ids, pad, network.device, at_least_float32(network.dtype), order.draws)
     collector = Collector((), model.ids, text, stop, trace=False)
     stream = stream or (lambda runner, all_rows, joined: runner.stream(all_rows, len(all_rows), joined))
     for turn in stream(runner.scoring(), requests, collector.join):
@@ -77,20 +77,22 @@ def rollouts_of(
         collector.observe(turn)
         if observe is not None:
             observe(turn)
-    found = _laid_out(runner, requests, gathered, collector.results(), temperature, pad, asked)
-    found = replace(found, completion_mask=_completion_mask(found, stop, text))
-    if asked.rescore or parts.sampler.traits.tokens != "proposed":
-        found = _rescored(runner, found, asked.rescore)
-    return replace(found, notes=_notes(runner, found, int(gathered.taken_back.sum()), asked.rescore))
+    out = _laid_out(runner, requests, gathered, collector.results(), temperature, pad, order)
+    out = replace(out, completion_mask=_completion_mask(out, stop, text))
+    if order.rescore or parts.sampler.traits.tokens != "proposed":
+        out = _rescored(runner, out, order.rescore)
+    return replace(out, notes=_notes(runner, out, int(gathered.taken_back.sum()), order.rescore))
 
 
 def _laid_out(
     runner: Runner, requests: Sequence[Request], gathered: GatheredTurns, results: list[Result], temperature: Tensor,
-    pad: int, asked: RolloutRequest,
+    pad: int, order: RolloutRequest,
 ) -> Rollouts:  # fmt: skip
     """Everything but what the texts decide."""
     device, config = gathered.start.device, runner.model.config
-    prompts = [torch.tensor(one.tokens[: one.answer_start][::-1]) for one in requests]  # reversed: padded on the left
+    prompts = [
+        torch.tensor(request.tokens[: request.answer_start][::-1]) for request in requests
+    ]  # reversed: padded on the left
     prompt_ids = pad_sequence(prompts, batch_first=True, padding_value=pad).flip(1).to(device)
     columns = torch.arange(prompt_ids.shape[1], device=device)
     real = columns >= prompt_ids.shape[1] - gathered.start[:, None]
@@ -103,25 +105,25 @@ def _laid_out(
         completion_mask=torch.ones_like(gathered.tokens), step_map=gathered.step, origin=gathered.origin,
         own_logps=gathered.own, drawn_logps=gathered.drawn,
         block=gathered.blocks(runner.parts.blocks.fixed_length, grid), width=gathered.widths(),
-        forwards=gathered.forwards(), seeds=torch.tensor([one.seed for one in requests], device=device),
-        group=torch.arange(len(requests), device=device) // asked.n, temperature=temperature.to(device),
+        forwards=gathered.forwards(), seeds=torch.tensor([request.seed for request in requests], device=device),
+        group=torch.arange(len(requests), device=device) // order.n, temperature=temperature.to(device),
         bent=gathered.bent, draw_ids=gathered.draw_ids(), canvas_ids=gathered.canvas_ids(),
-        finish=[one.stop_reason for one in results], texts=[one.text for one in results], notes=[], results=results,
-        mask_id=runner.model.ids.placeholder, pad_id=pad, ends=runner.model.ids.ends, sampling=sampling,
-        limits=limits_of(runner.parts), by_block=goes_by_block(runner.model),
+        finish=[result.stop_reason for result in results], texts=[result.text for result in results], notes=[],
+        results=results, mask_id=runner.model.ids.placeholder, pad_id=pad, ends=runner.model.ids.ends,
+        sampling=sampling, limits=limits_of(runner.parts), by_block=goes_by_block(runner.model),
     )  # fmt: skip
 
 
 def _completion_mask(rollouts: Rollouts, stop: Sequence[str], text: Text) -> Tensor:
     """1 through the token that ends each text, or completes a stop string [R, G]; all 1 of what was asked for without
     one."""
-    asked = rollouts.asked
-    ends = one_of(rollouts.completion_ids, rollouts.ends) & (rollouts.origin != Origin.GIVEN) & asked
-    mask = asked & (ends.cumsum(1) - ends.long() == 0)
+    wide = rollouts.asked
+    ends = one_of(rollouts.completion_ids, rollouts.ends) & (rollouts.origin != Origin.GIVEN) & wide
+    mask = wide & (ends.cumsum(1) - ends.long() == 0)
     for row, result in enumerate(rollouts.results):
         if result.stop_reason == "stop_string":
             ids = result.canvas
-            last = next(at for at in range(1, len(ids) + 1) if any(one in text(ids[:at]) for one in stop))
+            last = next(at for at in range(1, len(ids) + 1) if any(string in text(ids[:at]) for string in stop))
             mask[row, last:] = False
     return mask.long()
 
@@ -132,8 +134,8 @@ def _rescored(runner: Runner, rollouts: Rollouts, all_of_them: bool) -> Rollouts
 
     def again(law: str) -> Tensor:
         with torch.no_grad():
-            found = trajectory_logprobs(runner.model, rollouts, law=law, corrected=True)
-        return found.masked_fill(~scored, torch.nan)
+            values = trajectory_logprobs(runner.model, rollouts, law=law, corrected=True)
+        return values.masked_fill(~scored, torch.nan)
 
     drawn = rollouts.drawn_logps
     if "drawn" in rollouts.limits:
@@ -147,27 +149,27 @@ def _notes(runner: Runner, rollouts: Rollouts, taken_back: int, rescored: bool) 
     """Sentences about these rollouts."""
     model = runner.model
     kind = str(model.transformer.dtype).removeprefix("torch.")
-    found = [*notes_of(runner.parts, kind, model.quantize, rescored), *gradient_notes(model)]
-    answers = [tuple(one.canvas) for one in rollouts.results]
+    notes = [*notes_of(runner.parts, kind, model.quantize, rescored), *gradient_notes(model)]
+    answers = [tuple(result.canvas) for result in rollouts.results]
     groups = rollouts.group.tolist()
     distinct = [len(set(of)) for of in _by_group(groups, answers).values()]
     if len(answers) > len(distinct):
         count = len(answers) // len(distinct)
         mean = sum(distinct) / len(distinct)
-        found.append(f"Of {count} answers to a prompt {mean:.3g} differ on average, {min(distinct)} at least.")
+        notes.append(f"Of {count} answers to a prompt {mean:.3g} differ on average, {min(distinct)} at least.")
     filled = int((rollouts.origin == Origin.FILLED).sum())
     if filled:
         share = filled / int(rollouts.asked.sum())
-        found.append(f"The end-of-text policy filled {share:.0%} of the columns, which the model did not draw.")
+        notes.append(f"The end-of-text policy filled {share:.0%} of the columns, which the model did not draw.")
     if taken_back:
-        found.append(f"{taken_back} commits were taken back; step_map and log-probabilities are of the last one.")
+        notes.append(f"{taken_back} commits were taken back; step_map and log-probabilities are of the last one.")
     if bent := int(rollouts.bent.sum()):
-        found.append(f"A constraint changed or held up commits in {bent} of {len(rollouts)} rollouts.")
-    return found
+        notes.append(f"A constraint changed or held up commits in {bent} of {len(rollouts)} rollouts.")
+    return notes
 
 
 def _by_group(groups: Sequence[int], answers: Sequence[tuple[int, ...]]) -> dict[int, list[tuple[int, ...]]]:
-    found: dict[int, list[tuple[int, ...]]] = {}
+    members: dict[int, list[tuple[int, ...]]] = {}
     for group, answer in zip(groups, answers, strict=True):
-        found.setdefault(group, []).append(answer)
-    return found
+        members.setdefault(group, []).append(answer)
+    return members

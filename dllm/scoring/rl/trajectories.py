@@ -58,15 +58,15 @@ def trajectory_logprobs(
         [R, G], 0 at columns that are not scored; with ``draws`` [R, T, G]. float32, of a float64 model float64.
 
     Raises:
-        UserError: these rollouts do not tell what is asked for, or the weights cannot learn while gradients are on
+        UserError: these rollouts lack what the arguments need, or the weights cannot learn while gradients are on
             (``torch.no_grad`` switches them off). Nothing is computed then.
     """
-    scorer, found = _asked(model, rollouts, law, shrink, shrink_in, only, draws, rows, checkpoint, ban, corrected)
-    values = scorer.all(found.canvases, found.cells)
-    if found.forward is None:
-        return values.new_zeros(rollouts.completion_ids.shape).index_put((found.row, found.column), values)
+    scorer, work = _work(model, rollouts, law, shrink, shrink_in, only, draws, rows, checkpoint, ban, corrected)
+    values = scorer.all(work.canvases, work.cells)
+    if work.forward is None:
+        return values.new_zeros(rollouts.completion_ids.shape).index_put((work.row, work.column), values)
     assert rollouts.draw_ids is not None, "refused before"
-    return values.new_zeros(rollouts.draw_ids.shape).index_put((found.row, found.forward, found.column), values)
+    return values.new_zeros(rollouts.draw_ids.shape).index_put((work.row, work.forward, work.column), values)
 
 
 def trajectory_backward(
@@ -89,17 +89,17 @@ def trajectory_backward(
     Raises:
         UserError: as ``trajectory_logprobs``.
     """
-    scorer, found = _asked(model, rollouts, law, shrink, shrink_in, only, draws, rows, checkpoint, ban, corrected)
+    scorer, work = _work(model, rollouts, law, shrink, shrink_in, only, draws, rows, checkpoint, ban, corrected)
     total = torch.zeros((), dtype=scorer.dtype, device=rollouts.seeds.device)
-    for numbers, values in scorer.batches(found.canvases, found.cells):
-        loss = weigh(values, found.row[numbers], found.column[numbers])
+    for numbers, values in scorer.batches(work.canvases, work.cells):
+        loss = weigh(values, work.row[numbers], work.column[numbers])
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
     return total
 
 
-def _asked(
+def _work(
     model: Model, rollouts: Rollouts, law: str, shrink: int, shrink_in: str | None, only: Tensor | None, draws: bool,
     rows: int, checkpoint: bool, ban: bool, corrected: bool,
 ) -> tuple[CanvasScorer, TrajectoryCells]:  # fmt: skip
@@ -133,27 +133,27 @@ def slices_of(
 ) -> TrajectoryCells:
     """The forwards that left tokens, cut into runs from the front; one canvas each, that before its first forward."""
     origin, step = rollouts.origin, rollouts.step_map.long()
-    left = (origin == Origin.DRAWN) | (origin == Origin.FORCED) | (origin == Origin.CONSTRAINED)
-    run = forward_runs(step, left, shrink, rollouts.block.long() if by_block else torch.zeros_like(step))
-    scored = left if corrected else left & (origin != Origin.CONSTRAINED)
+    has_token = (origin == Origin.DRAWN) | (origin == Origin.FORCED) | (origin == Origin.CONSTRAINED)
+    run = forward_runs(step, has_token, shrink, rollouts.block.long() if by_block else torch.zeros_like(step))
+    scored = has_token if corrected else has_token & (origin != Origin.CONSTRAINED)
     scored = scored if only is None else scored & only.bool()
     row, column = scored.nonzero(as_tuple=True)
     pairs, canvas = torch.stack([row, run[row, column]], 1).unique(dim=0, return_inverse=True)
     which, number = pairs.unbind(1)
-    mine = left[which] & (run[which] == number[:, None])
+    mine = has_token[which] & (run[which] == number[:, None])
     first = step[which].masked_fill(~mine, torch.iinfo(torch.int64).max).amin(1)
-    shown = (origin[which] > Origin.GIVEN) & (step[which] < first[:, None])
-    canvases = laid(rollouts, which, shown | rollouts.given[which], first - 1)
+    visible = (origin[which] > Origin.GIVEN) & (step[which] < first[:, None])
+    canvases = laid(rollouts, which, visible | rollouts.given[which], first - 1)
     return _cells(rollouts, canvases, canvas, row, column, rollouts.completion_ids[row, column], None)
 
 
-def forward_runs(step: Tensor, left: Tensor, shrink: int, block: Tensor) -> Tensor:
-    """Numbers [R, G] of the runs that the forwards ``step`` [R, G] of columns ``left`` [R, G] are cut into: the
+def forward_runs(step: Tensor, has_token: Tensor, shrink: int, block: Tensor) -> Tensor:
+    """Numbers [R, G] of the runs that the forwards ``step`` [R, G] of columns ``has_token`` [R, G] are cut into: the
     distinct forwards of each ``block`` [R, G] of a row, ``shrink`` at a time from the front. Other columns have 0."""
     if not step.numel():
         return step
-    count, at = int(step.max()) + 1, torch.where(left, block, 0)
-    at = at * count + torch.where(left, step, 0)
+    count, at = int(step.max()) + 1, torch.where(has_token, block, 0)
+    at = at * count + torch.where(has_token, step, 0)
     there = torch.zeros(len(step), int(at.max()) // count + 1, count, dtype=torch.int64, device=step.device)
     flat = there.view(len(step), -1)
     flat.scatter_(1, at, 1)
@@ -174,8 +174,8 @@ def _of_draws(rollouts: Rollouts, shrink: int, only: Tensor | None) -> Trajector
     row, forward, column = drawn.nonzero(as_tuple=True)
     pairs, canvas = torch.stack([row, forward], 1).unique(dim=0, return_inverse=True)
     answers = rollouts.canvas_ids[pairs[:, 0], pairs[:, 1]].long()
-    shown = (answers != rollouts.mask_id) & rollouts.asked[pairs[:, 0]]
-    canvases = laid(rollouts, pairs[:, 0], shown, pairs[:, 1], answers)
+    visible = (answers != rollouts.mask_id) & rollouts.asked[pairs[:, 0]]
+    canvases = laid(rollouts, pairs[:, 0], visible, pairs[:, 1], answers)
     tokens = rollouts.draw_ids[row, forward, column].long()
     return _cells(rollouts, canvases, canvas, row, column, tokens, forward)
 
@@ -189,22 +189,22 @@ def _cells(
 
 
 def laid(
-    rollouts: Rollouts, row: Tensor, shown: Tensor, forward: Tensor | None = None, answers: Tensor | None = None,
+    rollouts: Rollouts, row: Tensor, visible: Tensor, forward: Tensor | None = None, answers: Tensor | None = None,
     prompt_masks: Tensor | None = None,
 ) -> ScoredCanvases:  # fmt: skip
-    """Canvases of the rollouts ``row`` [c] that show the answer columns ``shown`` [c, G], and masks elsewhere. forward
-    [c]: as wide as in this forward, from 0 (None: all that was asked for). answers [c, G]: ids (None: as decoded).
+    """Canvases of the rollouts ``row`` [c] that show the answer columns ``visible`` [c, G], and masks elsewhere.
+    forward [c]: as wide as in this forward, from 0 (None: all that was asked for). answers [c, G]: ids (None: as decoded).
     prompt_masks [c, Lp]: columns of the prompts that are masked, too."""
     prompt, answer = rollouts.prompt_ids[row], rollouts.completion_ids[row] if answers is None else answers
-    start, asked = rollouts.prompt_mask[row].sum(1), rollouts.asked[row]
-    hidden = asked & ~shown
+    start, inside = rollouts.prompt_mask[row].sum(1), rollouts.asked[row]
+    hidden = inside & ~visible
     answer = answer.masked_fill(hidden, rollouts.mask_id)
     longest, length = prompt.shape[1], prompt.shape[1] + answer.shape[1]
     at = (torch.arange(length, device=row.device) + (longest - start)[:, None]).clamp(max=length - 1)
     before = torch.zeros_like(prompt, dtype=torch.bool)
     veiled = before if prompt_masks is None else prompt_masks
     prompt = prompt.masked_fill(veiled, rollouts.mask_id)
-    width = start + asked.sum(1) if forward is None else rollouts.width[row, forward].long()
+    width = start + inside.sum(1) if forward is None else rollouts.width[row, forward].long()
     canvases = ScoredCanvases(
         tokens=torch.cat([prompt, answer], 1).gather(1, at), masked=torch.cat([veiled, hidden], 1).gather(1, at),
         given=torch.cat([~before, rollouts.given[row]], 1).gather(1, at), width=width, start=start,
