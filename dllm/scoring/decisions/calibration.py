@@ -101,10 +101,8 @@ def read_calibration(file: str | Path, model: str) -> dict[str, float]:
     """Temperatures by type of question. Raises UserError for a file that holds none, or another model's."""
     try:
         content = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))
-        owner, temperatures = (
-            content["model"],
-            {kind: float(entry["temperature"]) for kind, entry in content["types"].items()},
-        )
+        owner = content["model"]
+        temperatures = {kind: float(entry["temperature"]) for kind, entry in content["types"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"calibration={str(file)!r} is not a file of task=decide calibrate=true. Name one.") from None
     if owner != model:

@@ -193,8 +193,8 @@ def laid(
     prompt_masks: Tensor | None = None,
 ) -> ScoredCanvases:  # fmt: skip
     """Canvases of the rollouts ``row`` [c] that show the answer columns ``visible`` [c, G], and masks elsewhere.
-    forward [c]: as wide as in this forward, from 0 (None: all that was asked for). answers [c, G]: ids (None: as decoded).
-    prompt_masks [c, Lp]: columns of the prompts that are masked, too."""
+    forward [c]: as wide as in this forward, from 0 (None: all that was asked for). answers [c, G]: ids (None: as
+    decoded). prompt_masks [c, Lp]: columns of the prompts that are masked, too."""
     prompt, answer = rollouts.prompt_ids[row], rollouts.completion_ids[row] if answers is None else answers
     start, inside = rollouts.prompt_mask[row].sum(1), rollouts.asked[row]
     hidden = inside & ~visible
