@@ -77,8 +77,8 @@ def records_shape(truth: Truth) -> Constraint:
 
 def assigned_shape(truth: Truth) -> Constraint:
     """A name and a town for each that is given."""
-    known = {"name": {"enum": truth["names"]}, "town": {"enum": truth["towns"]}}
-    entry = {"type": "object", "properties": known, "required": list(known), "additionalProperties": False}
+    properties = {"name": {"enum": truth["names"]}, "town": {"enum": truth["towns"]}}
+    entry = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
     return exactly(len(truth["names"]), entry)
 
 

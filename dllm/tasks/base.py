@@ -25,7 +25,7 @@ class Item:
     id: str  # unique in the suite
     task: str  # the task within the suite (``waiting_line/copy``)
     prompt: Prompt  # what the model reads
-    truth: Mapping[str, Any]  # whatever the scorer needs (JSON values)
+    truth: Mapping[str, Any]  # what the scorer needs (JSON values)
     budget: int  # tokens that the answer may take
     stop: tuple[str, ...] = ()  # strings that end it
     # if there are any, the answer is the likeliest of them after the prompt (``dllm.tasks.choices.likeliest_choice``)

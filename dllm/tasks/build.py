@@ -36,10 +36,10 @@ def measurable() -> list[str]:
     return [name for name in choices("task") if "_target_" in (folder / f"{name}.yaml").read_text()]
 
 
-def known_among(argument: str, given: str | list[str], known: list[str]) -> list[str]:
-    """``given`` in the order of ``known``; ``all`` is everything. Raises UserError, naming the nearest, for another."""
-    wanted = known if given == "all" else [given] if isinstance(given, str) else list(given)
-    for name in wanted:
+def known_among(argument: str, choice: str | list[str], known: list[str]) -> list[str]:
+    """``choice`` in the order of ``known``; ``all`` is all. Raises UserError for another, naming the nearest."""
+    names = known if choice == "all" else [choice] if isinstance(choice, str) else list(choice)
+    for name in names:
         if name not in known:
             raise UserError(f"{argument}={name!r} is unknown; known are {', '.join(known)}.{nearest(name, known)}")
-    return [name for name in known if name in wanted]
+    return [name for name in known if name in names]

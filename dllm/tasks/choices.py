@@ -21,16 +21,16 @@ def likeliest_choice(model: Model, prompts: Prompts, item: Item, estimator: Esti
     """
     if not isinstance(item.prompt, str | list):
         raise UserError(f"item {item.id!r} offers choices, which need a prompt of text or messages.")
-    asked = cast(str | list[Message], item.prompt)
-    prompt = prompts.encode(asked)
-    targets = [prompts.encode(PrefilledPrompt(asked, choice))[len(prompt) :] for choice in item.choices]
+    question = cast(str | list[Message], item.prompt)
+    prompt = prompts.encode(question)
+    targets = [prompts.encode(PrefilledPrompt(question, choice))[len(prompt) :] for choice in item.choices]
     watch = Stopwatch.on(model.transformer.device)
-    found = Likelihood(model, estimator).compare(prompt, targets)
+    estimates = Likelihood(model, estimator).compare(prompt, targets)
     seconds, cpu_seconds = watch.seconds(), watch.cpu_seconds()
-    best = max(range(len(found)), key=lambda at: found[at].value)
+    best = max(range(len(estimates)), key=lambda at: estimates[at].value)
     return Result(
         prompt_tokens=prompt, tokens=targets[best], text=item.choices[best], canvas=targets[best],
-        nfe=sum(one.forwards for one in found), query_tokens=sum(one.query_tokens for one in found), seconds=seconds,
+        nfe=sum(e.forwards for e in estimates), query_tokens=sum(e.query_tokens for e in estimates), seconds=seconds,
         stop_reason="length", seed=estimator.seed, turns=[0] * len(targets[best]), words=prompts.words(targets[best]),
         cpu_seconds=cpu_seconds, load=machine_load(), device=model.transformer.device.type,
     )  # fmt: skip

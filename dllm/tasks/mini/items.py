@@ -12,7 +12,7 @@ from dllm.tasks.mini import lexicon, styles
 
 TEST_SHARE = 8  # one item in eight is held back
 # Items of known names, of spelt ones, of both. Where a spelt word is in an answer of many masks is uncertain, so
-# that its tokens cost two to four nats whatever is learnt: with 14 % of each kind they made most of the loss.
+# that its tokens cost two to four nats even after training: with 14 % of each kind they made most of the loss.
 MIXED = (95, 2, 3)
 
 
@@ -62,11 +62,11 @@ class Draw:
             kind = self.rng.choices(("known", "spelt", "both"), MIXED)[0]
         if kind in ("known", "new"):
             return self.rng.sample(lexicon.NAMES if kind == "known" else lexicon.NEW_NAMES, count)
-        found: dict[str, None] = {}
-        while len(found) < count:
-            known = kind == "both" and self.rng.random() < 0.7
-            found[self.rng.choice(lexicon.NAMES) if known else lexicon.invented(self.rng, kind != "unseen")] = None
-        return list(found)
+        names: dict[str, None] = {}
+        while len(names) < count:
+            is_known = kind == "both" and self.rng.random() < 0.7
+            names[self.rng.choice(lexicon.NAMES) if is_known else lexicon.invented(self.rng, kind != "unseen")] = None
+        return list(names)
 
     @property
     def plain(self) -> bool:

@@ -24,7 +24,7 @@ SYLLABLE = {  # beginnings, middles and ends of what words are invented from
     "vowel": "a e i o u ai ea ee ie oo",
     "coda": "l ll m n nd r rt s st t x ck ng" + 8 * " -",
 }
-ONSETS, VOWELS, CODAS = ([one.strip("-") for one in text.split()] for text in SYLLABLE.values())
+ONSETS, VOWELS, CODAS = ([syllable.strip("-") for syllable in text.split()] for text in SYLLABLE.values())
 
 
 def unseen(word: str) -> bool:

@@ -15,10 +15,10 @@ RECORDS, PEOPLE = (3, 8), (4, 8)
 
 def _records(draw: Draw) -> Sample:
     names = draw.some(draw.size(*RECORDS))
-    found = [{"name": n, "age": draw.rng.randint(2, 99), "town": draw.rng.choice(TOWNS)} for n in names]
-    rows = [[str(cell) for cell in record.values()] for record in found]
+    records = [{"name": n, "age": draw.rng.randint(2, 99), "town": draw.rng.choice(TOWNS)} for n in names]
+    rows = [[str(cell) for cell in record.values()] for record in records]
     slots = {"items": write_rows(rows, draw.rng, draw.plain)}
-    return draw.sample("records", slots, json.dumps(found), {"records": found}, " ".join(sorted(names)), len(names))
+    return draw.sample("records", slots, json.dumps(records), {"records": records}, " ".join(sorted(names)), len(names))
 
 
 def judge_records(prediction: str, records: list[dict[str, Any]]) -> dict[str, float]:
@@ -46,10 +46,10 @@ def _assign(draw: Draw) -> Sample:
 
 def judge_assign(prediction: str, names: list[str], towns: list[str]) -> dict[str, float]:
     """Every name in the given order, and every town once."""
-    found = _json(prediction)
-    if not isinstance(found, list) or not all(isinstance(one, dict) and set(one) == {"name", "town"} for one in found):
+    entries = _json(prediction)
+    if not isinstance(entries, list) or not all(isinstance(e, dict) and set(e) == {"name", "town"} for e in entries):
         return {"score": 0.0}
-    fits = [one["name"] for one in found] == names and Counter(str(one["town"]) for one in found) == Counter(towns)
+    fits = [e["name"] for e in entries] == names and Counter(str(e["town"]) for e in entries) == Counter(towns)
     return {"score": float(fits)}
 
 

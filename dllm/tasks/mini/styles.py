@@ -49,7 +49,7 @@ def write_rows(rows: Sequence[Sequence[str]], rng: Random, plain: bool = False) 
 def open_up(template: str, rng: Random) -> str:
     """The template with every choice made, single spaces."""
     while CHOICE.search(template):
-        template = CHOICE.sub(lambda found: rng.choice(found[1].split("|")), template, count=1)
+        template = CHOICE.sub(lambda match: rng.choice(match[1].split("|")), template, count=1)
     return re.sub(" +", " ", template).strip()
 
 
@@ -68,11 +68,11 @@ def dressed(text: str, rng: Random) -> str:
 
 def strewn(text: str, rng: Random) -> str:
     """The request with words in it that say nothing, and some short ones left out; what is in slots stays."""
-    said = [word for word in text.split() if word.lower() not in DISPENSABLE or rng.random() < 0.85]
+    words = [word for word in text.split() if word.lower() not in DISPENSABLE or rng.random() < 0.85]
     for _ in range(rng.choices((0, 1, 2, 3, 4, 5), (15, 25, 25, 20, 10, 5))[0]):
         word = rng.choice(wordings.FILLERS) if rng.random() < 0.7 else invented(rng).lower()
-        said.insert(rng.randint(0, len(said)), word)
-    joined = " ".join(said)
+        words.insert(rng.randint(0, len(words)), word)
+    joined = " ".join(words)
     return joined[0].upper() + joined[1:] if rng.random() < 0.8 else joined
 
 
@@ -94,4 +94,4 @@ def ask(task: str, slots: Mapping[str, str], rng: Random, wording: str) -> str:
         text = f"{text}{separator}{{items}}" if last else f"{{items}}\n{text}"
     elif wording == "plain" or rng.random() < 0.3:
         text += ":"
-    return SLOT.sub(lambda found: slots[found[1][1:-1]], text)
+    return SLOT.sub(lambda match: slots[match[1][1:-1]], text)

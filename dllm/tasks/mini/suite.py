@@ -22,17 +22,17 @@ SUITE_NAMES = {f"{_GROUPS[task]}/{task}" if task in _GROUPS else task: task for 
 
 def questions(names: Sequence[str], count: int | None, seed: int) -> Questions:
     """``count`` held-out questions of each task, by full name."""
-    found = Questions()
+    out = Questions()
     for name in names:
         task = SUITE_NAMES[name]
         for number, sample in enumerate(tasks.generate(task, seed, COUNT if count is None else count)):
             chat: list[Message] = sample.messages
             shape = shape_of(task, sample.truth)
             item = Item(f"{name}/{number}", name, chat, sample.truth, tasks.longest(task), constraint=shape)
-            found.items.append(item)
+            out.items.append(item)
         # The wordings live in code: a fixed question in the plain one stands for them.
-        found.wording[name] = tasks.generate(task, 0, 1, wording="plain")[0].prompt
-    return found
+        out.wording[name] = tasks.generate(task, 0, 1, wording="plain")[0].prompt
+    return out
 
 
 def judged(item: Item, text: str) -> AnswerScores:

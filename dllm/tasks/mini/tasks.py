@@ -49,7 +49,7 @@ def score(sample: Sample, prediction: str) -> dict[str, float]:
 
 
 def judge(task: str, truth: Mapping[str, Any], prediction: str) -> dict[str, float]:
-    """Scores of a prediction; ``score`` is 1 when it is a right answer, whichever of them, else 0."""
+    """Scores of a prediction; ``score`` is 1 for any right answer, else 0."""
     match task:
         case "shuffle":
             return scoring.list_shuffle(prediction, truth["input"])

@@ -73,7 +73,7 @@ AFTER = (
     "thank you",
     "for us",
 )
-# Words that a request may hold and that say nothing of what is asked; each is one token. Training strews them, and
+# Words that a request may hold without a meaning for its task; each is one token. Training strews them, and
 # invented words, into half of its requests: without them "Just copy it" and other words that were never met
 # took the fifth recipe from 94 to 45 of 100.
 _IDLE = (
@@ -153,6 +153,6 @@ def _certain_words(template: str) -> set[str]:
 
 def _pattern(template: str) -> str:
     """A regular expression of a template's texts, between other words."""
-    text = re.sub(r"[.?*+^$\[\]\\]", lambda found: "\\" + found[0], template)
+    text = re.sub(r"[.?*+^$\[\]\\]", lambda match: "\\" + match[0], template)
     text = re.sub(" +", r"\\s*", text)  # around a word that may be absent there are two
     return r"(?<!\w)" + re.sub(r"\{\w+\}", ".+", text) + r"(?!\w)"

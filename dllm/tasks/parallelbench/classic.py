@@ -32,34 +32,34 @@ class Questions:
 
 def classic_questions(suite: str, tasks: Sequence[str], count: int | None, seed: int, path: str | None) -> Questions:
     """Raises UserError when more is asked for than there is, or a copy cannot be read."""
-    found = Questions()
+    out = Questions()
     for name in tasks:
         spec = SUITES[suite][name]
         if count is not None and count > spec.count:
             raise UserError(f"task.count={count} is more than the {spec.count} questions of {name}. Ask for fewer.")
-        records = _records(suite, spec, count, seed, path, found)
+        records = _records(suite, spec, count, seed, path, out)
         numbers = range(len(records)) if count is None or not records else spaced(range(len(records)), count)
-        found.items += [_item(suite, spec, number, records[number], found.wording[name]) for number in numbers]
-    if not found.items:
-        raise UserError(f"task.tasks holds nothing that can be asked: {' '.join(found.missing.values())}")
-    return found
+        out.items += [_item(suite, spec, number, records[number], out.wording[name]) for number in numbers]
+    if not out.items:
+        raise UserError(f"task.tasks holds no question that can be asked: {' '.join(out.missing.values())}")
+    return out
 
 
 def _records(
-    suite: str, spec: TaskSpec, count: int | None, seed: int, path: str | None, found: Questions
+    suite: str, spec: TaskSpec, count: int | None, seed: int, path: str | None, out: Questions
 ) -> list[Record]:
-    """All questions of a task; what is missing, and the wording, go to ``found``."""
+    """All questions of a task; what is missing, and the wording, go to ``out``."""
     wording, records = templates(suite)[spec.template], None
     if path is not None:
-        taken = read_copy(path, suite, spec, spec.count if count is None else count)
-        if taken is None:
-            found.missing[spec.name] = f"{spec.name} is left out: task.path={path!r} does not hold it."
+        copy = read_copy(path, suite, spec, spec.count if count is None else count)
+        if copy is None:
+            out.missing[spec.name] = f"{spec.name} is left out: task.path={path!r} does not hold it."
             return []
-        wording, records = taken.template or wording, taken.records
+        wording, records = copy.template or wording, copy.records
     elif spec.make is None:
-        found.missing[spec.name] = f"{spec.name} is left out, since {SOURCE}."
+        out.missing[spec.name] = f"{spec.name} is left out, since {SOURCE}."
         return []
-    found.wording[spec.name] = wording
+    out.wording[spec.name] = wording
     return generated_records(suite, spec, seed) if records is None else records
 
 
@@ -71,8 +71,8 @@ def _item(suite: str, spec: TaskSpec, number: int, record: Record, template: str
 
 def as_json(answer: Answer) -> Answer:
     """An answer as JSON values, since result files hold it."""
-    found: Answer = json.loads(json.dumps(answer))
-    return found
+    value: Answer = json.loads(json.dumps(answer))
+    return value
 
 
 def classic_scores(item: Item, text: str, judges: Judges) -> AnswerScores:
@@ -114,9 +114,9 @@ def _by_length(spec: TaskSpec, rng: Random) -> list[Record]:
 
 
 def _unlike(records: Sequence[Record], make: MakeRecord, rng: Random) -> Record:
-    """A question that is none of ``records``."""
-    asked = [record.fields for record in records]
-    while (shot := make(rng)).fields in asked:
+    """A question that is not among ``records``."""
+    fields = [record.fields for record in records]
+    while (shot := make(rng)).fields in fields:
         pass
     return shot
 

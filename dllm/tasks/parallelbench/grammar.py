@@ -62,13 +62,13 @@ class GrammarChecker:
         text = text.strip()
         if not text:
             return 0.0
-        found = self._ask(text)
-        return None if found.get("too long") else float(not found["matches"])
+        reply = self._ask(text)
+        return None if reply.get("too long") else float(not reply["matches"])
 
     def _ask(self, text: str) -> dict[str, Any]:
         """The server's answer. Tries again, as a busy server may miss a request."""
         body = urlencode({"language": "en-US", "text": text}, errors="replace").encode()
-        for left in reversed(range(TRIES)):
+        for more in reversed(range(TRIES)):
             try:
                 with urlopen(Request(f"{self.url}/v2/check", body), timeout=REPLY_SECONDS) as reply:
                     return self._read(reply.read())
@@ -79,8 +79,8 @@ class GrammarChecker:
             except OSError as error:
                 reason = error.reason if isinstance(error, URLError) else error
                 trouble = f"does not answer: {reason}."
-            if left:
-                time.sleep(PAUSE * (TRIES - left))
+            if more:
+                time.sleep(PAUSE * (TRIES - more))
         raise UserError(
             f"task.grammar={self.setting!r} {trouble} Start a LanguageTool server there and run the same command again "
             "(finished samples are kept), or set task.grammar=null to leave the scores that need it out."
@@ -88,11 +88,11 @@ class GrammarChecker:
 
     def _read(self, reply: bytes) -> dict[str, Any]:
         try:
-            found = json.loads(reply)
-            assert isinstance(found["matches"], list)
+            content = json.loads(reply)
+            assert isinstance(content["matches"], list)
         except (ValueError, KeyError, TypeError, AssertionError):
             raise UserError(f"task.grammar={self.setting!r} is not a LanguageTool server: {reply[:60]!r}.") from None
-        return found
+        return content
 
 
 JAR = "languagetool-server.jar"
@@ -127,7 +127,7 @@ def started(folder: Path | None) -> str:
 
     Raises UserError when there is no server in the end.
     """
-    known = os.environ.get("LTP_PATH")
+    before = os.environ.get("LTP_PATH")
     if folder is not None:
         os.environ["LTP_PATH"] = str(_shelf(folder))
     try:
@@ -139,8 +139,8 @@ def started(folder: Path | None) -> str:
         ) from None
     finally:
         os.environ.pop("LTP_PATH", None)
-        if known is not None:
-            os.environ["LTP_PATH"] = known
+        if before is not None:
+            os.environ["LTP_PATH"] = before
     atexit.register(tool.close)
     return str(tool.url).rstrip("/").removesuffix("/v2")
 

@@ -44,8 +44,8 @@ class IdealNetwork(Transformer):
         answer = tokens[:, len(PROMPT) :]
         agrees = (answer[:, None] == self.valid) | (answer[:, None] == self.config.mask_id)
         weight = agrees.all(-1).double()  # [B, Y]
-        lost = weight.sum(1, keepdim=True) == 0  # no valid answer is left: all count
-        marginal = torch.einsum("by,ynv->bnv", torch.where(lost, 1.0, weight), self.one_hot)
+        none_fits = weight.sum(1, keepdim=True) == 0  # no valid answer is left: all count
+        marginal = torch.einsum("by,ynv->bnv", torch.where(none_fits, 1.0, weight), self.one_hot)
         logits = (marginal / marginal.sum(-1, keepdim=True)).log().clamp(min=IMPOSSIBLE)
         prompt = logits.new_zeros(len(tokens), len(PROMPT), logits.shape[-1])
         return torch.cat([prompt, logits], 1), columns

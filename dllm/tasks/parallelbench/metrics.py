@@ -78,8 +78,8 @@ def _words_grammar(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
 def _summary(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
     """ROUGE-L with the reference summary, times grammar."""
     prediction = prediction.strip()
-    found = rouge(prediction, truth["summary"].strip())
-    by_name: AnswerScores = {f"{name}_score": None if found is None else found[name] for name in ROUGE}
+    scores = rouge(prediction, truth["summary"].strip())
+    by_name: AnswerScores = {f"{name}_score": None if scores is None else scores[name] for name in ROUGE}
     grammar = judges.grammatical(prediction)
     return {"score": product(by_name["rougeL_score"], grammar), **by_name, "grammar_score": grammar}
 

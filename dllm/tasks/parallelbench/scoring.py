@@ -69,10 +69,10 @@ def list_random_remove(prediction: str, given: Sequence[str]) -> dict[str, float
     """The given list without exactly one of its names."""
 
     def accept(items: list[str]) -> bool:
-        gone = set(given) - set(items)
-        if len(items) != len(given) - 1 or len(gone) != 1:
+        missing = set(given) - set(items)
+        if len(items) != len(given) - 1 or len(missing) != 1:
             return False
-        at = list(given).index(gone.pop())
+        at = list(given).index(missing.pop())
         return items == [*given[:at], *given[at + 1 :]]
 
     return _both(prediction, accept)
@@ -102,7 +102,7 @@ def latin_square(prediction: str, symbols: Sequence[str]) -> dict[str, float]:
 
 
 def sudoku(prediction: str, solution: str) -> dict[str, float]:
-    """The lines that hold exactly four digits, whatever is around them, are the solution's; strict: bare lines."""
+    """The lines with exactly four digits, among other signs, are the solution's; strict: bare lines."""
     truth = [_digits(line) for line in solution.strip().split("\n")]
     lenient = [row for line in prediction.split("\n") if len(row := _digits(line)) == 4]
     bare = [line.strip() for line in prediction.split("\n") if line.strip()]

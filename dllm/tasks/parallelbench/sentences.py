@@ -47,8 +47,8 @@ def parse_phrase(words: Sequence[str]) -> tuple[bool, list[str]] | None:
     if not rest:
         return None
     plural = rest[0] not in NOUNS
-    known = rest[0].removesuffix("s") in NOUNS and determiner in (PLURAL if plural else SINGULAR)
-    return (plural, rest[1:]) if known else None
+    fits = rest[0].removesuffix("s") in NOUNS and determiner in (PLURAL if plural else SINGULAR)
+    return (plural, rest[1:]) if fits else None
 
 
 def grammatical(text: str) -> bool:

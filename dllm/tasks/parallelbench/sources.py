@@ -38,15 +38,15 @@ def read_copy(path: str, suite: str, spec: TaskSpec, wanted: int) -> TaskCopy | 
     """
     folder = Path(path).expanduser()
     if folder.is_dir():
-        taken = _from_folder(folder, spec)
+        copy = _from_folder(folder, spec)
     elif path.count("/") == 1 and not path.startswith((".", "/", "~")):
-        taken = _from_hub(path, spec)
+        copy = _from_hub(path, spec)
     else:
         raise UserError(f"task.path={path!r} is not a folder here and no hub id of the form owner/name.")
-    if taken is None:
+    if copy is None:
         return None
-    _check(taken, suite, spec, wanted)
-    return taken
+    _check(copy, suite, spec, wanted)
+    return copy
 
 
 def _from_folder(folder: Path, spec: TaskSpec) -> TaskCopy | None:
@@ -61,12 +61,12 @@ def _from_folder(folder: Path, spec: TaskSpec) -> TaskCopy | None:
 def _find(folder: Path, ending: str) -> Path | None:
     """The file of the test split; several of them are refused."""
     parts = Path(ending).parts
-    found = [file for file in sorted(folder.rglob(parts[-1])) if file.parts[-len(parts) :] == parts]
-    found = [file for file in found if not {"train", "_old"} & set(file.relative_to(folder).parts)]
-    if len(found) > 1:
-        listed = ", ".join(str(file.relative_to(folder)) for file in found[:4])
+    files = [file for file in sorted(folder.rglob(parts[-1])) if file.parts[-len(parts) :] == parts]
+    files = [file for file in files if not {"train", "_old"} & set(file.relative_to(folder).parts)]
+    if len(files) > 1:
+        listed = ", ".join(str(file.relative_to(folder)) for file in files[:4])
         raise UserError(f"task.path={str(folder)!r} holds {ending} several times: {listed}. Give the folder of one.")
-    return found[0] if found else None
+    return files[0] if files else None
 
 
 def _rows(file: Path) -> Iterable[tuple[int, CopyRow]]:
@@ -139,29 +139,29 @@ def _opened(row: CopyRow) -> CopyRow:
 
 def _record(row: Any, spec: TaskSpec, place: str) -> Record:
     """One row. Raises UserError when it lacks what the template or the metric needs."""
-    given = row.get("input") if isinstance(row, Mapping) else None
-    if not isinstance(given, Mapping):
+    inputs = row.get("input") if isinstance(row, Mapping) else None
+    if not isinstance(inputs, Mapping):
         raise UserError(f"{place} has no mapping 'input': {spec.name} needs one. {FETCH}.")
-    fields = {str(key): value for key, value in given.items() if key != "icl_examples"}
+    fields = {str(key): value for key, value in inputs.items() if key != "icl_examples"}
     answer = row.get("answer", row.get("ground_truth"))
     holds = HOLDS.get(spec.metric, ())
     fits = isinstance(answer, Mapping) and all(answer.get(key) for key in holds) if holds else isinstance(answer, str)
     if not fits:
         needs = " and ".join(map(repr, holds)) or "text"
         raise UserError(f"{place} has no 'answer' with {needs}, which {spec.metric} compares with. {FETCH}.")
-    shots = given.get("icl_examples") or []
+    shots = inputs.get("icl_examples") or []
     return Record(fields, answer, tuple(_record(shot, spec, place) for shot in shots))
 
 
-def _check(taken: TaskCopy, suite: str, spec: TaskSpec, wanted: int) -> None:
-    if len(taken.records) < wanted:
+def _check(copy: TaskCopy, suite: str, spec: TaskSpec, wanted: int) -> None:
+    if len(copy.records) < wanted:
         raise UserError(
-            f"{taken.place} holds {len(taken.records)} questions of {wanted}: the file is cut off. {FETCH}, or ask for "
-            f"fewer with task.count={len(taken.records)}."
+            f"{copy.place} holds {len(copy.records)} questions of {wanted}: the file is cut off. {FETCH}, or ask for "
+            f"fewer with task.count={len(copy.records)}."
         )
-    shots = [shot for record in taken.records for shot in record.shots]
-    if spec.lengths is not None and len(taken.records) > 1:  # the list tasks have the same names in both suites
+    shots = [shot for record in copy.records for shot in record.shots]
+    if spec.lengths is not None and len(copy.records) > 1:  # the list tasks have the same names in both suites
         alike = all(shot == shots[0] for shot in shots)
         looks = "r2" if shots and alike else "r1"  # the rewrite shows one example before every question
         if looks != suite:
-            raise UserError(f"{taken.place} is a file of suite {looks}: set task.suite={looks}, as suites never mix.")
+            raise UserError(f"{copy.place} is a file of suite {looks}: set task.suite={looks}, as suites never mix.")

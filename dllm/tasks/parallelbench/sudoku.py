@@ -18,8 +18,8 @@ def solutions(puzzle: str) -> list[str]:
     cell = puzzle.find("0")
     if cell < 0:
         return [puzzle]
-    taken = {puzzle[peer] for peer in PEERS[cell]}
-    choices = [digit for digit in "1234" if digit not in taken]
+    digits = {puzzle[peer] for peer in PEERS[cell]}
+    choices = [digit for digit in "1234" if digit not in digits]
     return [grid for digit in choices for grid in solutions(puzzle[:cell] + digit + puzzle[cell + 1 :])]
 
 

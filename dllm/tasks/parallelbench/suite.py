@@ -35,10 +35,10 @@ class ParallelBench(Task):
         self, suite: str = "r1", tasks: str | list[str] = "all", count: int | None = None, seed: int = 42,
         path: str | None = None, grammar: str | None = None, bertscore: str | None = None,
     ) -> None:  # fmt: skip
-        known = [*SUITES, MINI]
-        if suite not in known:
-            hint = nearest(str(suite), known)
-            raise UserError(f"task.suite={suite!r} is unknown; choose one of {', '.join(known)}.{hint}")
+        suites = [*SUITES, MINI]
+        if suite not in suites:
+            hint = nearest(str(suite), suites)
+            raise UserError(f"task.suite={suite!r} is unknown; choose one of {', '.join(suites)}.{hint}")
         if count is not None and (type(count) is not int or count < 1):
             raise UserError(f"task.count={count!r} must be a whole number of at least 1, or null for all there are.")
         if not isinstance(tasks, str | list):
@@ -47,8 +47,8 @@ class ParallelBench(Task):
             raise UserError(f"task.path={path!r} holds no questions of suite=mini. Set task.suite=r1 or r2.")
         self.suite, self.path, self.seed = suite, path, seed
         names = chosen(suite, tasks)
-        found = mini.questions(names, count, seed) if suite == MINI else None
-        self.questions = found or classic_questions(suite, names, count, seed, path)
+        questions = mini.questions(names, count, seed) if suite == MINI else None
+        self.questions = questions or classic_questions(suite, names, count, seed, path)
         self._refuse_unused("grammar", grammar, *NEEDS_GRAMMAR)
         self._refuse_unused("bertscore", bertscore, "paraphrase_score")
         self.grammar = None if grammar is None else GrammarChecker(grammar)
@@ -91,13 +91,13 @@ class ParallelBench(Task):
 
     @cached_property
     def _stamp(self) -> dict[str, str]:
-        asked = [[item.id, item.prompt, item.truth] for item in self.questions.items]
+        contents = [[item.id, item.prompt, item.truth] for item in self.questions.items]
         wording = self.questions.wording
         return {
             "suite": self.suite,
             "source": "generated" if self.path is None else "copy",
             "template": json_digest(wording),
-            "data": json_digest(asked),
+            "data": json_digest(contents),
             "grammar": "none" if self.grammar is None else self.grammar.version,
             "bertscore": "none" if self.bertscore is None else self.bertscore.name,
         }
@@ -106,25 +106,25 @@ class ParallelBench(Task):
 def chosen(suite: str, tasks: str | list[str]) -> list[str]:
     """Full names in the suite's order. Raises UserError, with the nearest name, for one that does not exist."""
     specs = {} if suite == MINI else SUITES[suite]
-    known = list(specs) or list(mini.SUITE_NAMES)
+    all_names = list(specs) or list(mini.SUITE_NAMES)
     if tasks == "all":
-        return [name for name in known if not (specs and specs[name].extra)]
-    wanted: set[str] = set()
+        return [name for name in all_names if not (specs and specs[name].extra)]
+    names: set[str] = set()
     for name in [tasks] if isinstance(tasks, str) else tasks:
-        wanted |= _named(name, known)
-    if not wanted:
+        names |= _named(name, all_names)
+    if not names:
         raise UserError("task.tasks=[] asks for nothing. Name tasks, or write task.tasks=all.")
-    return [name for name in known if name in wanted]
+    return [name for name in all_names if name in names]
 
 
-def _named(name: str, known: list[str]) -> set[str]:
+def _named(name: str, names: list[str]) -> set[str]:
     """A full name, every task of a group, or a short name, whose first owner is meant."""
-    if name in known:
+    if name in names:
         return {name}
-    group = {full for full in known if full.partition("/")[0] == name}
-    short = [full for full in known if full.rpartition("/")[2] == name]
+    group = {full for full in names if full.partition("/")[0] == name}
+    short = [full for full in names if full.rpartition("/")[2] == name]
     if group or short:
         return group or {short[0]}
-    parts = dict.fromkeys(part for full in known for part in (full, full.partition("/")[0], full.rpartition("/")[2]))
-    listed = ", ".join(known[:17])
+    parts = dict.fromkeys(part for full in names for part in (full, full.partition("/")[0], full.rpartition("/")[2]))
+    listed = ", ".join(names[:17])
     raise UserError(f"task.tasks={name!r} is unknown; known are {listed}.{nearest(str(name), parts)}")

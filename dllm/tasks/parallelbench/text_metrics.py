@@ -24,8 +24,8 @@ def rouge(prediction: str, reference: str) -> dict[str, float] | None:
     """F-measures of ROUGE-1, -2 and -L, stemmed."""
     if not has_rouge():
         return None
-    found = _rouge_scorer().score(reference, prediction)
-    return {name: float(found[name].fmeasure) for name in ROUGE}
+    scores = _rouge_scorer().score(reference, prediction)
+    return {name: float(scores[name].fmeasure) for name in ROUGE}
 
 
 @cache
@@ -58,10 +58,10 @@ class BERTScore:
 
         name = Path(model).name if model not in model2layers else model
         if name not in model2layers:
-            known = ", ".join(sorted(model2layers)[:6])
+            some = ", ".join(sorted(model2layers)[:6])
             raise UserError(
                 f"task.bertscore={model!r} is not a model whose best layer is known. Use roberta-large, or a folder "
-                f"named like one of {known}, ...{nearest(name, model2layers)}"
+                f"named like one of {some}, ...{nearest(name, model2layers)}"
             )
         self.model, self.name, self.layer = model, name, int(model2layers[name])
         self._refuse_absent()

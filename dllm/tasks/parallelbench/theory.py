@@ -26,19 +26,19 @@ def outputs(operation: str, n: int) -> list[Output]:
         raise UserError(f"operation={operation!r} is unknown; choose one of {', '.join(THEORY_OPERATIONS)}.{hint}")
     if n < 2:
         raise UserError(f"n={n} must be at least 2.")
-    given = tuple(range(n))
+    items = tuple(range(n))
     match operation:
         case "shuffle":
-            return list(permutations(given))
+            return list(permutations(items))
         case "shuffle_other":
-            return list(permutations(given))[1:]
+            return list(permutations(items))[1:]
         case "insert_random":
-            return [(*given[:at], n, *given[at:]) for at in range(n + 1)]
+            return [(*items[:at], n, *items[at:]) for at in range(n + 1)]
         case "remove_random":
-            return [given[:at] + given[at + 1 :] for at in range(n)]
+            return [items[:at] + items[at + 1 :] for at in range(n)]
         case "replace_random":
-            return [(*given[:at], n, *given[at + 1 :]) for at in range(n)]
-    return [given]
+            return [(*items[:at], n, *items[at + 1 :]) for at in range(n)]
+    return [items]
 
 
 def _split(valid: Sequence[Output], step: Sequence[int]) -> dict[Output, list[Output]]:

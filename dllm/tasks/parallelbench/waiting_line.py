@@ -22,15 +22,15 @@ def list_maker(operation: str, lengths: tuple[int, int]) -> MakeRecord:
     work = _WORK[operation.partition("_")[0]]
 
     def make(rng: Random) -> Record:
-        given = rng.sample(FULL_NAMES, rng.randint(*lengths))
-        fields, right = work(rng, given)
+        names = rng.sample(FULL_NAMES, rng.randint(*lengths))
+        fields, right = work(rng, names)
         at = fields.pop("index", None)
         if at is not None and operation.endswith("_index"):
             fields["index"] = at
         answer: Answer = write_list(right)
         if operation == "shuffle" or operation.endswith("_random"):  # many right answers: this one is an example
-            answer = {"input": given, **fields, "example": write_list(right)}
-        return Record({"context": write_list(given), **fields}, answer)
+            answer = {"input": names, **fields, "example": write_list(right)}
+        return Record({"context": write_list(names), **fields}, answer)
 
     return make
 
@@ -38,43 +38,43 @@ def list_maker(operation: str, lengths: tuple[int, int]) -> MakeRecord:
 Worked = tuple[dict[str, Any], list[str]]  # fields beside the list, and one right answer
 
 
-def _copy(rng: Random, given: list[str]) -> Worked:
-    return {}, given
+def _copy(rng: Random, names: list[str]) -> Worked:
+    return {}, names
 
 
-def _reverse(rng: Random, given: list[str]) -> Worked:
-    return {}, given[::-1]
+def _reverse(rng: Random, names: list[str]) -> Worked:
+    return {}, names[::-1]
 
 
-def _sort(rng: Random, given: list[str]) -> Worked:
+def _sort(rng: Random, names: list[str]) -> Worked:
     """By the whole name, as the benchmark's answers are, although its wording says by last name."""
-    return {}, sorted(given)
+    return {}, sorted(names)
 
 
-def _shuffle(rng: Random, given: list[str]) -> Worked:
-    answer = given[:]
-    while answer == given:
+def _shuffle(rng: Random, names: list[str]) -> Worked:
+    answer = names[:]
+    while answer == names:
         rng.shuffle(answer)
     return {}, answer
 
 
-def _insert(rng: Random, given: list[str]) -> Worked:
-    word, at = _newcomer(rng, given), rng.randint(0, len(given))
-    return {"word": word, "index": at}, [*given[:at], word, *given[at:]]
+def _insert(rng: Random, names: list[str]) -> Worked:
+    word, at = _newcomer(rng, names), rng.randint(0, len(names))
+    return {"word": word, "index": at}, [*names[:at], word, *names[at:]]
 
 
-def _remove(rng: Random, given: list[str]) -> Worked:
-    at = rng.randrange(len(given))
-    return {"index": at}, given[:at] + given[at + 1 :]
+def _remove(rng: Random, names: list[str]) -> Worked:
+    at = rng.randrange(len(names))
+    return {"index": at}, names[:at] + names[at + 1 :]
 
 
-def _replace(rng: Random, given: list[str]) -> Worked:
-    word, at = _newcomer(rng, given), rng.randrange(len(given))
-    return {"word": word, "index": at}, [*given[:at], word, *given[at + 1 :]]
+def _replace(rng: Random, names: list[str]) -> Worked:
+    word, at = _newcomer(rng, names), rng.randrange(len(names))
+    return {"word": word, "index": at}, [*names[:at], word, *names[at + 1 :]]
 
 
-def _newcomer(rng: Random, given: list[str]) -> str:
-    while (word := rng.choice(FULL_NAMES)) in given:
+def _newcomer(rng: Random, names: list[str]) -> str:
+    while (word := rng.choice(FULL_NAMES)) in names:
         pass
     return word
 

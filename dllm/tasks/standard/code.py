@@ -103,16 +103,16 @@ def sanitized(program: str, entry: str, tests: str = "") -> str:
     tree = longest_program(program, entry)
     if tree is None:
         return program
-    known = {name: node for node in tree.body for name in defined(node)}
-    needed = {entry, *read_names(tests) & known.keys()}  # HumanEval/50's test calls a helper of its prompt
+    nodes = {name: node for node in tree.body for name in defined(node)}
+    needed = {entry, *read_names(tests) & nodes.keys()}  # HumanEval/50's test calls a helper of its prompt
     todo = [*needed]
     while todo:
-        for name in names_in(known[todo.pop()]) & known.keys() - needed:
+        for name in names_in(nodes[todo.pop()]) & nodes.keys() - needed:
             needed.add(name)
             todo.append(name)
-    kept = [node for node in tree.body if is_import(node) or defined(node) & needed]
+    body = [node for node in tree.body if is_import(node) or defined(node) & needed]
     try:
-        return ast.unparse(ast.Module(kept, []))
+        return ast.unparse(ast.Module(body, []))
     except RecursionError:  # it parses, but too deep to be written again
         return program
 

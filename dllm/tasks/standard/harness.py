@@ -172,10 +172,10 @@ class Harness(Task):
         parts: dict[str, Any] = {}
         try:
             for name, answer in self.filtered(item, text).items():
-                found = task.process_results(doc, [answer])
-                for metric, value in found.items():
+                metrics = task.process_results(doc, [answer])
+                for metric, value in metrics.items():
                     if is_mean(task, metric) and is_one_number(value):
-                        alone = len(found) == 1 and name != "none"
+                        alone = len(metrics) == 1 and name != "none"
                         scores[name if alone else full_name(metric, name, scores)] = metric_value(value)
                     else:
                         parts[full_name(metric, name, parts)] = json_value(value)
@@ -187,14 +187,14 @@ class Harness(Task):
         return scores, parts
 
     def total(self, task: str, metric: str, parts: Sequence[Any]) -> float | Mapping[str, float] | None:
-        """By lm-eval's own function. Of a number beyond 1, and of BLEU, chrF and TER, a hundredth."""
+        """By lm-eval's own function. A number beyond 1, and BLEU, chrF and TER, are divided by 100."""
         name = metric.partition(",")[0]
         aggregate = self.parts[task].aggregation().get(name, mean_of)
         try:
-            found = json_value(aggregate(parts))
-            if isinstance(found, Mapping):  # a number for each length of a text
-                return {key: as_share(name, float(value)) for key, value in found.items()}
-            return None if isnan(found) else as_share(name, float(found))
+            number = json_value(aggregate(parts))
+            if isinstance(number, Mapping):  # a number for each length of a text
+                return {key: as_share(name, float(value)) for key, value in number.items()}
+            return None if isnan(number) else as_share(name, float(number))
         except Exception as error:
             self.say_once(f"lm-eval cannot compute {name} of {task} ({first_line(error)}): it has no score.")
             return None
@@ -237,17 +237,17 @@ def metric_value(value: Any) -> float | None:
     return None if value is None or isnan(value) else float(value)
 
 
-def full_name(metric: str, filtered: str, known: Mapping[str, Any]) -> str:
+def full_name(metric: str, filtered: str, names: Mapping[str, Any]) -> str:
     """As lm-eval writes it where there are several filters."""
-    return metric if filtered == "none" and metric not in known else f"{metric},{filtered}"
+    return metric if filtered == "none" and metric not in names else f"{metric},{filtered}"
 
 
 def json_value(value: Any) -> Any:
     """A value as JSON keeps it."""
     if isinstance(value, Mapping):
-        return {str(key): json_value(one) for key, one in value.items()}
+        return {str(key): json_value(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [json_value(one) for one in value]
+        return [json_value(entry) for entry in value]
     if value is None or isinstance(value, str | bool | int | float):
         return value
     return json_value(value.tolist()) if hasattr(value, "tolist") else str(value)

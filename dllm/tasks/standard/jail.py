@@ -1,6 +1,6 @@
 """Runs a program under limits within the walls: takes both from standard input, with a word and the number of a pipe.
 
-It is run as a script by ``python -I -B`` and imports nothing of this package. A program that reaches its last line has
+It is run as a script by ``python -I -B`` and does not import this package. A program that reaches its last line has
 its word written to the pipe; nothing else tells that it passed.
 
 The audit hook (PEP 578) only helps: it gives a mistake a sentence. What a program may do is decided by ``walls``.
@@ -95,20 +95,20 @@ def forbid_processes() -> None:
 def request() -> dict[str, object]:
     """What standard input holds; afterwards it is empty, and no buffer of Python's has seen it."""
     with open(0, "rb", buffering=0, closefd=False) as file:
-        found: dict[str, object] = json.loads(file.readall())
+        job: dict[str, object] = json.loads(file.readall())
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    return found
+    return job
 
 
-def main(asked: dict[str, object]) -> None:
+def main(job: dict[str, object]) -> None:
     hide_memory()
     forbid_processes()
-    for name, value in asked.pop("limits").items():  # type: ignore[attr-defined]
+    for name, value in job.pop("limits").items():  # type: ignore[attr-defined]
         limit(name, value)
-    program = compile(asked.pop("program"), "program.py", "exec")  # type: ignore[call-overload]
+    program = compile(job.pop("program"), "program.py", "exec")  # type: ignore[call-overload]
     sys.addaudithook(refusing(os.path.realpath(os.getcwd())))  # noqa: PTH109
     # Pipe and word are on this frame's stack while the program runs: no name, frame or collector leads to them.
-    os.write(*[asked.pop("pipe"), asked.pop("word").encode(), exec(program, {"__name__": "__main__"})][:2])  # type: ignore
+    os.write(*[job.pop("pipe"), job.pop("word").encode(), exec(program, {"__name__": "__main__"})][:2])  # type: ignore
     os._exit(0)
 
 

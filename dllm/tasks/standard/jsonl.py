@@ -17,7 +17,7 @@ from dllm.tasks.base import AnswerScores, Item, Task
 from dllm.tasks.standard.json_lines import Doc, read_docs
 
 _PLAIN = r"(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+"  # commas only before groups of three digits
-_MINUS = "-\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"  # hyphens, dashes and minus signs; an em dash is none
+_MINUS = "-\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"  # hyphens, dashes and minus signs; not an em dash
 _POWER = (
     rf"[eE](?P<e>[+{_MINUS}]?\d{{1,3}})(?!\d)|"
     rf"\ ?(?:\\times|\\cdot|[x*×·])\ ?10(?:\^|\*\*)\{{?(?P<ten>[+{_MINUS}]?\d{{1,3}})(?!\d)"
@@ -49,8 +49,8 @@ def contains(text: str, answer: str) -> bool:
 
 def same_number(text: str, answer: str) -> bool:
     """The last number of the text is the answer's last number."""
-    found, truth = last_number(text), last_number(answer)
-    return found is not None and found == truth
+    number, truth = last_number(text), last_number(answer)
+    return number is not None and number == truth
 
 
 def last_number(text: str) -> Fraction | None:
@@ -62,19 +62,19 @@ def last_number(text: str) -> Fraction | None:
     """
     for pattern, plain in _LATEX:
         text = pattern.sub(plain, text)
-    *_, found = (None, *NUMBER.finditer(text))
-    return None if found is None else _value(found)
+    *_, match = (None, *NUMBER.finditer(text))
+    return None if match is None else _value(match)
 
 
-def _value(found: re.Match[str]) -> Fraction:
-    if found["plain"] is None:
-        top, under = _plain(found["top"]), _plain(found["under"])
-        whole = int(found["whole"] or 0)
+def _value(match: re.Match[str]) -> Fraction:
+    if match["plain"] is None:
+        top, under = _plain(match["top"]), _plain(match["under"])
+        whole = int(match["whole"] or 0)
         value = whole * (top < under) + top / under if under else under
     else:
-        power = found["e"] or found["ten"] or "0"
-        value = _plain(found["plain"]) * Fraction(10) ** int(re.sub(f"[{_MINUS}]", "-", power))
-    return -value if found["sign"] else value
+        power = match["e"] or match["ten"] or "0"
+        value = _plain(match["plain"]) * Fraction(10) ** int(re.sub(f"[{_MINUS}]", "-", power))
+    return -value if match["sign"] else value
 
 
 def _plain(digits: str) -> Fraction:
@@ -122,12 +122,12 @@ class JsonLines(Task):
             constraint=self._constraint(place, row.get("constraint")),
         )  # fmt: skip
 
-    def _constraint(self, place: int, given: Any) -> Constraint | None:
+    def _constraint(self, place: int, settings: Any) -> Constraint | None:
         try:
-            found: Constraint | None = None if given is None else part_of("constraint", given)
+            constraint: Constraint | None = None if settings is None else part_of("constraint", settings)
         except UserError as error:
             raise UserError(f"task.path={self.path!r}, question {place}: {error}") from None
-        return found
+        return constraint
 
     def items(self) -> Sequence[Item]:
         return self._items

@@ -35,16 +35,16 @@ class MMLU(Choices):
 
     def build(self) -> Iterator[tuple[str, Any]]:
         folder = stock_folder() / "mmlu" / "default"
-        known = [file.stem.removeprefix(PREFIX) for file in sorted(folder.glob(f"{PREFIX}*.yaml"))]
-        wanted = known_among("task.subjects", self.subjects, known)
+        subjects = [file.stem.removeprefix(PREFIX) for file in sorted(folder.glob(f"{PREFIX}*.yaml"))]
+        chosen = known_among("task.subjects", self.subjects, subjects)
         local = None if self.path is None else read_docs(self.path, self.fields)
         if local is not None:
             present = {row["subject"] for row in local}
-            wanted = [subject for subject in wanted if subject in present]
-            if not wanted:
+            chosen = [subject for subject in chosen if subject in present]
+            if not chosen:
                 raise UserError(f"task.path={self.path!r} holds no row of task.subjects={self.subjects}.")
         examples = [] if self.shots_path is None else read_docs(self.shots_path, self.fields, "task.shots_path")
-        for subject in wanted:
+        for subject in chosen:
             rows = None
             if local is not None:
                 rows = {"test": [row for row in local if row["subject"] == subject]}

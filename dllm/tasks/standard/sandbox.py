@@ -66,21 +66,21 @@ def run_program(program: str, limits: Allowance | None = None) -> Outcome:
 def run_within(kind: str, program: str, limits: Allowance) -> Outcome:
     """As ``run_program``, within walls of one kind."""
     word = secrets.token_hex(32)  # of this run alone: all that tells that the last line was reached
-    heard, pipe = os.pipe()
+    reader, pipe = os.pipe()
     home = mkdtemp(prefix="dllm-")
     try:
-        asked = {"program": program, "limits": limits.by_name(), "word": word, "pipe": pipe}
-        with TemporaryFile() as said:  # a file, whose size is limited
-            process = _started(kind, home, pipe, said.fileno())
-            late = not _answered(process, json.dumps(asked).encode(), 2 * limits.seconds)
-            os.set_blocking(heard, False)
-            passed = not late and word_in(heard) == word
-            said.seek(max(0, said.seek(0, os.SEEK_END) - TAIL))
-            output = said.read().decode(errors="replace")
+        job = {"program": program, "limits": limits.by_name(), "word": word, "pipe": pipe}
+        with TemporaryFile() as out:  # a file, whose size is limited
+            process = _started(kind, home, pipe, out.fileno())
+            late = not _answered(process, json.dumps(job).encode(), 2 * limits.seconds)
+            os.set_blocking(reader, False)
+            passed = not late and word_in(reader) == word
+            out.seek(max(0, out.seek(0, os.SEEK_END) - TAIL))
+            output = out.read().decode(errors="replace")
         why = f"stopped after {2 * limits.seconds} s" if late else reason(process.returncode, output)
         return Outcome(passed, "" if passed else why)
     finally:
-        os.close(heard)
+        os.close(reader)
         os.close(pipe)
         removed(home)
 
@@ -91,14 +91,14 @@ def word_in(pipe: int) -> str:
     return ""
 
 
-def _started(kind: str, home: str, pipe: int, said: int) -> subprocess.Popen[bytes]:
+def _started(kind: str, home: str, pipe: int, output: int) -> subprocess.Popen[bytes]:
     """The walls' own process. Its environment has none of our variables: no tokens, proxies or PYTHONPATH."""
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads count as processes
     folders = dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix))
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-B", str(WALLS), kind, str(JAIL), sys.executable, *folders],
         cwd=home, env={"PATH": os.defpath, "HOME": home, "TMPDIR": home, **threads}, pass_fds=(pipe,),
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True,
     )  # fmt: skip
 
 
@@ -123,12 +123,12 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def reason(code: int, said: str) -> str:
+def reason(code: int, output: str) -> str:
     number = -code if code < 0 else code - 128
     if number > 0:
-        known = {one.value: one.name for one in signal.Signals}
-        return known.get(number, f"signal {number}")
-    last = said.strip().splitlines()[-1:] or [f"ended with code {code} before its last line"]
+        names = {each.value: each.name for each in signal.Signals}
+        return names.get(number, f"signal {number}")
+    last = output.strip().splitlines()[-1:] or [f"ended with code {code} before its last line"]
     return last[0][:500]
 
 

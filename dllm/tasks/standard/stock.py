@@ -40,13 +40,13 @@ def task_file(name: str) -> Path:
     if Path(name).name == name and near.is_file():  # another path leads out of lm-eval, to anybody's functions
         return near
     index = imported().TaskManager().task_index
-    found = index.get(name)
-    if found is None or found.yaml_path is None or "task" not in (found.cfg or {}) or "group" in (found.cfg or {}):
-        if found is None:
+    entry = index.get(name)
+    if entry is None or entry.yaml_path is None or "task" not in (entry.cfg or {}) or "group" in (entry.cfg or {}):
+        if entry is None:
             way_out = " python -m dllm.app.lm_eval ls tasks lists all; --tasks FILE.yaml there takes one of your own."
             raise UserError(f"task.harness={name!r} is unknown to lm-eval.{nearest(name, index) or way_out}")
         raise UserError(f"task.harness={name!r} is a group of tasks. Name one of them.")
-    return Path(found.yaml_path)
+    return Path(entry.yaml_path)
 
 
 def config_of(name: str, place: Path | str, scored: bool) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def localised(name: str, config: dict[str, Any], rows: Mapping[str, Any], shots:
             )
         config = {**config, "fewshot_split": None}
     config |= {key: None for key in DOC_SPLITS if config.get(key) not in rows}
-    gone = ("dataset_path", "dataset_name", "dataset_kwargs", "metadata")
-    return {key: value for key, value in config.items() if key not in gone}
+    keys = ("dataset_path", "dataset_name", "dataset_kwargs", "metadata")
+    return {key: value for key, value in config.items() if key not in keys}
 
 
 def unscored(config: dict[str, Any]) -> dict[str, Any]:

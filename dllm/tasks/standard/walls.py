@@ -1,7 +1,7 @@
 """Builds the walls around a scored program, then starts ``jail`` within them.
 
 Started by ``sandbox`` as ``python -I -S -B walls.py KIND JAIL PYTHON PATHS...`` with an empty environment, in a new and
-empty folder. It imports nothing of this package. KIND:
+empty folder. It does not import this package. KIND:
 
 - ``namespaces``: the program has mounts, processes, network, IPC and users of its own. It sees the system and Python's
   folders read-only, ``/proc`` of its own processes, and a home in memory of ``HOME_BYTES``. Nothing else has a path.
@@ -60,8 +60,8 @@ def seen_paths(python: str, folders: list[str]) -> list[str]:
         links.append(python)
         python = os.path.join(os.path.dirname(python), os.readlink(python))
     folders = [name for folder in folders for name in (os.path.abspath(folder), os.path.realpath(folder))]
-    found = [path for path in (*SYSTEM, *folders, *links) if path != "/" and os.path.lexists(path)]
-    return list(dict.fromkeys(found))
+    paths = [path for path in (*SYSTEM, *folders, *links) if path != "/" and os.path.lexists(path)]
+    return list(dict.fromkeys(paths))
 
 
 class _View:
@@ -155,7 +155,7 @@ def enter_namespaces() -> None:
 
 
 def fork_into(run: list[str], view: _View, root: str) -> int:
-    """Process 1 of the namespace: with it everything in there ends, whatever it does."""
+    """Process 1 of the namespace: when it ends, every process inside ends."""
     first = os.fork()
     if first:
         return first
@@ -182,8 +182,8 @@ def start_inside(run: list[str], home: str) -> None:
 def ended(process: int) -> int:
     """The exit code of ``process``, while all other orphans are taken in."""
     while True:
-        found, status = os.waitpid(-1, 0)
-        if found == process:
+        pid, status = os.waitpid(-1, 0)
+        if pid == process:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
 
@@ -238,12 +238,12 @@ def end_descendants() -> None:
 
 
 def children() -> list[int]:
-    found = []
+    pids = []
     for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
         with suppress(OSError, ValueError), open(f"/proc/{int(name)}/stat", "rb") as file:
             if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():  # PID (NAME) STATE PARENT
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids
 
 
 def deny_files(paths: list[str], home: str) -> None:
