@@ -17,9 +17,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("trace", type=Path, help="a file of a run's traces folder (decode with trace=true)")
     parser.add_argument("other", type=Path, nargs="?", help="a second trace, to be shown beside the first")
     parser.add_argument("-o", "--output", type=Path, help="the page; default: beside the first trace")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        say(write([given.trace] if given.other is None else [given.trace, given.other], given.output))
+        say(write([options.trace] if options.other is None else [options.trace, options.other], options.output))
     except UserError as error:
         complain("Error:", error)
         raise SystemExit(2) from None

@@ -97,8 +97,8 @@ class CanvasRenderer:
         if token not in self.words:
             plain = self.glyphs.end if token in self.ends else self.text([token]) or f"<{token}>"
             signs = plain.replace("\n", self.glyphs.line).replace("\t", "  ")
-            kept = "".join(letter for letter in signs if letter.isprintable())
-            self.words[token] = kept + "\n" * plain.endswith("\n")
+            text = "".join(letter for letter in signs if letter.isprintable())
+            self.words[token] = text + "\n" * plain.endswith("\n")
         return self.words[token]
 
     def ramp(self, last: int) -> Text:
@@ -182,7 +182,7 @@ class Shades:
         return self.guesses[min(max(int(probability * len(self.guesses)), 0), len(self.guesses) - 1)]
 
     def turn(self, turn: int, last: int, fresh: bool = False) -> Style:
-        """Of a token that ``turn`` (from 1) of ``last`` committed."""
+        """The style of a token that ``turn`` (from 1) of ``last`` committed."""
         share = (turn - 1) / max(last - 1, 1)
         style = self.turns[round(share * (len(self.turns) - 1))] if self.turns else turn_style(turn, last)
         return style + self.fresh if fresh else style

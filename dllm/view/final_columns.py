@@ -19,20 +19,20 @@ def on_final_columns(trace: Trace) -> Trace:
         return trace
     answer = len(trace.prompt) - trace.start
     columns, order = list(range(answer)), list(range(answer))  # numbers of those there now, and of all in their order
-    seen = list[list[int]]()
+    orders = list[list[int]]()
     for record in trace.turns:
-        seen.append(list(columns))
+        orders.append(list(columns))
         if record.length is not None:
             columns = after_change(record.length, columns, order)
     place = {number: at for at, number in enumerate(order)}
-    after = [*seen[1:], columns]
+    after = [*orders[1:], columns]
     turns = [
-        by_place(record, [place[one] for one in now], [place[one] for one in then])
-        for record, now, then in zip(trace.turns, seen, after, strict=True)
+        by_place(record, [place[n] for n in now], [place[n] for n in then])
+        for record, now, then in zip(trace.turns, orders, after, strict=True)
     ]
     assert trace.mask_id is not None, "rows of noise keep their lengths"
-    tokens = [trace.prompt[trace.start + one] if one < answer else trace.mask_id for one in order]
-    given = [trace.given[trace.start + one] if one < answer else 0 for one in order]
+    tokens = [trace.prompt[trace.start + n] if n < answer else trace.mask_id for n in order]
+    given = [trace.given[trace.start + n] if n < answer else 0 for n in order]
     return replace(
         trace, prompt=trace.prompt[: trace.start] + tokens, given=trace.given[: trace.start] + given, turns=turns
     )
@@ -61,17 +61,18 @@ def by_place(record: TurnRecord, now: Sequence[int], then: Sequence[int]) -> Tur
     def each(lists: Sequence[Sequence[int]]) -> list[list[int]]:
         return [at(positions) for positions in lists]
 
-    gone = sorted({*now} - {*then})
+    lost = sorted({*now} - {*then})
     ends = [] if record.length is None else list(then[len(then) - record.length.filled :]) * bool(record.length.filled)
     number, begin, end = record.block
     bounds = (now[begin] if begin < len(now) else len(now), now[end - 1] + 1 if 0 < end <= len(now) else end)
     return replace(
-        record, candidates=[moved(one, at) for one in record.candidates],
-        edited=[moved(one, at) for one in record.edited], shown=[moved(one, at) for one in record.shown],
+        record, candidates=[moved(commits, at) for commits in record.candidates],
+        edited=[moved(commits, at) for commits in record.edited], shown=[moved(tokens, at) for tokens in record.shown],
         guesses=moved(record.guesses, at), remasked=each(record.remasked), refused=each(record.refused),
         replaced=each(record.replaced), corrected=at(record.corrected), doubted=at(record.doubted),
         block=(number, *bounds), length=None, mixtures=record.mixtures and moved(record.mixtures, at),
-        filled=[[*one, *ends] for one in each(record.filled)], rolled=[[*one, *gone] for one in each(record.rolled)],
+        filled=[[*places, *ends] for places in each(record.filled)],
+        rolled=[[*places, *lost] for places in each(record.rolled)],
     )  # fmt: skip
 
 

@@ -90,7 +90,7 @@ class LiveView:
             self.live.update(self.frame(self.picture, self.console.width, self.console.height - 2), refresh=True)
 
     def frame(self, picture: Picture, width: int, height: int) -> Group:
-        """The rows under way (without any, all) as far as they fit, each in its share of the screen, the legend
+        """The rows under way (without any, all) that fit, each in its share of the screen, the legend
         while there are masks, and the status line."""
         busy = bool(picture.masked.any())
         rows = (picture.masked if busy else picture.shown).any(1).nonzero()[:, 0].tolist()

@@ -21,28 +21,28 @@ SWATCHES = 5  # of the legend of colours
 def result_html(result: Result) -> str:
     """A result's text, each token in the colour of the turn that fixed it."""
     # An infilling is shown whole, an answer up to its end.
-    shown = len(result.words) if result.given_tokens else len(result.tokens)
+    count = len(result.words) if result.given_tokens else len(result.tokens)
     cost = f"{result.useful_tokens} tokens, {result.nfe} forwards, {result.tpf:.2f} per forward"
-    return coloured(result.prompt, result.words[:shown], result.turns, cost)
+    return coloured(result.prompt, result.words[:count], result.turns, cost)
 
 
 def results_html(results: Sequence[Result]) -> str:
     """Results one below another, the first ``MOST_RESULTS`` of them."""
-    shown = "<hr>".join(map(result_html, results[:MOST_RESULTS]))
-    left = len(results) - MOST_RESULTS
-    return shown + (f'<div style="{FADED}">and {left} more</div>' if left > 0 else "")
+    html = "<hr>".join(map(result_html, results[:MOST_RESULTS]))
+    rest = len(results) - MOST_RESULTS
+    return html + (f'<div style="{FADED}">and {rest} more</div>' if rest > 0 else "")
 
 
 def decisions_html(decisions: Mapping[str, SlotDecision]) -> str:
     """A line for each alternative of each question: its probability in per cent, as a bar; the choice is bold. Beside
     the question the probability that any alternative is there, or the note where it is little."""
     lines = []
-    for name, one in decisions.items():
-        told = one.note or ("" if one.mass is None else f"{one.mass:.0%} on the alternatives")
-        mass = f' <span style="{FADED}">{escape(told)}</span>' if told else ""
+    for name, decision in decisions.items():
+        note = decision.note or ("" if decision.mass is None else f"{decision.mass:.0%} on the alternatives")
+        mass = f' <span style="{FADED}">{escape(note)}</span>' if note else ""
         lines.append(f'<tr><th colspan="3" style="text-align:left">{escape(name)}{mass}</th></tr>')
-        for value, share in one.probabilities.items():
-            weight = "bold" if value == one.choice else "normal"
+        for value, share in decision.probabilities.items():
+            weight = "bold" if value == decision.choice else "normal"
             bar = f'<div style="background:{BAR};height:.8em;width:{12 * share:.2f}em"></div>'
             lines.append(
                 f'<tr><td style="text-align:left;font-weight:{weight}">{escape(str(value))}</td>'
@@ -66,14 +66,14 @@ def trace_html(trace: Trace) -> str:
     return film(rows)
 
 
-def _mark(record: TurnRecord, kept: int, number: int, fixed: list[int], is_open: list[bool]) -> None:
+def _mark(record: TurnRecord, candidate: int, number: int, fixed: list[int], is_open: list[bool]) -> None:
     """Bring up to date which positions of the answer a turn has fixed, and which are undecided after it."""
-    decided = [at for commits in record.written(kept) for at in commits.positions] + record.filled[kept]
-    for at in record.remasked[kept]:
+    decided = [at for commits in record.written(candidate) for at in commits.positions] + record.filled[candidate]
+    for at in record.remasked[candidate]:
         fixed[at], is_open[at] = 0, True
     for at in decided:
         fixed[at], is_open[at] = number, False
-    for at in record.rolled[kept]:
+    for at in record.rolled[candidate]:
         fixed[at], is_open[at] = 0, True
 
 

@@ -72,9 +72,9 @@ class Pane:
         """From the content of a trace file, its trace, and the name of the run that it is in (empty: in none)."""
         facts = setting_facts(data["config"]) if data["config"] else {}
         name = f"{run}: {sample_of(data)}" if run else sample_of(data)
-        laid = on_final_columns(trace) if isinstance(trace, Trace) else trace
+        columns = on_final_columns(trace) if isinstance(trace, Trace) else trace
         return Pane(
-            prompt_title(trace) or name, laid, {"sample": name} | facts | constraint_facts(data.get("constraint"))
+            prompt_title(trace) or name, columns, {"sample": name} | facts | constraint_facts(data.get("constraint"))
         )
 
 
@@ -94,17 +94,17 @@ def sample_of(data: Mapping[str, Any]) -> str:
 
 def setting_facts(config: Mapping[str, Any]) -> dict[str, str]:
     """The model, and the parts with their own options, from a resolved configuration."""
-    chosen = {"model": str(config["model"].get("name") or config["model"]["path"])}
+    facts = {"model": str(config["model"].get("name") or config["model"]["path"])}
     length = {"length": part_words(config, "length")} if config.get("length") else {}
-    return chosen | {group: part_words(config, group) for group in PARTS} | length
+    return facts | {group: part_words(config, group) for group in PARTS} | length
 
 
-def constraint_facts(asked: Mapping[str, Any] | None) -> dict[str, str]:
+def constraint_facts(settings: Mapping[str, Any] | None) -> dict[str, str]:
     """What the text had to be, in words; nothing where it was free."""
-    if asked is None:
+    if settings is None:
         return {}
-    words = [f"{key}={short_fact(value)}" for key, value in asked.items() if key not in ("name", *COMMON)]
-    return {"constraint": " ".join([str(asked["name"]), *words])}
+    words = [f"{key}={short_fact(value)}" for key, value in settings.items() if key not in ("name", *COMMON)]
+    return {"constraint": " ".join([str(settings["name"]), *words])}
 
 
 def short_fact(value: Any) -> str:
@@ -118,8 +118,8 @@ def trace_page(panes: Sequence[Pane]) -> str:
     last = max(len(pane.trace.turns) for pane in panes)
     colours = [hexes(turn, last) for turn in range(1, last + 1)]
     title = " and ".join(dict.fromkeys(pane.title for pane in panes))
-    shown = [{**pane_data(pane), "heading": told} for pane, told in zip(panes, headings(panes), strict=True)]
-    data = json.dumps({"colours": colours, "panes": shown}, separators=(",", ":"))
+    content = [{**pane_data(pane), "heading": heading} for pane, heading in zip(panes, headings(panes), strict=True)]
+    data = json.dumps({"colours": colours, "panes": content}, separators=(",", ":"))
     parts = {
         "TITLE": escape(title),
         "STYLE": page_asset("trace.css"),
@@ -137,20 +137,20 @@ def headings(panes: Sequence[Pane]) -> list[str]:
     if len({pane.title for pane in panes}) == len(panes):
         return [pane.title for pane in panes]
     names = [name for name in panes[0].facts if len({pane.facts.get(name) for pane in panes}) > 1]
-    told = [name for name in names if name != "sample"] or names
-    return [", ".join(f"{name} {pane.facts.get(name, '')}" for name in told) or pane.title for pane in panes]
+    labels = [name for name in names if name != "sample"] or names
+    return [", ".join(f"{name} {pane.facts.get(name, '')}" for name in labels) or pane.title for pane in panes]
 
 
 def marks_legend(panes: Sequence[Pane]) -> str:
     """Entries of the legend for what rules replaced and constraints changed in these decodes."""
     turns = [turn for pane in panes for turn in pane.trace.turns]
     there = {
-        "edited": any(one.positions for turn in turns for one in turn.edited),
+        "edited": any(commits.positions for turn in turns for commits in turn.edited),
         "corrected": any(turn.corrected for turn in turns),
         "replaced": any(any(turn.replaced) for turn in turns),
         "waits": any(any(turn.refused) for turn in turns),
-        "drawn": any(any(one.drawn) for turn in turns for one in turn.shown),
-        "noise": any(one.positions for turn in turns for one in turn.shown),
+        "drawn": any(any(drawn.drawn) for turn in turns for drawn in turn.shown),
+        "noise": any(shown.positions for turn in turns for shown in turn.shown),
         "mixed": any(turn.mixtures for turn in turns),
     }
     kinds = {"edited": "sample", "corrected": "sample", "replaced": "sample", "waits": "mask", "drawn": "mask open",
@@ -180,7 +180,7 @@ def pane_data(pane: Pane) -> dict[str, Any]:
 def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
     """One turn as the kept candidate saw it. Within a turn: remask, commit and edit, fill, roll back, in this order."""
     edit = record.edited[kept] if record.edited else Commits()
-    shown = record.shown[kept] if record.shown else ShownTokens()
+    noise = record.shown[kept] if record.shown else ShownTokens()
     return {
         "commit": commit_data(record.candidates[kept]), "edit": commit_data(edit), "remask": record.remasked[kept],
         "fill": record.filled[kept], "roll": record.rolled[kept], "block": record.block, "queries": record.queries,
@@ -189,7 +189,7 @@ def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
         "replaced": of_kept(record.replaced, kept), "candidates": len(record.candidates), "kept": kept,
         "seconds": rounded(record.seconds), "flops": record.flops,
         "guess": {"at": record.guesses.positions, "token": record.guesses.tokens, "p": record.guesses.confidence},
-        "shown": {"at": shown.positions, "token": shown.tokens, "drawn": [int(own) for own in shown.drawn]},
+        "shown": {"at": noise.positions, "token": noise.tokens, "drawn": [int(own) for own in noise.drawn]},
         **mixture_data(record.mixtures),
     }  # fmt: skip
 
@@ -199,10 +199,10 @@ def mixture_data(mixtures: ShownMixtures | None) -> dict[str, Any]:
     share; nothing where none does."""
     if mixtures is None:
         return {}
-    shares = [[round(share, 4) for share in one[:MOST_MIXED]] for one in mixtures.weights]
+    shares = [[round(share, 4) for share in shares_at[:MOST_MIXED]] for shares_at in mixtures.weights]
     return {"mixed": {
-        "at": mixtures.positions, "token": [one[:MOST_MIXED] for one in mixtures.tokens], "p": shares,
-        "mask": [round(max(0.0, 1 - sum(one)), 4) for one in mixtures.weights],
+        "at": mixtures.positions, "token": [tokens[:MOST_MIXED] for tokens in mixtures.tokens], "p": shares,
+        "mask": [round(max(0.0, 1 - sum(weights)), 4) for weights in mixtures.weights],
     }}  # fmt: skip
 
 

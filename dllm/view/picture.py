@@ -1,4 +1,4 @@
-"""What is on the canvas of a batch after each turn, as far as a person wants to see it."""
+"""What is on the canvas of a batch after each turn, for a person to look at."""
 
 from __future__ import annotations
 
@@ -81,18 +81,18 @@ class Picture:
         if turn.reshape is not None:
             self._follow(turn.reshape, canvas, turn.blocks.turn)
         at = self._at(canvas)
-        known = self.fixed[at]
-        edited = (known > 0) & ~canvas.masked & (canvas.tokens != self.tokens[at])
-        fixed = torch.where((known >= 0) & ~edited, known, turn.blocks.turn[:, None])
+        turns = self.fixed[at]
+        edited = (turns > 0) & ~canvas.masked & (canvas.tokens != self.tokens[at])
+        fixed = torch.where((turns >= 0) & ~edited, turns, turn.blocks.turn[:, None])
         self.fixed[at] = torch.where(canvas.masked, -1, fixed)
         self.fresh.fill_(False)
-        self.fresh[at] = ((known < 0) & ~canvas.masked) | edited
+        self.fresh[at] = ((turns < 0) & ~canvas.masked) | edited
         self.remasked.fill_(False)
-        self.remasked[at] = (known > 0) & canvas.masked
-        self.sure[at] = self.sure[at].masked_fill((known >= 0) & canvas.masked, -1)  # taken back: a plain mask
+        self.remasked[at] = (turns > 0) & canvas.masked
+        self.sure[at] = self.sure[at].masked_fill((turns >= 0) & canvas.masked, -1)  # taken back: a plain mask
         self.refused.fill_(False)
         refused, replaced = (
-            turn.followed(turn.step.owner.per_row(one)) for one in (turn.marks.refused, turn.marks.replaced)
+            turn.followed(turn.step.owner.per_row(mask)) for mask in (turn.marks.refused, turn.marks.replaced)
         )
         self.refused[at] = refused
         self.replaced[at] = (self.replaced[at] | replaced) & ~canvas.masked

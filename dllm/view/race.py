@@ -121,7 +121,7 @@ class Race:
         return text.append("\n" * (lines - 1 - text.plain.count("\n")))
 
     def _height(self, pictures: Sequence[Picture]) -> int:
-        """The most lines that one of the pictures takes, as far as a sample of them tells."""
+        """The most lines that one of the pictures takes, by a sample of them."""
         some = [*pictures[:: max(1, len(pictures) // SAMPLED)], pictures[-1]]
         rows = (self.brush.row(picture, 0, len(pictures))[0] for picture in some)
         return max(len(row.wrap(self.brush.console, self.brush.console.width)) for row in rows)

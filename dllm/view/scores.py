@@ -66,8 +66,8 @@ def short_names(names: Sequence[str]) -> Sequence[str]:
 
 def metric_cell(rows: Sequence[ResultRow], name: str, totals: Totals) -> str:
     """Another metric; empty when these rows do not have it."""
-    held = any(name in row["scores"] or name in totals.get(row["task"], ()) for row in rows)
-    return score_text(rows, name, totals) if held else ""
+    has = any(name in row["scores"] or name in totals.get(row["task"], ()) for row in rows)
+    return score_text(rows, name, totals) if has else ""
 
 
 def score_text(rows: Sequence[ResultRow], name: str, totals: Totals) -> str:
@@ -79,24 +79,30 @@ def score_text(rows: Sequence[ResultRow], name: str, totals: Totals) -> str:
 
 def task_cells(rows: Sequence[ResultRow], totals: Totals | None = None) -> list[str]:
     """One line of the table. Scores that are not means of shares have no interval."""
-    found = Measures.of(rows)
-    interval = f"{100 * found.low:.0f}-{100 * found.high:.0f}" if found.judged and are_shares(scores_of(rows)) else ""
-    judged = f"{found.samples}" if found.judged in (0, found.samples) else f"{found.judged} of {found.samples}"
+    measures = Measures.of(rows)
+    interval = (
+        f"{100 * measures.low:.0f}-{100 * measures.high:.0f}" if measures.judged and are_shares(scores_of(rows)) else ""
+    )
+    judged = (
+        f"{measures.samples}"
+        if measures.judged in (0, measures.samples)
+        else f"{measures.judged} of {measures.samples}"
+    )
     return [
-        judged, score_text(rows, "score", totals or {}), interval, f"{found.tpf:.2f}", f"{found.nfe:.1f}",
-        speed_text(found), f"{found.p50:.3f}", f"{found.p95:.3f}",
+        judged, score_text(rows, "score", totals or {}), interval, f"{measures.tpf:.2f}", f"{measures.nfe:.1f}",
+        speed_text(measures), f"{measures.p50:.3f}", f"{measures.p95:.3f}",
     ]  # fmt: skip
 
 
-def published_cells(found: Published) -> list[str]:
+def published_cells(paper: Published) -> list[str]:
     """A paper's figures under the heads of ours; what it does not report is left empty."""
-    shown = {"score": found.score, "TPF": found.tpf, "NFE": found.nfe, "tokens/s": found.tokens_per_second}
-    return ["" if (value := shown.get(head)) is None else f"{value:g}" for head in HEADS]
+    figures = {"score": paper.score, "TPF": paper.tpf, "NFE": paper.nfe, "tokens/s": paper.tokens_per_second}
+    return ["" if (value := figures.get(head)) is None else f"{value:g}" for head in HEADS]
 
 
-def speed_text(found: Measures) -> str:
+def speed_text(measures: Measures) -> str:
     """Useful tokens per second, with a ? if they are doubtful."""
-    return f"{found.speed:.1f}{'?' if found.warning else ''}"
+    return f"{measures.speed:.1f}{'?' if measures.warning else ''}"
 
 
 def score_or_missing(score: float | None) -> str:
@@ -106,17 +112,17 @@ def score_or_missing(score: float | None) -> str:
 
 def headline(config: Mapping[str, Any], rows: Sequence[ResultRow], totals: Totals | None = None) -> str:
     """A cell of a sweep in a line."""
-    found = Measures.of(rows)
-    speed, doubt = f"{speed_text(found)} tokens/s", f" (? {found.warning})" if found.warning else ""
+    measures = Measures.of(rows)
+    speed, doubt = f"{speed_text(measures)} tokens/s", f" (? {measures.warning})" if measures.warning else ""
     score = mean([*scores_by_task(rows, totals or {}).values()])
-    numbers = f"score {score_or_missing(score)}, TPF {found.tpf:.2f}, {speed}, {found.samples} samples"
+    numbers = f"score {score_or_missing(score)}, TPF {measures.tpf:.2f}, {speed}, {measures.samples} samples"
     return f"{cell_label(config)}: {numbers}{doubt}"
 
 
-def published_line(found: Published | None) -> str:
+def published_line(paper: Published | None) -> str:
     """A paper's figures below a cell of a sweep, in a line of their own; empty without any."""
-    if found is None:
+    if paper is None:
         return ""
-    named = zip(HEADS, published_cells(found), strict=True)
+    named = zip(HEADS, published_cells(paper), strict=True)
     numbers = ", ".join(f"{head} {value}" for head, value in named if value) or "no figures"
-    return f"\n  published: {numbers}; {found.sentences()[-1]}"
+    return f"\n  published: {numbers}; {paper.sentences()[-1]}"

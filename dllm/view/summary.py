@@ -15,17 +15,17 @@ from dllm.record.results import ResultRow
 def summary_lines(rows: Sequence[ResultRow]) -> dict[str, str]:
     """The table's lines by name: sums over samples, in which a forward of several rows counts for each of them.
     A speed that was measured on a busy machine says so."""
-    found, reasons = Measures.of(rows), Counter(row["stop_reason"] for row in rows)
+    measures, reasons = Measures.of(rows), Counter(row["stop_reason"] for row in rows)
     listed = ", ".join(f"{name} {count}" for name, count in reasons.most_common())
-    cells = {"samples": f"{found.samples}"} if found.samples != 1 else {}
+    cells = {"samples": f"{measures.samples}"} if measures.samples != 1 else {}
     return cells | {
-        "tokens (useful)": f"{found.tokens}",
-        "forwards (NFE)": f"{found.forwards}{f' and {found.idle} idle' if found.idle else ''}",
-        "tokens per forward": f"{found.tpf:.2f}",
-        "tokens per second": f"{found.speed:.1f}{f' ? ({found.warning})' if found.warning else ''}",
-        "query tokens": f"{found.query_tokens}",
-        "computed tokens": f"{found.computed}",
-        "stopped by": next(iter(reasons), "") if found.samples == 1 else listed,
+        "tokens (useful)": f"{measures.tokens}",
+        "forwards (NFE)": f"{measures.forwards}{f' and {measures.idle} idle' if measures.idle else ''}",
+        "tokens per forward": f"{measures.tpf:.2f}",
+        "tokens per second": f"{measures.speed:.1f}{f' ? ({measures.warning})' if measures.warning else ''}",
+        "query tokens": f"{measures.query_tokens}",
+        "computed tokens": f"{measures.computed}",
+        "stopped by": next(iter(reasons), "") if measures.samples == 1 else listed,
     }
 
 
@@ -35,9 +35,9 @@ def summary_table(columns: Mapping[str, Sequence[ResultRow]]) -> Table:
     table.add_column("")
     for name in columns:
         table.add_column(as_text(name), justify="right")
-    shown = [summary_lines(rows) for rows in columns.values()]
-    for line in shown[0]:
-        table.add_row(line, *(column[line] for column in shown))
+    cells = [summary_lines(rows) for rows in columns.values()]
+    for line in cells[0]:
+        table.add_row(line, *(column[line] for column in cells))
     if len(columns) > 1:
         last = list(columns.values())[-1]
         table.add_row("same as the last", *(matches(rows, last) for rows in list(columns.values())[:-1]), "")
@@ -63,9 +63,9 @@ def text_table(columns: Mapping[str, Sequence[ResultRow]]) -> Table:
         table.add_column(as_text(name), ratio=1, overflow="fold")
     for row in next(iter(columns.values())):
         key = (row["id"], row["sample"])
-        found = [next((r for r in rows if (r["id"], r["sample"]) == key), None) for rows in columns.values()]
-        shown = [as_text(answer_text(r) if r else "") for r in found]
-        table.add_row(*([as_text(sample_label(row))] if many else []), *shown)
+        matching = [next((r for r in rows if (r["id"], r["sample"]) == key), None) for rows in columns.values()]
+        texts = [as_text(answer_text(r) if r else "") for r in matching]
+        table.add_row(*([as_text(sample_label(row))] if many else []), *texts)
     return table
 
 

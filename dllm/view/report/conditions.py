@@ -20,14 +20,14 @@ OWN_ROWS = (*POOLED, "gen_length", "eos")  # what other lines of the report say 
 def unusual_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that can change a sample and are not the usual ones, by the names that one types."""
     usual = usual_of(config)
-    found = {key: value for group in DECODING_GROUPS for key, value in _unusual_part(config, usual, group)}
+    parts = {key: value for group in DECODING_GROUPS for key, value in _unusual_part(config, usual, group)}
     there = relevant(usual)
     rest = {key: value for key, value in relevant(config).items() if _head(key) not in (*DECODING_GROUPS, *NO_OUTCOME)}
-    return found | {key: value for key, value in rest.items() if key not in there or there[key] != value}
+    return parts | {key: value for key, value in rest.items() if key not in there or there[key] != value}
 
 
 def _unusual_part(config: Mapping[str, Any], usual: Mapping[str, Any], group: str) -> Iterator[tuple[str, Any]]:
-    """The name of a part, those of the parts inside it, and its options, as far as they are not the usual ones."""
+    """The name of a part, those of the parts inside it, and its options that are not the usual ones."""
     for place in places_of(config, group):
         name, (outer, _, key) = typed_name(config, place), place.rpartition(".")
         if name != (inner_default(group, typed_name(config, outer), key) if outer else typed_name(usual, group)):
@@ -42,13 +42,13 @@ def _head(key: str) -> str:
 def settings_said(cells: Sequence[CellResults]) -> str:
     """``sampling.temperature=0.5; cache=dual (36 of 72 cells)``: each setting with its values that are not usual. The
     number of cells is where others have the usual value."""
-    found: dict[str, list[Any]] = {}
+    values_of: dict[str, list[Any]] = {}
     for cell in cells:
         for key, value in unusual_settings(cell.config).items():
             if _head(key) not in OWN_ROWS:
-                found.setdefault(key, []).append(value)
-    said = [f"{key}={_listed(values)}{share(len(values), len(cells))}" for key, values in found.items()]
-    return "; ".join(said) or "all are the usual ones"
+                values_of.setdefault(key, []).append(value)
+    texts = [f"{key}={_listed(values)}{share(len(values), len(cells))}" for key, values in values_of.items()]
+    return "; ".join(texts) or "all are the usual ones"
 
 
 def _listed(values: Sequence[Any]) -> str:
@@ -65,14 +65,14 @@ def share(count: int, total: int) -> str:
 def defaults_said(cells: Sequence[CellResults]) -> str:
     """``confidence(threshold=0.9); fixed(block_length=32)``: the options of rules and schedules, as they are where no
     one set them."""
-    found: dict[str, dict[str, str]] = {}
+    options_of: dict[str, dict[str, str]] = {}
     for config, place in (
         (cell.config, place) for cell in cells for group in RULES for place in places_of(cell.config, group)
     ):
         own, options = own_options(config, place), part_at(config, place)
         usual = {key: value_text(value) for key, value in options.items() if _is_option(key, value) and key not in own}
-        found.setdefault(typed_name(config, place), {}).update(usual)
-    listed = {name: ", ".join(f"{key}={value}" for key, value in usual.items()) for name, usual in found.items()}
+        options_of.setdefault(typed_name(config, place), {}).update(usual)
+    listed = {name: ", ".join(f"{key}={value}" for key, value in usual.items()) for name, usual in options_of.items()}
     return "; ".join(f"{name}({options})" for name, options in listed.items() if options)
 
 
@@ -84,8 +84,10 @@ def length_of(cell: CellResults) -> str:
     """The length of its answers in tokens. A task without ``gen_length`` gives each item its own."""
     if cell.config["gen_length"] is not None:
         return str(cell.config["gen_length"])
-    found = sorted({len(row["canvas"]) for row in cell.rows})
-    return f"each item's own ({found[0]})" if len(found) == 1 else f"each item's own ({found[0]} to {found[-1]})"
+    lengths = sorted({len(row["canvas"]) for row in cell.rows})
+    return (
+        f"each item's own ({lengths[0]})" if len(lengths) == 1 else f"each item's own ({lengths[0]} to {lengths[-1]})"
+    )
 
 
 def eos_of(cell: CellResults) -> str:

@@ -40,9 +40,11 @@ class Compared:
         if not (setting.by_answer and base.by_answer):
             return Compared(Series(dtype=float), 0)  # a score over all answers belongs to no item
         both = setting.frame[[*SAMPLE, "score"]].merge(base.frame[[*SAMPLE, "score"]], on=SAMPLE)
-        found = (both["score_x"] - both["score_y"]).groupby([both[name] for name in ITEM], sort=False).mean().dropna()
+        differences = (
+            (both["score_x"] - both["score_y"]).groupby([both[name] for name in ITEM], sort=False).mean().dropna()
+        )
         items = concat([setting.frame[ITEM], base.frame[ITEM]]).drop_duplicates()
-        return Compared(found, len(items) - len(found))
+        return Compared(differences, len(items) - len(differences))
 
     @cached_property
     def groups(self) -> dict[str, list[float]]:
@@ -58,15 +60,15 @@ class Compared:
         return paired_difference([self.groups[task]]) if task in self.groups else None
 
 
-def baseline_of(found: Sequence[Method]) -> SettingResults:
+def baseline_of(compared: Sequence[Method]) -> SettingResults:
     """One token per step, or else the first setting that has a score."""
-    scored = [method.only(lambda one: bool(one.scores)) for method in found]
-    return baseline(scored) or next(one for _, one in each_setting(scored))
+    scored = [method.only(lambda s: bool(s.scores)) for method in compared]
+    return baseline(scored) or next(s for _, s in each_setting(scored))
 
 
 @dataclass(frozen=True)
 class Differences:
-    """Of a model's settings."""
+    """The differences of a model's settings."""
 
     notes: list[str]  # how they were compared
     whole: ReportTable  # a line for each setting
@@ -79,29 +81,29 @@ def paired(settings: Sequence[SettingResults], base: SettingResults | None = Non
 
     None where there is nothing to compare: no other setting than the baseline, or no score.
     """
-    found = methods(settings)
-    if not any(one.scores for one in settings) or (base is None and len(settings) < 2):
+    all_methods = methods(settings)
+    if not any(s.scores for s in settings) or (base is None and len(settings) < 2):
         return None
-    base = base or baseline_of(found)
+    base = base or baseline_of(all_methods)
     here = (base.suite, base.model, base.method, base.name)
-    others = [(one, Compared.of(one, base)) for _, one in each_setting(found)
-              if (one.suite, one.model, one.method, one.name) != here]  # fmt: skip
+    others = [(s, Compared.of(s, base)) for _, s in each_setting(all_methods)
+              if (s.suite, s.model, s.method, s.name) != here]  # fmt: skip
     notes = [f"Baseline: {base.method}, {base.name} ({base.folders}). {METHOD}"]
-    unpaired = [f"{one.method}, {one.name}" for one, compared in others if not compared.groups]
+    unpaired = [f"{s.method}, {s.name}" for s, compared in others if not compared.groups]
     if unpaired:
         notes.append(f"Not compared, since they share no judged item with the baseline: {'; '.join(unpaired)}.")
-    kept = [([one.method, one.name], compared) for one, compared in others if compared.groups]
+    rows = [([s.method, s.name], compared) for s, compared in others if compared.groups]
     if not others:
         return None
-    names = list(dict.fromkeys(task for one in settings for task in one.scores))
+    names = list(dict.fromkeys(task for s in settings for task in s.scores))
     heads = [*NAME_HEADS, "items", "left out", "difference", "low", "high", "worse", "better"]
-    whole = ReportTable(heads, [[*name, *_whole(compared)] for name, compared in kept]).without_empty()
-    by_task = [[*name, *(points(one) + mark(one) for one in map(compared.of_task, names))] for name, compared in kept]
+    whole = ReportTable(heads, [[*name, *_whole(compared)] for name, compared in rows]).without_empty()
+    by_task = [[*name, *(points(d) + mark(d) for d in map(compared.of_task, names))] for name, compared in rows]
     every = [
-        [*name, task_words(task), f"{one.items}", points(one), *ends(one)]
-        for name, compared in kept
+        [*name, task_words(task), f"{own.items}", points(own), *ends(own)]
+        for name, compared in rows
         for task in names
-        if (one := compared.of_task(task)) is not None
+        if (own := compared.of_task(task)) is not None
     ]
     every_heads = [*NAME_HEADS, "sub-task", "items", "difference", "low", "high"]
     tasks = ReportTable([*NAME_HEADS, *map(task_words, names)], by_task)
@@ -110,23 +112,23 @@ def paired(settings: Sequence[SettingResults], base: SettingResults | None = Non
 
 def _whole(compared: Compared) -> list[str]:
     """The cells of a setting, over all sub-tasks."""
-    whole, single = compared.whole, [one for one in map(compared.of_task, compared.groups) if one is not None]
-    worse, better = sum(one.high < 0 for one in single), sum(one.low > 0 for one in single)
+    whole, single = compared.whole, [task for task in map(compared.of_task, compared.groups) if task is not None]
+    worse, better = sum(task.high < 0 for task in single), sum(task.low > 0 for task in single)
     items = f"{whole.items if whole else 0}"
     return [items, f"{compared.left_out or ''}", points(whole), *ends(whole), f"{worse or ''}", f"{better or ''}"]
 
 
-def mark(found: PairedDifference | None) -> str:
-    return "*" if found is not None and (found.high < 0 or found.low > 0) else ""
+def mark(difference: PairedDifference | None) -> str:
+    return "*" if difference is not None and (difference.high < 0 or difference.low > 0) else ""
 
 
-def points(found: PairedDifference | None) -> str:
-    return "" if found is None else signed(found.mean)
+def points(difference: PairedDifference | None) -> str:
+    return "" if difference is None else signed(difference.mean)
 
 
-def ends(found: PairedDifference | None) -> tuple[str, str]:
-    """Of the interval."""
-    return ("", "") if found is None else (signed(found.low), signed(found.high))
+def ends(difference: PairedDifference | None) -> tuple[str, str]:
+    """The ends of the interval."""
+    return ("", "") if difference is None else (signed(difference.low), signed(difference.high))
 
 
 def signed(share: float) -> str:
@@ -154,7 +156,7 @@ def paired_difference(groups: Sequence[Sequence[float]], z: float = 1.96) -> Pai
     the interval is that of Bonett and Price (2012, J. Educ. Behav. Stat. 37): the normal one after an item that each
     method alone gets right was added. It does not shrink to a point where all answers agree. Graded scores take the
     same two items, the widest that there are, so theirs is rather too wide. With several sub-tasks the
-    variance is that within them: which sub-tasks there are is not chance. Of simulated sets of 13 sub-tasks with 4 to
+    variance is that within them: which sub-tasks there are is not chance. In simulated sets of 13 sub-tasks with 4 to
     50 items each it holds the true mean in 95 to 100 %; the normal interval without added items in 89 to 98 %.
     """
     means = [fmean(group) for group in groups]
@@ -168,5 +170,5 @@ def paired_difference(groups: Sequence[Sequence[float]], z: float = 1.96) -> Pai
 
 
 def _variance_of_mean(group: Sequence[float]) -> float:
-    """Of the mean of one sub-task; a single item says nothing of it, and counts with its square."""
+    """The variance of one sub-task's mean; unknown for a single item, whose square is used instead."""
     return variance(group) / len(group) if len(group) > 1 else group[0] ** 2

@@ -39,18 +39,20 @@ def pareto(points: Points) -> list[bool]:
 
 def mean_aup(method: Method, others: Sequence[Method]) -> float:
     """AUP, mean over the sub-tasks."""
-    tasks = sorted({task for other in others for one in other.settings for task in one.scores})
-    found = []
+    tasks = sorted({task for other in others for setting in other.settings for task in setting.scores})
+    areas = []
     for task in tasks:
-        best = max(one.scores.get(task, 0.0) for other in others for one in other.settings)
-        points = [(tpf_of(one, task), one.scores[task]) for one in method.settings if task in one.scores]
-        found.append(aup(points, best))
-    return sum(found) / len(found) if found else nan
+        best = max(setting.scores.get(task, 0.0) for other in others for setting in other.settings)
+        points = [
+            (tpf_of(setting, task), setting.scores[task]) for setting in method.settings if task in setting.scores
+        ]
+        areas.append(aup(points, best))
+    return sum(areas) / len(areas) if areas else nan
 
 
-def tpf_of(one: SettingResults, task: str) -> float:
+def tpf_of(setting: SettingResults, task: str) -> float:
     """Useful tokens per forward on one sub-task."""
-    rows = one.tasks[task]
+    rows = setting.tasks[task]
     return sum(row["useful_tokens"] for row in rows) / max(1, sum(row["nfe"] for row in rows))
 
 
@@ -61,22 +63,22 @@ def lossless_tpf(oracle: SettingResults) -> float:
 
 
 def steps_and_scores(method: Method) -> list[tuple[float, float]]:
-    return [(one.tokens_per_step, one.quality) for one in method.settings]
+    return [(setting.tokens_per_step, setting.quality) for setting in method.settings]
 
 
-def reference_of(one: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:
+def reference_of(setting: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:
     """The oracle's setting of the same model, suite and layout."""
-    oracle = (other for other in settings if other.is_reference and other.layout == one.layout)
+    oracle = (other for other in settings if other.is_reference and other.layout == setting.layout)
     return next(oracle, None)
 
 
-def pairs(one: SettingResults, oracle: SettingResults) -> list[tuple[SampleRow, SampleRow]]:
+def pairs(setting: SettingResults, oracle: SettingResults) -> list[tuple[SampleRow, SampleRow]]:
     """The rows of the samples, of the same seed and number, that both have."""
     there = {(row["id"], row["run"]): row for row in oracle.rows}
-    return [(row, there[key]) for row in one.rows if (key := (row["id"], row["run"])) in there]
+    return [(row, there[key]) for row in setting.rows if (key := (row["id"], row["run"])) in there]
 
 
-def limits(one: SettingResults, settings: Sequence[SettingResults]) -> dict[str, float | None]:
+def limits(setting: SettingResults, settings: Sequence[SettingResults]) -> dict[str, float | None]:
     """Distances of a setting to its limits.
 
     Keys: ``closeness``, the oracle's forwards over the setting's; ``lossless``, the fewest that reproduce one token per
@@ -84,18 +86,18 @@ def limits(one: SettingResults, settings: Sequence[SettingResults]) -> dict[str,
     percent of commits that the rule did not accept; ``budget``, percent used of the bits that the rule allows a
     forward, if it has a bound.
     """
-    bits = sum(sum(row["bits"]) for row in one.rows)
-    commits, forwards = sum(sum(row["commits"]) for row in one.rows), sum(row["nfe"] for row in one.rows)
+    bits = sum(sum(row["bits"]) for row in setting.rows)
+    commits, forwards = sum(sum(row["commits"]) for row in setting.rows), sum(row["nfe"] for row in setting.rows)
     out: dict[str, float | None] = {
         "closeness": None,
         "lossless": None,
         "same": None,
         "bits": bits / max(1, forwards),
-        "forced": 100 * sum(sum(row["forced"]) for row in one.rows) / max(1, commits),
-        "budget": budget_use(one),
+        "forced": 100 * sum(sum(row["forced"]) for row in setting.rows) / max(1, commits),
+        "budget": budget_use(setting),
     }
-    oracle = reference_of(one, settings)
-    both = [] if oracle is None else pairs(one, oracle)
+    oracle = reference_of(setting, settings)
+    both = [] if oracle is None else pairs(setting, oracle)
     if both:  # cells of a sweep under way may share no sample yet
         mine = sum(row["nfe"] for row, _ in both)
         out |= {
@@ -106,20 +108,20 @@ def limits(one: SettingResults, settings: Sequence[SettingResults]) -> dict[str,
     return out
 
 
-def budget_use(one: SettingResults) -> float | None:
+def budget_use(setting: SettingResults) -> float | None:
     """Percent of the rule's budget that its forwards without forced commits use, on average."""
     shares = []
-    for row in one.rows:
+    for row in setting.rows:
         for bits, commits, forced in zip(row["bits"], row["commits"], row["forced"], strict=True):
-            allowed = bits_bound(one.config["sampler"], commits, width(one, row))
+            allowed = bits_bound(setting.config["sampler"], commits, width(setting, row))
             if allowed and commits and not forced:
                 shares.append(bits / allowed)
     return 100 * sum(shares) / len(shares) if shares else None
 
 
-def width(one: SettingResults, row: SampleRow) -> int:
+def width(setting: SettingResults, row: SampleRow) -> int:
     """The most positions that a forward may commit: a block."""
-    length = one.config["blocks"].get("block_length")
+    length = setting.config["blocks"].get("block_length")
     return min(length, len(row["canvas"])) if length else len(row["canvas"])
 
 
@@ -141,10 +143,10 @@ def accuracy_under_parallelism(points: Points, best: float, alpha: float = 3.0, 
     slowest = ordered[0][1]
     if slowest - ordered[-1][1] > drop:
         return None
-    kept = [(speed, score) for speed, score in ordered if score >= slowest - drop]
-    weighed = [score * min(1.0, exp(-alpha * (1 - score / best))) for _, score in kept]
-    steps = zip(kept, kept[1:], weighed, weighed[1:], strict=False)
-    return kept[0][0] * slowest + sum((b[0] - a[0]) * (u + v) / 2 for a, b, u, v in steps)
+    curve = [(speed, score) for speed, score in ordered if score >= slowest - drop]
+    weighed = [score * min(1.0, exp(-alpha * (1 - score / best))) for _, score in curve]
+    steps = zip(curve, curve[1:], weighed, weighed[1:], strict=False)
+    return curve[0][0] * slowest + sum((b[0] - a[0]) * (u + v) / 2 for a, b, u, v in steps)
 
 
 def fast_enough(points: Points, drop: float = 5.0) -> Points:

@@ -24,30 +24,30 @@ class Method:
     @property
     def is_grid(self) -> bool:
         """Whether they differ in several numbers, so that no line joins them all."""
-        keys = {key for one in self.settings for key in one.first.settings}
+        keys = {key for setting in self.settings for key in setting.first.settings}
         return sum(differing(self.settings, key) for key in keys) > 1
 
-    def only(self, kept: Callable[[SettingResults], bool]) -> Method:
+    def only(self, passes: Callable[[SettingResults], bool]) -> Method:
         """The method with the settings that pass."""
-        return Method(self.model, self.name, [one for one in self.settings if kept(one)])
+        return Method(self.model, self.name, [setting for setting in self.settings if passes(setting)])
 
     @property
     def is_reference(self) -> bool:
-        return all(one.is_reference for one in self.settings)
+        return all(setting.is_reference for setting in self.settings)
 
     @property
     def is_highlighted(self) -> bool:
-        return any(one.highlighted for one in self.settings)
+        return any(setting.highlighted for setting in self.settings)
 
 
 def methods(settings: Sequence[SettingResults]) -> list[Method]:
     """The methods of each model, in the order that was asked for, else by name."""
-    found: dict[tuple[str, int, str], list[SettingResults]] = {}
-    for one in settings:
-        found.setdefault((one.model, one.rank, one.method), []).append(one)
+    groups: dict[tuple[str, int, str], list[SettingResults]] = {}
+    for setting in settings:
+        groups.setdefault((setting.model, setting.rank, setting.method), []).append(setting)
     return [
-        Method(model, name, sorted(group, key=lambda one: (one.measures.tpf, one.name)))
-        for (model, _, name), group in sorted(found.items())
+        Method(model, name, sorted(group, key=lambda setting: (setting.measures.tpf, setting.name)))
+        for (model, _, name), group in sorted(groups.items())
     ]
 
 
@@ -58,13 +58,13 @@ def by_model(settings: Sequence[SettingResults]) -> dict[str, list[Method]]:
     return out
 
 
-def each_setting(found: Sequence[Method]) -> list[tuple[Method, SettingResults]]:
-    return [(method, setting) for method in found for setting in method.settings]
+def each_setting(group: Sequence[Method]) -> list[tuple[Method, SettingResults]]:
+    return [(method, setting) for method in group for setting in method.settings]
 
 
-def baseline(found: Sequence[Method]) -> SettingResults | None:
+def baseline(group: Sequence[Method]) -> SettingResults | None:
     """The setting of one token per forward, the most confident first; of several the one nearest to the defaults."""
-    there = [setting for _, setting in each_setting(found) if is_baseline(setting)]
+    there = [setting for _, setting in each_setting(group) if is_baseline(setting)]
     return min(there, key=_unusual_count, default=None)
 
 
@@ -83,46 +83,48 @@ def _unusual_count(setting: SettingResults) -> int:
 def chosen_settings(
     settings: Sequence[SettingResults], wanted: Sequence[str] = (), highlighted: str | None = None
 ) -> list[SettingResults]:
-    """The settings of the wanted methods, in that order; without any all of them. highlighted: the method to draw
+    """The settings of the methods ``wanted``, in that order (empty: of all). highlighted: the method to draw
     before others. Raises UserError for a method that there is not."""
     places = [matching(settings, name, "--methods") for name in wanted]
     bright = matching(settings, highlighted, "--highlight") if highlighted is not None else set()
     ranks = {name: rank for rank, names in reversed(list(enumerate(places))) for name in names}
-    kept = [one for one in settings if not wanted or one.method in ranks]
-    return [replace(one, rank=ranks.get(one.method, 0), highlighted=one.method in bright) for one in kept]
+    chosen = [setting for setting in settings if not wanted or setting.method in ranks]
+    return [
+        replace(setting, rank=ranks.get(setting.method, 0), highlighted=setting.method in bright) for setting in chosen
+    ]
 
 
 def matching(settings: Sequence[SettingResults], name: str, option: str) -> set[str]:
     """The method of that name, or else those whose name begins so: ``eb`` for ``eb + T=0.7``."""
-    known = sorted({one.method for one in settings})
-    found = {method for method in known if method == name} or {m for m in known if m.startswith(f"{name} + ")}
-    if not found:
-        raise UserError(f"{option} {name!r} is not a method here; there are {'; '.join(known)}.{nearest(name, known)}")
-    return found
+    names = sorted({setting.method for setting in settings})
+    matches = {method for method in names if method == name} or {m for m in names if m.startswith(f"{name} + ")}
+    if not matches:
+        raise UserError(f"{option} {name!r} is not a method here; there are {'; '.join(names)}.{nearest(name, names)}")
+    return matches
 
 
 def _words(text: str) -> set[str]:
     return {word.strip().replace(" ", "_") for word in text.split(",")}
 
 
-def _called(one: SettingResults) -> set[str]:
+def _called(setting: SettingResults) -> set[str]:
     """The words that may name a setting: of its names, and its settings as one types them."""
-    typed = {f"{key}={value_text(value)}" for key, value in one.first.settings.items()}
-    return _words(one.method) | _words(one.name) | typed
+    typed = {f"{key}={value_text(value)}" for key, value in setting.first.settings.items()}
+    return _words(setting.method) | _words(setting.name) | typed
 
 
 def baselines(settings: Sequence[SettingResults], wanted: str) -> list[SettingResults]:
     """The settings called so, by method, as ``METHOD, SETTING``, or by settings that no other has (``threshold=0.8``,
     ``sampler=static``); one for each suite and model that has any. Raises UserError for a name that there is not, and
     where it means several of a model."""
-    mine = [one for one in settings if wanted in (one.method, f"{one.method}, {one.name}")]
-    mine = mine or [one for one in settings if _words(wanted) <= _called(one)]
-    mine = mine or [one for one in settings if one.method in matching(settings, wanted, "--baseline")]
+    mine = [setting for setting in settings if wanted in (setting.method, f"{setting.method}, {setting.name}")]
+    mine = mine or [setting for setting in settings if _words(wanted) <= _called(setting)]
+    mine = mine or [setting for setting in settings if setting.method in matching(settings, wanted, "--baseline")]
     groups: dict[tuple[object, ...], list[SettingResults]] = {}
-    for one in mine:
-        groups.setdefault((one.suite, one.model), []).append(one)
-    for found in groups.values():
-        if len(found) > 1:
-            listed = "; ".join(f"{one.method}, {one.name}" for one in found)
-            raise UserError(f"--baseline {wanted!r} means {len(found)} settings: name one of {listed}.")
+    for setting in mine:
+        groups.setdefault((setting.suite, setting.model), []).append(setting)
+    for group in groups.values():
+        if len(group) > 1:
+            listed = "; ".join(f"{setting.method}, {setting.name}" for setting in group)
+            raise UserError(f"--baseline {wanted!r} means {len(group)} settings: name one of {listed}.")
     return mine

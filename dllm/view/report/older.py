@@ -24,7 +24,7 @@ class Codes:
     def __init__(self, cells: Sequence[CellResults]) -> None:
         self.cells = cells
         self.newest: dict[PartClasses, str | None] = {}
-        for cell in sorted(cells, key=lambda one: str(one.environment.get("started", ""))):
+        for cell in sorted(cells, key=lambda c: str(c.environment.get("started", ""))):
             for part, code in codes_of(cell):
                 self.newest[part] = code or self.newest.get(part)
         self.present = {part: code and (todays(part[1]) or code) for part, code in self.newest.items()}
@@ -34,8 +34,8 @@ class Codes:
 
     def edited(self, cell: CellResults) -> list[str]:
         """The parts of a cell whose code is another one now, by their names."""
-        found = [part for part, code in codes_of(cell) if code != self.present[part]]
-        return [f"{group}={typed_name(cell.config, group)}" for group, _ in found]
+        older = [part for part, code in codes_of(cell) if code != self.present[part]]
+        return [f"{group}={typed_name(cell.config, group)}" for group, _ in older]
 
     def marks(self) -> dict[str, str]:
         """What marks each older cell, by its folder. Two versions of older code have two marks."""
@@ -43,7 +43,7 @@ class Codes:
         versions: dict[str, set[str]] = {}
         for cell in older.values():
             versions.setdefault(settings_alone(cell), set()).add(_codes_as_one(cell))
-        several = {key for key, found in versions.items() if len(found) > 1}
+        several = {key for key, codes in versions.items() if len(codes) > 1}
         return {
             folder: f"{OLDER_CODE} {_codes_as_one(cell)[:6]}" if settings_alone(cell) in several else OLDER_CODE
             for folder, cell in older.items()
@@ -74,7 +74,7 @@ def todays(classes: tuple[str, ...]) -> str | None:
     """The hash of the classes' code as it is now; None where they cannot be imported here, or may not be."""
     try:
         return code_hash(classes) if all(map(is_known, classes)) else None
-    except Exception:  # whatever importing somebody's module raises
+    except Exception:  # what a foreign module raises at import
         return None
 
 

@@ -49,14 +49,14 @@ def mixed_versions(cells: Sequence[CellResults]) -> list[str]:
 
 def refusals(refused: Sequence[RefusedCell], cells: Sequence[CellResults]) -> ReportTable:
     """Every combination that was refused, by the settings that tell it from other cells, with the reason."""
-    mine = [dict(typed_settings(one.config)) if one.config else {} for one in refused]
+    mine = [dict(typed_settings(r.config)) if r.config else {} for r in refused]
     values: dict[str, set[str]] = {}
     for settings in [*mine, *(dict(typed_settings(cell.config)) for cell in cells)]:
         for key, value in settings.items():
             values.setdefault(key, set()).add(str(value))
-    shown = {key for key, found in values.items() if len(found) > 1} | {"sampler", "blocks", "cache"}
+    shown = {key for key, texts in values.items() if len(texts) > 1} | {"sampler", "blocks", "cache"}
     names = [" ".join(f"{key}={value}" for key, value in settings.items() if key in shown) for settings in mine]
-    rows = [[name or one.folder.name, one.sentence] for name, one in zip(names, refused, strict=True)]
+    rows = [[name or r.folder.name, r.sentence] for name, r in zip(names, refused, strict=True)]
     return ReportTable(["settings", "why"], sorted(rows))
 
 
@@ -70,14 +70,14 @@ def spread(cells: Sequence[CellResults], values: Callable[[CellResults], list[st
 
 def of_stamps(read: Callable[[Stamp], Any]) -> Callable[[CellResults], list[str]]:
     """What ``read`` finds in each stamp of a cell."""
-    return lambda cell: [str(found) if (found := read(stamp)) not in (None, "") else NOT_NOTED for stamp in cell.stamps]
+    return lambda cell: [str(value) if (value := read(stamp)) not in (None, "") else NOT_NOTED for stamp in cell.stamps]
 
 
 def checkpoint_of(cell: CellResults) -> str:
     """Where the weights are, with their fingerprint, and the adapter."""
-    model, known = cell.config["model"], cell.content.get("checkpoint")
+    model, mark = cell.config["model"], cell.content.get("checkpoint")
     adapter = f" + {model['adapter']}" if model.get("adapter") else ""
-    return f"{model['name']}: {model['path']}{adapter}{f' ({known})' if known else ''}"
+    return f"{model['name']}: {model['path']}{adapter}{f' ({mark})' if mark else ''}"
 
 
 def tree_of(stamp: Stamp) -> str:
@@ -116,17 +116,17 @@ FACTS: dict[str, Callable[[CellResults], list[str]]] = {
 
 def warnings(settings: Sequence[SettingResults], rates: Machine | None) -> list[str]:
     """Sentences on speeds in doubt, and on a floor of another machine."""
-    found, doubted = [], sum(bool(one.measures.warning) for one in settings)
-    cells = [cell for one in settings for cell in one.cells]
+    sentences, doubted = [], sum(bool(setting.measures.warning) for setting in settings)
+    cells = [cell for setting in settings for cell in setting.cells]
     if doubted:
         busy = f"The machine was busy during {doubted} of {len(settings)} settings"
-        found.append(f"{busy}: their speeds are too low, and none is called Pareto-optimal for its speed.")
+        sentences.append(f"{busy}: their speeds are too low, and none is called Pareto-optimal for its speed.")
     apart = [cell for cell in cells if rates is not None and not ran_on(rates.name, cell)]
     others = sorted({stamped_device(cell.environment) for cell in apart})
     if rates is not None and others:
         floors = f"The floors are those of {rates.name}, and the times were taken on {'; '.join(others)}"
-        found.append(f"{floors}: floor / time compares two machines.")
-    return found
+        sentences.append(f"{floors}: floor / time compares two machines.")
+    return sentences
 
 
 def stamped_device(there: Mapping[str, Any]) -> str:

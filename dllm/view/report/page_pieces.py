@@ -40,14 +40,16 @@ class ReportTable:
     def html(self) -> str:
         def line(cells: Sequence[str], tag: str, bright: bool = False) -> str:
             kinds = ["n" if at >= self.words else "w" if len(cell) > WRAPPED else "" for at, cell in enumerate(cells)]
-            shown = [
+            out = [
                 f"<{tag}{f' class={kind}' if kind else ''}>{escape(cell)}</{tag}>"
                 for kind, cell in zip(kinds, cells, strict=True)
             ]
-            return f"<tr{' class=bright' if bright else ''}>{''.join(shown)}</tr>"
+            return f"<tr{' class=bright' if bright else ''}>{''.join(out)}</tr>"
 
         body = "\n".join(line(row, "td", number in self.bright) for number, row in enumerate(self.rows))
-        return f"<table><thead>{line(self.heads, 'th')}</thead><tbody>\n{body}\n</tbody></table>"
+        return (
+            f'<div class="wide"><table><thead>{line(self.heads, "th")}</thead><tbody>\n{body}\n</tbody></table></div>'
+        )
 
     def csv(self) -> str:
         out = StringIO()
@@ -58,8 +60,8 @@ class ReportTable:
         r"""A LaTeX table with the rules of booktabs, to be read by ``\input``. Only needs ``\usepackage{booktabs}``."""
 
         def line(cells: Sequence[str], bright: bool = False) -> str:
-            shown = [f"\\textbf{{{tex(cell)}}}" if bright and cell else tex(cell) for cell in cells]
-            return f"{' & '.join(shown)} \\\\"
+            out = [f"\\textbf{{{tex(cell)}}}" if bright and cell else tex(cell) for cell in cells]
+            return f"{' & '.join(out)} \\\\"
 
         columns = "l" * self.words + "r" * (len(self.heads) - self.words)
         body = [line(row, number in self.bright) for number, row in enumerate(self.rows)]
@@ -70,9 +72,9 @@ class ReportTable:
 
     def without_empty(self) -> ReportTable:
         """The table without columns of numbers that are empty in every row."""
-        kept = [at for at in range(len(self.heads)) if at < self.words or any(row[at] for row in self.rows)]
-        rows = [[row[at] for at in kept] for row in self.rows]
-        return ReportTable([self.heads[at] for at in kept], rows, self.words, self.bright)
+        columns = [at for at in range(len(self.heads)) if at < self.words or any(row[at] for row in self.rows)]
+        rows = [[row[at] for at in columns] for row in self.rows]
+        return ReportTable([self.heads[at] for at in columns], rows, self.words, self.bright)
 
 
 def tex(cell: str) -> str:
@@ -99,10 +101,22 @@ class Heading:
     text: str  # the heading itself
     level: int = 2  # of the heading: 1 is the page's title
 
+    def markdown(self) -> str:
+        return f"{'#' * self.level} {self.text}\n"
+
+    def html(self) -> str:
+        return f"<h{self.level}>{escape(self.text)}</h{self.level}>"
+
 
 @dataclass(frozen=True)
 class Note:
     text: str  # a paragraph
+
+    def markdown(self) -> str:
+        return f"{self.text}\n"
+
+    def html(self) -> str:
+        return f'<p class="note">{escape(self.text)}</p>'
 
 
 @dataclass(frozen=True)
@@ -110,45 +124,29 @@ class PictureFile:
     file: Path  # a PNG, beside the page
     caption: str  # what it shows
 
+    def markdown(self) -> str:
+        return f"![{self.caption}]({self.file.name})\n"
+
+    def html(self) -> str:
+        data = self.file.read_bytes()
+        width = round(int.from_bytes(data[16:20]) * PAGE_DPI / DPI)  # PNG: the first number of IHDR
+        source, alt = b64encode(data).decode(), escape(self.caption, quote=True)
+        return (
+            f'<figure><img width="{width}" src="data:image/png;base64,{source}" alt="{alt}">'
+            f"<figcaption>{escape(self.caption)}</figcaption></figure>"
+        )
+
 
 Piece = Heading | Note | PictureFile | ReportTable
 
 
 def markdown(title: str, pieces: list[Piece]) -> str:
-    return "\n".join([f"# {title}\n", *(_markdown(piece) for piece in pieces)])
-
-
-def _markdown(piece: Piece) -> str:
-    match piece:
-        case Heading(text, level):
-            return f"{'#' * level} {text}\n"
-        case Note(text):
-            return f"{text}\n"
-        case PictureFile(file, caption):
-            return f"![{caption}]({file.name})\n"
-    return piece.markdown()
+    return "\n".join([f"# {title}\n", *(piece.markdown() for piece in pieces)])
 
 
 def html(title: str, pieces: list[Piece]) -> str:
-    body = "\n".join(map(_html, pieces))
+    body = "\n".join(piece.html() for piece in pieces)
     return Template(PAGE.read_text()).substitute(title=escape(title), body=body)
-
-
-def _html(piece: Piece) -> str:
-    match piece:
-        case Heading(text, level):
-            return f"<h{level}>{escape(text)}</h{level}>"
-        case Note(text):
-            return f'<p class="note">{escape(text)}</p>'
-        case PictureFile(file, caption):
-            data = file.read_bytes()
-            width = round(int.from_bytes(data[16:20]) * PAGE_DPI / DPI)  # PNG: the first number of IHDR
-            source, alt = b64encode(data).decode(), escape(caption, quote=True)
-            return (
-                f'<figure><img width="{width}" src="data:image/png;base64,{source}" alt="{alt}">'
-                f"<figcaption>{escape(caption)}</figcaption></figure>"
-            )
-    return f'<div class="wide">{piece.html()}</div>'
 
 
 def file_name(model: str) -> str:

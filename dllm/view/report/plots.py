@@ -71,16 +71,16 @@ X = Callable[[SettingResults], float]  # where a setting has its place on the lo
 def styles(settings: Sequence[SettingResults]) -> Styles:
     """The look of each method, the same in all pictures of a report. 70 methods look different, curves first."""
     every = [method for group in by_model(settings).values() for method in group]
-    found = sorted(every, key=lambda one: (one.settings[0].rank, -len(one.settings), one.name))
-    curves = {method.name for method in found if len(method.settings) > 1}
-    names = dict.fromkeys(method.name for method in found)
+    ordered = sorted(every, key=lambda m: (m.settings[0].rank, -len(m.settings), m.name))
+    curves = {method.name for method in ordered if len(method.settings) > 1}
+    names = dict.fromkeys(method.name for method in ordered)
     return {
         name: Look(colour, marker, name in curves)
         for name, colour, marker in zip(names, cycle(COLOURS), cycle(MARKERS), strict=False)
     }
 
 
-def legend(figure: Figure, style: Styles, drawn: set[str]) -> None:
+def legend(figure: Figure, style: Styles, labels: set[str]) -> None:
     """Entries for what was drawn, beside the panels: methods, and marks.
 
     In as few columns as the figure's height allows. The figure grows in width by them, so that panels keep their size.
@@ -96,7 +96,7 @@ def legend(figure: Figure, style: Styles, drawn: set[str]) -> None:
     )
     full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label=FILLED)
     cross = Line2D([], [], color="black", marker="x", markersize=7, linestyle="none", label=CROSS)
-    entries = [handle for handle in (*handles, star, hollow, full, cross) if handle.get_label() in drawn]
+    entries = [handle for handle in (*handles, star, hollow, full, cross) if handle.get_label() in labels]
     for columns in range(1, len(entries) + 1):
         box = figure.legend(handles=entries, loc="outside right upper", ncols=columns, frameon=False, handlelength=2.2)
         extent = box.get_window_extent()
@@ -128,58 +128,66 @@ def tradeoff(settings: Sequence[SettingResults], x: X, label: str, timed: bool =
             1, len(groups), figsize=(0.3 + 3.6 * len(groups), 3.7), sharey=True, squeeze=False, layout="constrained"
         )
         drawn: set[str] = set()
-        for axis, (model, found) in zip(axes[0], groups.items(), strict=True):
-            drawn |= panel(axis, found, x, style, timed)
+        for axis, (model, group) in zip(axes[0], groups.items(), strict=True):
+            drawn |= panel(axis, group, x, style, timed)
             axis.set(title=model, xlabel=label)
-            speedups(axis, found, x, timed)
-        shown = [one for found in groups.values() for _, one in each_setting(found) if x(one) > 0]
-        ends = [end for one in shown for end in (one.quality, *(one.interval or ()))]
+            speedups(axis, group, x, timed)
+        points = [s for group in groups.values() for _, s in each_setting(group) if x(s) > 0]
+        ends = [end for s in points for end in (s.quality, *(s.interval or ()))]
         axes[0][0].set_ylim(min(50.0, *ends) - 2, max(100.0, *ends) + 3)  # of all panels
         axes[0][0].set_ylabel("score, mean over tasks (%)")
         legend(figure, style, drawn)
     return figure
 
 
-def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool = False) -> set[str]:
+def panel(axis: Axes, group: Sequence[Method], x: X, style: Styles, timed: bool = False) -> set[str]:
     """Draw the points of a model. Returns what was drawn: methods by name, and the marks STAR, LOSSLESS, FILLED, CROSS.
 
     Settings without forwards, whose answers were chosen by likelihood, have no place on a log axis. The star is in
     for its setting's own marker, and is below others of the same place. Hollow markers are see-through: methods that
     commit the same tokens have the same place. Beside a highlighted method others are faint.
     """
-    found = [shown for method in found if (shown := method.only(lambda one: x(one) > 0)).settings]
-    every, start = [one for _, one in each_setting(found)], baseline(found)
+    group = [shown for method in group if (shown := method.only(lambda setting: x(setting) > 0)).settings]
+    every, start = [setting for _, setting in each_setting(group)], baseline(group)
     if not every:
         return set()
-    drawn = {method.name for method in found if method.only(lambda one: one is not start).settings}
-    chosen = [one for method, one in each_setting(found) if not method.is_reference]
+    drawn = {method.name for method in group if method.only(lambda setting: setting is not start).settings}
+    chosen = [setting for method, setting in each_setting(group) if not method.is_reference]
     best = dict(zip(map(id, chosen), optimal(chosen, x, timed), strict=True))
-    for method in found:
+    for method in group:
         colour, marker, _ = style[method.name]
-        line, bold, faint = _joined(method, x), method.is_highlighted, faintness(method, found)
+        line, bold, faint = _joined(method, x), method.is_highlighted, faintness(method, group)
         axis.plot(
-            [x(one) for one in line], [one.quality for one in line], color=colour, linewidth=2.4 if bold else 1.1,
+            [x(s) for s in line], [s.quality for s in line], color=colour, linewidth=2.4 if bold else 1.1,
             alpha=0.7 * faint, zorder=3 if bold else 2,
         )  # fmt: skip
-        for one in method.settings:
-            axis.plot([x(one)] * 2, one.interval or [one.quality] * 2, color=colour, linewidth=0.7, alpha=0.45 * faint)
-            if one is not start:
+        for setting in method.settings:
+            axis.plot(
+                [x(setting)] * 2,
+                setting.interval or [setting.quality] * 2,
+                color=colour,
+                linewidth=0.7,
+                alpha=0.45 * faint,
+            )
+            if setting is not start:
                 axis.plot(
-                    x(one), one.quality, marker=marker, color=colour, markersize=7.5 if bold else 5.5,
-                    markeredgewidth=1.1, markerfacecolor=colour if best.get(id(one)) else "none", alpha=faint,
+                    x(setting), setting.quality, marker=marker, color=colour, markersize=7.5 if bold else 5.5,
+                    markeredgewidth=1.1, markerfacecolor=colour if best.get(id(setting)) else "none", alpha=faint,
                     zorder=3.5 if bold else 3,
                 )  # fmt: skip
-                drawn |= {FILLED} if best.get(id(one)) else set()
-            if timed and one.measures.warning:
+                drawn |= {FILLED} if best.get(id(setting)) else set()
+            if timed and setting.measures.warning:
                 drawn.add(CROSS)
-                axis.plot(x(one), one.quality, marker="x", color="black", markersize=7, zorder=4)
+                axis.plot(x(setting), setting.quality, marker="x", color="black", markersize=7, zorder=4)
     if start is not None:
         drawn.add(STAR)
         axis.plot(x(start), start.quality, color="black", zorder=2.5, **STAR_MARK)
-    for one in every if not timed else ():
-        if "lossless" in one.rows[0]:
+    for setting in every if not timed else ():
+        if "lossless" in setting.rows[0]:
             drawn.add(LOSSLESS)
-            axis.plot(lossless_tpf(one), one.quality, color="black", markerfacecolor="white", zorder=2.5, **STAR_MARK)
+            axis.plot(
+                lossless_tpf(setting), setting.quality, color="black", markerfacecolor="white", zorder=2.5, **STAR_MARK
+            )
     axis.set_xscale("log", base=2)
     low, high = axis.get_xlim()
     # Powers of two, if the axis shows several.
@@ -189,28 +197,28 @@ def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool 
     return drawn
 
 
-def faintness(method: Method, found: Sequence[Method]) -> float:
+def faintness(method: Method, group: Sequence[Method]) -> float:
     """How opaque a method is drawn: others than the highlighted one step back."""
-    return 1.0 if method.is_highlighted or not any(one.is_highlighted for one in found) else 0.35
+    return 1.0 if method.is_highlighted or not any(other.is_highlighted for other in group) else 0.35
 
 
 def optimal(settings: Sequence[SettingResults], x: X, timed: bool) -> list[bool]:
     """Whether each setting is Pareto-optimal. A speed in doubt is too low: it may beat others, but is never optimal."""
-    best = pareto([(x(one), one.quality) for one in settings])
-    return [is_best and not (timed and one.measures.warning) for is_best, one in zip(best, settings, strict=True)]
+    best = pareto([(x(s), s.quality) for s in settings])
+    return [is_best and not (timed and s.measures.warning) for is_best, s in zip(best, settings, strict=True)]
 
 
 def _joined(method: Method, x: X) -> list[SettingResults]:
     """The settings that a line joins: all of a curve, and the Pareto-optimal ones of a grid over several numbers."""
     if not method.is_grid:
         return method.settings
-    best = pareto([(x(one), one.quality) for one in method.settings])
-    return sorted((one for one, is_best in zip(method.settings, best, strict=True) if is_best), key=x)
+    best = pareto([(x(s), s.quality) for s in method.settings])
+    return sorted((s for s, is_best in zip(method.settings, best, strict=True) if is_best), key=x)
 
 
-def speedups(axis: Axes, found: Sequence[Method], x: X, timed: bool = False) -> None:
+def speedups(axis: Axes, group: Sequence[Method], x: X, timed: bool = False) -> None:
     """A second axis: how many times as fast as one token per forward."""
-    start = baseline(found)
+    start = baseline(group)
     if start is None or not x(start) > 0 or (timed and start.measures.warning):
         return
     unit = x(start)
@@ -225,12 +233,12 @@ def speedups(axis: Axes, found: Sequence[Method], x: X, timed: bool = False) -> 
 
 def curves_of_tasks(settings: Sequence[SettingResults]) -> dict[str, Figure]:
     """Score of each sub-task against tokens per forward, a picture for each model and a panel for each sub-task."""
-    return {model: _task_panels(model, found, styles(settings)) for model, found in by_model(settings).items()}
+    return {model: _task_panels(model, group, styles(settings)) for model, group in by_model(settings).items()}
 
 
 def task_curve(axis: Axes, method: Method, task: str, style: Styles, faint: float) -> bool:
     """Draw a method's settings on one sub-task, see-through, since others may be there. Returns whether it has any."""
-    here = [(tpf_of(one, task), one.scores[task]) for one in method.settings if task in one.scores]
+    here = [(tpf_of(s, task), s.scores[task]) for s in method.settings if task in s.scores]
     points = sorted(point for point in here if point[0] > 0)
     colour, marker, _ = style[method.name]
     xs, ys = zip(*points, strict=True) if points else ((), ())
@@ -242,8 +250,8 @@ def task_curve(axis: Axes, method: Method, task: str, style: Styles, faint: floa
     return bool(points)
 
 
-def _task_panels(model: str, found: Sequence[Method], style: Styles) -> Figure:
-    names = list(dict.fromkeys(task for _, one in each_setting(found) for task in one.scores))
+def _task_panels(model: str, group: Sequence[Method], style: Styles) -> Figure:
+    names = list(dict.fromkeys(task for _, setting in each_setting(group) for task in setting.scores))
     columns = ceil(sqrt(len(names))) + (len(names) > 4)
     lines = -(-len(names) // columns)
     with plt.rc_context(STYLE):
@@ -254,7 +262,7 @@ def _task_panels(model: str, found: Sequence[Method], style: Styles) -> Figure:
         drawn: set[str] = set()
         for axis, task in zip(axes.flat, names, strict=False):
             drawn |= {
-                method.name for method in found if task_curve(axis, method, task, style, faintness(method, found))
+                method.name for method in group if task_curve(axis, method, task, style, faintness(method, group))
             }
             axis.set_title(task_words(task), fontsize=9)
             axis.set_xscale("log", base=2)
@@ -273,14 +281,14 @@ def _task_panels(model: str, found: Sequence[Method], style: Styles) -> Figure:
 def pictures_of(scored: Sequence[SettingResults], out: Path, mark: str) -> list[PictureFile]:
     """Draw the settings of a suite into the folder ``out``. mark: ends the names of the files."""
     by_task = curves_of_tasks(scored)
-    drawn = {
-        "quality-tpf": (tradeoff(scored, lambda one: one.measures.tpf, f"{FORWARD} (log scale)"),
+    figures = {
+        "quality-tpf": (tradeoff(scored, lambda s: s.measures.tpf, f"{FORWARD} (log scale)"),
                         f"{CAPTION.format(FORWARD)} hollow: its lossless minimum."),
-        "quality-speed": (tradeoff(scored, lambda one: one.measures.speed, f"{SECOND} (log scale)", timed=True),
+        "quality-speed": (tradeoff(scored, lambda s: s.measures.speed, f"{SECOND} (log scale)", timed=True),
                           f"{CAPTION.format(SECOND)} crossed: the machine was busy, so the speed is too low."),
         **{f"tasks-{file_name(model)}": (figure, f"{EACH}, {model}.") for model, figure in by_task.items()},
     }  # fmt: skip
-    found = [PictureFile(out / f"{name}{mark}.png", caption) for name, (_, caption) in drawn.items()]
-    for picture, (figure, _) in zip(found, drawn.values(), strict=True):
+    files = [PictureFile(out / f"{name}{mark}.png", caption) for name, (_, caption) in figures.items()]
+    for picture, (figure, _) in zip(files, figures.values(), strict=True):
         save(figure, picture.file)
-    return found
+    return files

@@ -64,17 +64,17 @@ class CellResults(StoredCell):
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Every setting that can change a sample, by the name that one types, but for those that are pooled."""
-        kept = {key: value for key, value in relevant(self.config).items() if key not in POOLED}
-        return dict(_typed(self.config, key, value) for key, value in kept.items())
+        entries = {key: value for key, value in relevant(self.config).items() if key not in POOLED}
+        return dict(_typed(self.config, key, value) for key, value in entries.items())
 
     def key(self, without: str | None = None) -> str:
         """What cells must share to be pooled. without: a group that may differ."""
-        kept = {key: value for key, value in relevant(self.config).items() if key not in POOLED}
+        entries = {key: value for key, value in relevant(self.config).items() if key not in POOLED}
         codes = self.codes
         if without is not None:
-            kept = {key: value for key, value in kept.items() if not key.startswith(f"{without}.")}
+            entries = {key: value for key, value in entries.items() if not key.startswith(f"{without}.")}
             codes.pop(without, None)
-        return json.dumps([self.suite, self.checkpoint, codes, kept], sort_keys=True, default=str)
+        return json.dumps([self.suite, self.checkpoint, codes, entries], sort_keys=True, default=str)
 
 
 def _typed(config: Mapping[str, Any], key: str, value: Any) -> tuple[str, Any]:
@@ -87,9 +87,9 @@ def read_cells(*folders: Path) -> tuple[list[CellResults], list[RefusedCell]]:
 
     Raises UserError for a folder without a cell, and for a broken file.
     """
-    found = [one for folder in folders for one in stored_cells(folder)]
-    cells = {one.folder.resolve(): CellResults(**vars(one)) for one in found}
-    refused = {one.folder.resolve(): one for folder in folders for one in refused_cells(folder)}
+    stored = [cell for folder in folders for cell in stored_cells(folder)]
+    cells = {cell.folder.resolve(): CellResults(**vars(cell)) for cell in stored}
+    refused = {cell.folder.resolve(): cell for folder in folders for cell in refused_cells(folder)}
     return list(cells.values()), list(refused.values())
 
 
@@ -98,12 +98,12 @@ def rows_of(cells: Sequence[CellResults]) -> list[SampleRow]:
 
     ``run`` tells the samples of an item apart, by seed and number; ``batch`` the batches of the cells.
     """
-    found: dict[tuple[Any, ...], SampleRow] = {}
+    samples: dict[tuple[Any, ...], SampleRow] = {}
     for number, cell in enumerate(cells):
         for row in cell.rows:
             run = f"{cell.config['seed']}/{row['sample']}"
-            found.setdefault((row["task"], row["id"], run), {**row, "run": run, "batch": f"{number}/{row['batch']}"})
-    return list(found.values())
+            samples.setdefault((row["task"], row["id"], run), {**row, "run": run, "batch": f"{number}/{row['batch']}"})
+    return list(samples.values())
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,10 @@ class SettingResults:
     def of(cells: Sequence[CellResults]) -> SettingResults:
         """Raises UserError where two of them are one cell twice."""
         ordered = sorted(cells, key=lambda cell: (cell.config["seed"], -cell.config["samples"], str(cell.folder)))
-        for one, other in pairwise(ordered):
-            if all(one.config[name] == other.config[name] for name in POOLED):
+        for first, other in pairwise(ordered):
+            if all(first.config[name] == other.config[name] for name in POOLED):
                 raise UserError(
-                    f"{one.folder} and {other.folder} hold the same cell: no setting, seed, checkpoint or code "
+                    f"{first.folder} and {other.folder} hold the same cell: no setting, seed, checkpoint or code "
                     "differs, so nothing can tell them apart. Give the report one of them."
                 )
         return SettingResults(tuple(ordered), rows_of(ordered))
@@ -165,15 +165,15 @@ class SettingResults:
     def scores(self) -> dict[str, float]:
         """Score of each sub-task in percent, without those that could not be judged. One that is not a mean over
         answers is the mean of the cells'."""
-        found = {task: self._score(task, rows) for task, rows in self.tasks.items()}
-        return {task: value for task, value in found.items() if value is not None}
+        values = {task: self._score(task, rows) for task, rows in self.tasks.items()}
+        return {task: value for task, value in values.items() if value is not None}
 
     def _score(self, task: str, rows: Sequence[SampleRow]) -> float | None:
         totals = [cell.totals.get(task, {}) for cell in self.cells]
         if not any("score" in total for total in totals):
             return in_percent(scores_of(rows))
         each = [total.get("score") for total in totals]
-        return None if None in each else 100 * fmean(one for one in each if one is not None)
+        return None if None in each else 100 * fmean(score for score in each if score is not None)
 
     @cached_property
     def by_answer(self) -> bool:
@@ -205,13 +205,13 @@ class SettingResults:
 
     @cached_property
     def frame(self) -> DataFrame:
-        """A line for each sample, by item and run: whatever is one value, with the score and the canvas's width."""
-        kept = [
+        """A line for each sample, by item and run: its single values, the score and the canvas's width."""
+        lines = [
             {**{key: value for key, value in row.items() if not isinstance(value, list | dict)},
              "score": row["scores"].get("score"), "prompt": row.get("prompt", ""), "width": len(row["canvas"])}
             for row in self.rows
         ]  # fmt: skip
-        return DataFrame(kept).astype({"id": str, "score": float})
+        return DataFrame(lines).astype({"id": str, "score": float})
 
     @cached_property
     def of_seeds(self) -> dict[int, SettingResults]:
@@ -225,16 +225,16 @@ class SettingResults:
     @cached_property
     def spread(self) -> float | None:
         """Standard deviation of ``quality`` over seeds, in points; None for one seed."""
-        return stdev(one.quality for one in self.of_seeds.values()) if len(self.seeds) > 1 else None
+        return stdev(setting.quality for setting in self.of_seeds.values()) if len(self.seeds) > 1 else None
 
     @cached_property
     def seeds_change_nothing(self) -> bool:
         """Whether every seed decoded the same answers, so that their spread says nothing."""
         each = [
-            {(row["task"], row["id"], row["sample"]): row.get("tokens") for row in one.rows}
-            for one in self.of_seeds.values()
+            {(row["task"], row["id"], row["sample"]): row.get("tokens") for row in setting.rows}
+            for setting in self.of_seeds.values()
         ]
-        return self.spread == 0 and None not in each[0].values() and all(one == each[0] for one in each)
+        return self.spread == 0 and None not in each[0].values() and all(tokens == each[0] for tokens in each)
 
     @cached_property
     def tokens_per_step(self) -> float:
@@ -245,8 +245,8 @@ class SettingResults:
     @property
     def stretch(self) -> float | None:
         """Wall time over CPU time of the thread that decoded; None where older versions did not measure it."""
-        spent = None if self.column("cpu_seconds") is None else sum_over_batches(self.rows, "cpu_seconds")
-        return self.measures.seconds / spent if spent else None
+        cpu = None if self.column("cpu_seconds") is None else sum_over_batches(self.rows, "cpu_seconds")
+        return self.measures.seconds / cpu if cpu else None
 
     def column(self, name: str) -> float | None:
         """The sum of an entry over the rows. None: not all rows have it."""

@@ -50,14 +50,16 @@ def write_report(folders: Sequence[Path], out: Path, choice: ReportOptions | Non
     choice = choice or ReportOptions()
     cells, refused = read_cells(*folders)
     every = named_settings(cells)
-    shown = methods.chosen_settings(every, choice.wanted, choice.bright)
+    chosen = methods.chosen_settings(every, choice.wanted, choice.bright)
     bases = methods.baselines(every, choice.base) if choice.base is not None else []
     rates: Machine | None = None if choice.machine is None else machine(choice.machine)
     out.mkdir(parents=True, exist_ok=True)
     notes = [*mixed_versions(cells), *Codes(cells).notes(), LEGEND]
     pieces: list[Piece] = [origin(cells), *map(Note, notes)]
-    for number, suite in enumerate(sorted({one.suite for one in shown})):
-        mine, whole, against = ([one for one in some if one.suite == suite] for some in (shown, every, bases))
+    for number, suite in enumerate(sorted({setting.suite for setting in chosen})):
+        mine, whole, against = (
+            [setting for setting in some if setting.suite == suite] for some in (chosen, every, bases)
+        )
         mark = "" if number == 0 else f"-{number + 1}"
         pieces += Section(suite, mine, whole, against, rates, out, mark).pieces()
     if refused:
@@ -84,21 +86,21 @@ class Section:
     def pieces(self) -> list[Piece]:
         """Write the files, and return what the page shows."""
         name, *stamps = self.suite
-        cells = [cell for one in self.shown for cell in one.cells]
-        found: list[Piece] = [
+        cells = [cell for setting in self.shown for cell in setting.cells]
+        out: list[Piece] = [
             Heading(f"{name}: suite {stamps[0] or 'without a name'}"),
             Note(f"Template {stamps[1] or '-'}, data {stamps[2] or '-'}. {machines(cells)}"),
             *map(Note, warnings(self.shown, self.rates)),
             *self.pictures(),
         ]
-        for model in sorted({one.model for one in self.shown}):
-            found += self.of_model(model)
-        return found
+        for model in sorted({setting.model for setting in self.shown}):
+            out += self.of_model(model)
+        return out
 
     def of_model(self, model: str) -> list[Piece]:
-        mine = [one for one in self.shown if one.model == model]
-        every = [one for one in self.every if one.model == model]
-        made: dict[str, tuple[str, ReportTable | None]] = {
+        mine = [setting for setting in self.shown if setting.model == model]
+        every = [setting for setting in self.every if setting.model == model]
+        entries: dict[str, tuple[str, ReportTable | None]] = {
             "curves": ("Methods", tables.curves(mine)),
             "aup": ("AUP with intervals", tables.areas(mine)),
             "table": ("Settings", tables.outcomes(mine)),
@@ -106,11 +108,11 @@ class Section:
             "limits": ("Limits", tables.limit_distances(mine, every)),
             "tasks": ("Sub-tasks", tables.tasks(mine)),
         }
-        found: list[Piece] = []
-        for kind, (head, table) in made.items():
-            found += self.table(kind, model, head, table)
+        out: list[Piece] = []
+        for kind, (head, table) in entries.items():
+            out += self.table(kind, model, head, table)
         theirs = self.table("published", model, "Published figures", tables.published(mine))
-        return [*found, *self.comparison(model, mine), *theirs]
+        return [*out, *self.comparison(model, mine), *theirs]
 
     def table(
         self, kind: str, model: str, head: str, table: ReportTable | None, notes: Sequence[str] = ()
@@ -128,22 +130,22 @@ class Section:
 
     def comparison(self, model: str, mine: Sequence[SettingResults]) -> list[Piece]:
         """The differences of a model's settings from their baseline, on the same items."""
-        base = next((one for one in self.bases if one.model == model), None)
-        found = paired(mine, base)
-        if found is None:
+        base = next((setting for setting in self.bases if setting.model == model), None)
+        differences = paired(mine, base)
+        if differences is None:
             return []
-        self.write("differences_by_task", model, found.every_task)
+        self.write("differences_by_task", model, differences.every_task)
         return [
-            *self.table("differences", model, "Paired differences", found.whole, found.notes),
+            *self.table("differences", model, "Paired differences", differences.whole, differences.notes),
             Heading(f"{model}: Paired differences by sub-task", 3),
-            found.tasks,
+            differences.tasks,
         ]
 
     def pictures(self) -> list[Piece]:
         """Those of the suite, or a note where no score could be judged."""
         from dllm.view.report.plots import pictures_of  # the extra ``report``
 
-        scored = [one for one in self.shown if one.scores]
+        scored = [setting for setting in self.shown if setting.scores]
         if not scored:
             return [Note("No score could be judged, so there are no pictures.")]
         return list(pictures_of(scored, self.out, self.mark))

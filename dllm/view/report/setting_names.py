@@ -28,21 +28,25 @@ SHORT_FORMS = {"sampling.temperature": "T={}", "model.dtype": "{}"}  # how a met
 def named_settings(cells: Sequence[CellResults]) -> list[SettingResults]:
     """The cells as settings with names. Raises UserError where two have the same."""
     names, marks = checkpoint_names(cells), Codes(cells).marks()
-    found = [replace(one, model=names[one.first.checkpoint]) for one in pooled(cells)]
-    found.sort(key=lambda one: one.suite)
-    named = [one for _, mine in groupby(found, lambda one: one.suite) for one in Labels(list(mine), marks).named()]
+    settings = [replace(setting, model=names[setting.first.checkpoint]) for setting in pooled(cells)]
+    settings.sort(key=lambda setting: setting.suite)
+    named = [
+        setting
+        for _, mine in groupby(settings, lambda setting: setting.suite)
+        for setting in Labels(list(mine), marks).named()
+    ]
     refuse_ambiguous(named)
     return named
 
 
-def refuse_ambiguous(found: Sequence[SettingResults]) -> None:
+def refuse_ambiguous(settings: Sequence[SettingResults]) -> None:
     """Raise UserError, with their folders, where two settings have one name."""
-    seen: dict[tuple[Any, ...], SettingResults] = {}
-    for one in found:
-        other = seen.setdefault((one.suite, one.model, one.method, one.name), one)
-        if other is not one:
-            both = f"{other.first.folder} and {one.first.folder}"
-            raise UserError(f"{both} would both be called {one.method}, {one.name}. Report them one by one.")
+    names: dict[tuple[Any, ...], SettingResults] = {}
+    for setting in settings:
+        other = names.setdefault((setting.suite, setting.model, setting.method, setting.name), setting)
+        if other is not setting:
+            both = f"{other.first.folder} and {setting.first.folder}"
+            raise UserError(f"{both} would both be called {setting.method}, {setting.name}. Report them one by one.")
 
 
 class Labels:
@@ -50,84 +54,88 @@ class Labels:
 
     def __init__(self, mine: Sequence[SettingResults], marks: Mapping[str, str]) -> None:
         self.settings, self.marks = mine, marks
-        every = dict.fromkeys(key for one in mine for key in one.first.settings)
+        every = dict.fromkeys(key for setting in mine for key in setting.first.settings)
         self.numbers = {key for key in every if key.startswith(CURVE_PARTS) and self._is_number(key)}
         self.shown = [key for key in every if key not in self.numbers and self._differs(key)]
         # Two classes under one name, as of two files of the user's own, are called by their classes.
-        said = {(group, self._part(one, group), target(one, group)) for one in mine for group in CURVE_PARTS}
-        self.twice = {key for key, count in Counter((group, words) for group, words, _ in said).items() if count > 1}
+        parts = {
+            (group, self._part(setting, group), target(setting, group)) for setting in mine for group in CURVE_PARTS
+        }
+        self.twice = {key for key, count in Counter((group, words) for group, words, _ in parts).items() if count > 1}
 
     def named(self) -> list[SettingResults]:
         curves: dict[str, list[SettingResults]] = {}
-        for one in self.settings:
-            curves.setdefault(self._curve(one), []).append(one)
+        for setting in self.settings:
+            curves.setdefault(self._curve(setting), []).append(setting)
         return [
-            replace(one, method=self._method(one), name=self._name(one, curves[self._curve(one)]))
-            for one in self.settings
+            replace(setting, method=self._method(setting), name=self._name(setting, curves[self._curve(setting)]))
+            for setting in self.settings
         ]
 
     def _values(self, key: str) -> dict[str, list[Any]]:
         """The values of a setting, by the model that has it."""
-        found: dict[str, list[Any]] = {}
-        for one in self.settings:
-            if key in one.first.settings or key == "constraint":  # an answer without one has no settings of it
-                found.setdefault(one.model, []).append(one.first.settings.get(key))
-        return found
+        values: dict[str, list[Any]] = {}
+        for setting in self.settings:
+            if key in setting.first.settings or key == "constraint":  # an answer without one has no settings of it
+                values.setdefault(setting.model, []).append(setting.first.settings.get(key))
+        return values
 
     def _is_number(self, key: str) -> bool:
-        given = [value for values in self._values(key).values() for value in values if value is not None]
-        return bool(given) and all(map(_is_number, given))
+        numbers = [value for values in self._values(key).values() for value in values if value is not None]
+        return bool(numbers) and all(map(_is_number, numbers))
 
     def _differs(self, key: str) -> bool:
         """Whether the settings of one model that have the key differ in it."""
         return any(len({json_digest(value) for value in values}) > 1 for values in self._values(key).values())
 
-    def _curve(self, one: SettingResults) -> str:
+    def _curve(self, setting: SettingResults) -> str:
         """What the settings of a curve share."""
-        kept = {key: value for key, value in one.first.settings.items() if key not in self.numbers}
-        return json_digest([one.model, one.first.codes, [target(one, group) for group in CURVE_PARTS], kept])
+        entries = {key: value for key, value in setting.first.settings.items() if key not in self.numbers}
+        return json_digest(
+            [setting.model, setting.first.codes, [target(setting, group) for group in CURVE_PARTS], entries]
+        )
 
-    def _method(self, one: SettingResults) -> str:
-        parts = [self._words(one, "sampler")]
+    def _method(self, setting: SettingResults) -> str:
+        parts = [self._words(setting, "sampler")]
         for group in ("blocks", "cache"):
             if any(_group_of(key) == group for key in self.shown):
-                parts.append(self._words(one, group))
+                parts.append(self._words(setting, group))
         if "constraint" in self.shown:
-            parts.append(typed_name(one.config, "constraint"))
-        mark = self.marks.get(str(one.first.folder))
-        kept = [word for word in parts[1:] if word not in NOTHING.values()]
-        return " + ".join([parts[0], *kept, *self._context(one), *([mark] if mark else [])])
+            parts.append(typed_name(setting.config, "constraint"))
+        mark = self.marks.get(str(setting.first.folder))
+        words = [word for word in parts[1:] if word not in NOTHING.values()]
+        return " + ".join([parts[0], *words, *self._context(setting), *([mark] if mark else [])])
 
-    def _words(self, one: SettingResults, group: str) -> str:
+    def _words(self, setting: SettingResults, group: str) -> str:
         """A part with its options in words: ``static(score=random)``, ``prophet(localleap)``."""
-        words = self._part(one, group)
+        words = self._part(setting, group)
         is_shared = (group, words) in self.twice
-        return words.replace(typed_name(one.config, group), target(one, group), 1) if is_shared else words
+        return words.replace(typed_name(setting.config, group), target(setting, group), 1) if is_shared else words
 
-    def _part(self, one: SettingResults, group: str) -> str:
-        return part_words(one.config, group, lambda key: key not in self.numbers)
+    def _part(self, setting: SettingResults, group: str) -> str:
+        return part_words(setting.config, group, lambda key: key not in self.numbers)
 
-    def _context(self, one: SettingResults) -> Iterator[str]:
+    def _context(self, setting: SettingResults) -> Iterator[str]:
         """What differs beside the parts and is not usual, as ``T=0.7``, ``eos=none``, ``top_p=0.9``."""
         keys = [key for key in self.shown if _group_of(key) not in CURVE_PARTS and key != "constraint"]
         tops = dict.fromkeys(".".join(key.split(".")[:2]) for key in keys)  # a schema is one setting
         last = Counter(key.rpartition(".")[2] for key in tops)
         for key in tops:
-            there = _said(one.config, key)
-            if there is not None and there != _said(usual_of(one.config), key):
+            there = _said(setting.config, key)
+            if there is not None and there != _said(usual_of(setting.config), key):
                 short = key.rpartition(".")[2] if last[key.rpartition(".")[2]] == 1 else key
                 yield SHORT_FORMS.get(key, f"{short}={{}}").format(there)
 
-    def _name(self, one: SettingResults, curve: Sequence[SettingResults]) -> str:
+    def _name(self, setting: SettingResults, curve: Sequence[SettingResults]) -> str:
         """The numbers in which the curve's settings differ, and those that are not their choice's own."""
-        own = {f"{place}.{key}" for group in CURVE_PARTS for place in places_of(one.config, group)
-               for key in own_options(one.config, place)}  # fmt: skip
-        mine = {key: value for key, value in one.first.settings.items() if key in self.numbers}
-        shown = {key: value for key, value in mine.items() if key in own or differing(curve, key)}
-        last = Counter(key.rpartition(".")[2] for key in shown)
-        short = {key: key.rpartition(".")[2] for key in shown}
+        own = {f"{place}.{key}" for group in CURVE_PARTS for place in places_of(setting.config, group)
+               for key in own_options(setting.config, place)}  # fmt: skip
+        mine = {key: value for key, value in setting.first.settings.items() if key in self.numbers}
+        numbers = {key: value for key, value in mine.items() if key in own or differing(curve, key)}
+        last = Counter(key.rpartition(".")[2] for key in numbers)
+        short = {key: key.rpartition(".")[2] for key in numbers}
         short = {key: end if last[end] == 1 else key.removeprefix("sampler.") for key, end in short.items()}
-        return ", ".join(f"{_spaced(short[key])}={number(value)}" for key, value in shown.items()) or "defaults"
+        return ", ".join(f"{_spaced(short[key])}={number(value)}" for key, value in numbers.items()) or "defaults"
 
 
 def _said(config: Mapping[str, Any], key: str) -> str | None:
@@ -143,13 +151,13 @@ def _group_of(key: str) -> str:
     return key.replace("/", ".").partition(".")[0]
 
 
-def target(one: SettingResults, group: str) -> str:
+def target(setting: SettingResults, group: str) -> str:
     """The class of a part, and of the parts inside it."""
-    return " ".join(str(part_at(one.config, f"{place}._target_")) for place in places_of(one.config, group))
+    return " ".join(str(part_at(setting.config, f"{place}._target_")) for place in places_of(setting.config, group))
 
 
 def differing(curve: Sequence[SettingResults], key: str) -> bool:
-    return len({json_digest(one.first.settings.get(key)) for one in curve}) > 1
+    return len({json_digest(setting.first.settings.get(key)) for setting in curve}) > 1
 
 
 def _is_number(value: Any) -> bool:
@@ -180,8 +188,8 @@ def checkpoint_names(cells: Sequence[CellResults]) -> dict[str, str]:
 
 def _shared(names: dict[str, str]) -> list[str]:
     """The checkpoints whose name another one has, too."""
-    found = list(names.values())
-    return [key for key, name in names.items() if found.count(name) > 1]
+    labels = list(names.values())
+    return [key for key, name in names.items() if labels.count(name) > 1]
 
 
 def _places(cell: CellResults) -> list[str]:

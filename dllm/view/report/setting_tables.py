@@ -31,37 +31,37 @@ LineCells = Mapping[str, Callable[[SettingResults], str]]  # of a line, by the h
 
 def setting_table(settings: Sequence[SettingResults], cells: LineCells) -> ReportTable:
     """A table with a line for each setting, which its name opens, without columns that are empty."""
-    ordered = [one for _, one in each_setting(methods(settings))]
-    rows = [[one.method, one.name, *(cell(one) for cell in cells.values())] for one in ordered]
-    bright = frozenset(number for number, one in enumerate(ordered) if one.highlighted)
+    ordered = [s for _, s in each_setting(methods(settings))]
+    rows = [[s.method, s.name, *(cell(s) for cell in cells.values())] for s in ordered]
+    bright = frozenset(number for number, s in enumerate(ordered) if s.highlighted)
     return ReportTable([*NAME_HEADS, *cells], rows, bright=bright).without_empty()
 
 
 def _number(read: Callable[[SettingResults], float | None], digits: int = 1) -> Callable[[SettingResults], str]:
     """A cell; empty for None and NaN."""
-    return lambda one: text(read(one), digits)
+    return lambda s: text(read(s), digits)
 
 
-def _over(one: SettingResults, name: str, unit: float) -> float | None:
+def _over(setting: SettingResults, name: str, unit: float) -> float | None:
     """The mean of an entry, in a unit."""
-    mean = one.mean(name)
+    mean = setting.mean(name)
     return None if mean is None else mean / unit
 
 
 OUTCOMES: LineCells = {
-    "seeds": lambda one: f"{len(one.seeds)}" if len(one.seeds) > 1 else "",
-    "samples": lambda one: f"{one.measures.samples}",
-    "score": _number(lambda one: one.quality),
-    "low": _number(lambda one: one.interval and one.interval[0]),
-    "high": _number(lambda one: one.interval and one.interval[1]),
-    "SD over seeds": lambda one: "-" if one.seeds_change_nothing else text(one.spread),
-    "missing scores": lambda one: ", ".join(sorted(set(one.tasks) - set(one.scores))),
-    "tokens / forward": _number(lambda one: one.measures.tpf, 2),
-    "positions / forward": _number(lambda one: one.tokens_per_step, 2),
-    "forwards": _number(lambda one: one.measures.nfe),
-    "query tokens": _number(lambda one: one.mean("query_tokens"), 0),
-    "GFLOP": _number(lambda one: _over(one, "flops", 1e9), 2),
-    "MB moved": _number(lambda one: _over(one, "bytes", 1e6), 0),
+    "seeds": lambda s: f"{len(s.seeds)}" if len(s.seeds) > 1 else "",
+    "samples": lambda s: f"{s.measures.samples}",
+    "score": _number(lambda s: s.quality),
+    "low": _number(lambda s: s.interval and s.interval[0]),
+    "high": _number(lambda s: s.interval and s.interval[1]),
+    "SD over seeds": lambda s: "-" if s.seeds_change_nothing else text(s.spread),
+    "missing scores": lambda s: ", ".join(sorted(set(s.tasks) - set(s.scores))),
+    "tokens / forward": _number(lambda s: s.measures.tpf, 2),
+    "positions / forward": _number(lambda s: s.tokens_per_step, 2),
+    "forwards": _number(lambda s: s.measures.nfe),
+    "query tokens": _number(lambda s: s.mean("query_tokens"), 0),
+    "GFLOP": _number(lambda s: _over(s, "flops", 1e9), 2),
+    "MB moved": _number(lambda s: _over(s, "bytes", 1e6), 0),
 }
 
 
@@ -81,34 +81,34 @@ def speeds(settings: Sequence[SettingResults], machine: Machine | None) -> Repor
     itself; load, running and waiting processes per core. ``Measures`` explains the warning.
     """
 
-    def share_of_floor(one: SettingResults) -> float | None:
-        floor, spent = floor_of(one, machine), one.measures.seconds
-        return floor * one.measures.samples / spent if floor and spent else None
+    def share_of_floor(setting: SettingResults) -> float | None:
+        floor, seconds = floor_of(setting, machine), setting.measures.seconds
+        return floor * setting.measures.samples / seconds if floor and seconds else None
 
     cells: LineCells = {
-        "tokens / s": _number(lambda one: one.measures.speed),
-        "p50 s": _number(lambda one: one.measures.p50, 3),
-        "p95 s": _number(lambda one: one.measures.p95, 3),
-        "forwards / s": _number(lambda one: one.measures.forwards / (one.measures.seconds or nan)),
-        "floor s": _number(lambda one: floor_of(one, machine), 4),
+        "tokens / s": _number(lambda s: s.measures.speed),
+        "p50 s": _number(lambda s: s.measures.p50, 3),
+        "p95 s": _number(lambda s: s.measures.p95, 3),
+        "forwards / s": _number(lambda s: s.measures.forwards / (s.measures.seconds or nan)),
+        "floor s": _number(lambda s: floor_of(s, machine), 4),
         "floor / time": _number(share_of_floor, 3),
         "computed / query tokens": _number(
-            lambda one: one.measures.computed / one.measures.query_tokens if one.measures.computed else None, 2
+            lambda s: s.measures.computed / s.measures.query_tokens if s.measures.computed else None, 2
         ),
-        "idle forwards": _number(lambda one: one.measures.idle / one.measures.samples or None),
-        "wall / CPU": _number(lambda one: one.stretch, 2),
-        "load": _number(lambda one: one.mean("load"), 2),
-        "warning": lambda one: one.measures.warning,
+        "idle forwards": _number(lambda s: s.measures.idle / s.measures.samples or None),
+        "wall / CPU": _number(lambda s: s.stretch, 2),
+        "load": _number(lambda s: s.mean("load"), 2),
+        "warning": lambda s: s.measures.warning,
     }
     return setting_table(settings, cells)
 
 
-def floor_of(one: SettingResults, machine: Machine | None) -> float | None:
+def floor_of(setting: SettingResults, machine: Machine | None) -> float | None:
     """The least seconds of a sample that is decoded alone, on a machine for each rank."""
-    if machine is None or one.column("flops") is None:
+    if machine is None or setting.column("flops") is None:
         return None
-    ranks = max(int(cell.environment.get("ranks", 1)) for cell in one.cells)
-    alone = sum(max(r["flops"] / machine.flops, r["bytes"] / machine.bytes) for r in one.rows) / len(one.rows)
+    ranks = max(int(cell.environment.get("ranks", 1)) for cell in setting.cells)
+    alone = sum(max(r["flops"] / machine.flops, r["bytes"] / machine.bytes) for r in setting.rows) / len(setting.rows)
     return alone / ranks
 
 
@@ -121,9 +121,9 @@ LIMIT_COLUMNS = {  # the key of ``figures.limits`` and the digits, by the column
 
 def limit_distances(settings: Sequence[SettingResults], every: Sequence[SettingResults] | None = None) -> ReportTable:
     """The distance of each setting to its limits. every: among which its oracle is, by default the same."""
-    found = {id(one): figures.limits(one, settings if every is None else every) for one in settings}
+    limits = {id(s): figures.limits(s, settings if every is None else every) for s in settings}
     cells = {
-        head: _number(lambda one, key=key: found[id(one)][key], digits)  # type: ignore[misc]
+        head: _number(lambda s, key=key: limits[id(s)][key], digits)  # type: ignore[misc]
         for head, (key, digits) in LIMIT_COLUMNS.items()
     }
     return setting_table(settings, cells)
@@ -133,16 +133,16 @@ def curves(settings: Sequence[SettingResults]) -> ReportTable:
     """A line for each method: the numbers that sum up its curve. In the order that was asked for, else by AUP."""
     levels = [f"PB{level}{kind}" for level in PB_LEVELS for kind in ("", " interp.")]
     heads = ["method", "settings", "AUP", *levels, "best score", "incomplete"]
-    found = methods([one for one in settings if one.scores])
-    expected = {task for one in settings for task in one.scores}
-    ordered = sorted(found, key=lambda one: (one.settings[0].rank, -figures.mean_aup(one, found)))
+    all_methods = methods([s for s in settings if s.scores])
+    expected = {task for s in settings for task in s.scores}
+    ordered = sorted(all_methods, key=lambda m: (m.settings[0].rank, -figures.mean_aup(m, all_methods)))
     rows = []
     for method in ordered:
         steps = figures.steps_and_scores(method)
         pbx = [f(steps, level) for level in PB_LEVELS for f in (figures.pb_discrete, figures.pb_interpolated)]
-        partial = sum(set(one.scores) != expected for one in method.settings)
+        partial = sum(set(s.scores) != expected for s in method.settings)
         rows.append([
-            method.name, f"{len(method.settings)}", text(figures.mean_aup(method, found)),
+            method.name, f"{len(method.settings)}", text(figures.mean_aup(method, all_methods)),
             *(text(value) or "-" for value in pbx), text(max(score for _, score in steps)),
             f"{partial}" if partial else "",
         ])  # fmt: skip
@@ -152,19 +152,20 @@ def curves(settings: Sequence[SettingResults]) -> ReportTable:
 
 def areas(settings: Sequence[SettingResults]) -> ReportTable:
     """AUP of each method with its 95 % interval, the highest first."""
-    found = methods([one for one in settings if one.scores])
-    lines = [(figures.mean_aup(one, found), one, ends) for one, ends in zip(found, aup_intervals(found), strict=True)]
+    all_methods = methods([s for s in settings if s.scores])
+    intervals = zip(all_methods, aup_intervals(all_methods), strict=True)
+    lines = [(figures.mean_aup(method, all_methods), method, ends) for method, ends in intervals]
     ordered = sorted(lines, key=lambda line: (line[1].settings[0].rank, -line[0]))
-    rows = [[one.name, text(value), *map(text, ends or (None, None))] for value, one, ends in ordered]
-    bright = frozenset(number for number, (_, one, _) in enumerate(ordered) if one.is_highlighted)
+    rows = [[method.name, text(value), *map(text, ends or (None, None))] for value, method, ends in ordered]
+    bright = frozenset(number for number, (_, method, _) in enumerate(ordered) if method.is_highlighted)
     return ReportTable(["method", "AUP", "low", "high"], rows, 1, bright).without_empty()
 
 
 def tasks(settings: Sequence[SettingResults]) -> ReportTable:
     """The score of each sub-task at each setting."""
-    names = list(dict.fromkeys(task for one in settings for task in one.tasks))
-    scores = {task_words(name): _number(lambda one, name=name: one.scores.get(name), 0) for name in names}  # type: ignore[misc]
-    return setting_table(settings, {"tokens / forward": _number(lambda one: one.measures.tpf, 2), **scores})
+    names = list(dict.fromkeys(task for s in settings for task in s.tasks))
+    scores = {task_words(name): _number(lambda s, name=name: s.scores.get(name), 0) for name in names}  # type: ignore[misc]
+    return setting_table(settings, {"tokens / forward": _number(lambda s: s.measures.tpf, 2), **scores})
 
 
 def published(settings: Sequence[SettingResults]) -> ReportTable | None:
@@ -173,15 +174,15 @@ def published(settings: Sequence[SettingResults]) -> ReportTable | None:
     speed-up: over one token per step, which a run does not measure. comparable: what differs, if anything does.
     """
     rows = []
-    for _, one in each_setting(methods(settings)):
-        there = one.first.environment
-        theirs = beside(one.config, there.get("width"), there.get("architecture"))
+    for _, s in each_setting(methods(settings)):
+        there = s.first.environment
+        theirs = beside(s.config, there.get("width"), there.get("architecture"))
         if theirs is not None:
-            found, name = one.measures, [one.method, one.name]
-            ours: list[_Value] = [one.quality, found.speed, found.tpf, found.nfe, None]
-            rows.append([*name, "ours", "", stamped_device(there), one.folders, *_numbers(ours)])
-            told = [verdict(theirs), theirs.hardware, _source(theirs)]
-            rows.append([*name, "published", *told, *_numbers(_figures(theirs))])
+            measures, name = s.measures, [s.method, s.name]
+            ours: list[_Value] = [s.quality, measures.speed, measures.tpf, measures.nfe, None]
+            rows.append([*name, "ours", "", stamped_device(there), s.folders, *_numbers(ours)])
+            notes = [verdict(theirs), theirs.hardware, _source(theirs)]
+            rows.append([*name, "published", *notes, *_numbers(_figures(theirs))])
     return ReportTable(PUBLISHED_HEADS, rows, PUBLISHED_WORDS).without_empty() if rows else None
 
 
@@ -189,51 +190,51 @@ def _numbers(values: Sequence[_Value]) -> list[str]:
     return ["" if value is None or value != value else f"{value:.4g}" for value in values]
 
 
-def _figures(found: Published) -> list[_Value]:
-    return [found.score, found.tokens_per_second, found.tpf, found.nfe, found.speedup]
+def _figures(paper: Published) -> list[_Value]:
+    return [paper.score, paper.tokens_per_second, paper.tpf, paper.nfe, paper.speedup]
 
 
-def _source(found: Published) -> str:
-    return f"{found.source}{f' ({found.note})' if found.note else ''}"
+def _source(paper: Published) -> str:
+    return f"{paper.source}{f' ({paper.note})' if paper.note else ''}"
 
 
-def verdict(found: Published) -> str:
+def verdict(paper: Published) -> str:
     """Whether a cell may be compared with the figures."""
-    if not found.has_figures:
+    if not paper.has_figures:
         return "no figures are published"
-    return f"no: {'; '.join(found.unlike)}" if found.unlike else "yes: the same settings"
+    return f"no: {'; '.join(paper.unlike)}" if paper.unlike else "yes: the same settings"
 
 
 RESAMPLES = 400  # of the items; the ends of an interval then move by about a tenth of its width from seed to seed
 QUANTILES = (0.025, 0.975)
 
 
-def aup_intervals(found: Sequence[Method], seed: int = 0) -> list[tuple[float, float] | None]:
-    """The interval of each method's ``mean_aup``. None: a sub-task has one item, which says nothing of others, or a
+def aup_intervals(compared: Sequence[Method], seed: int = 0) -> list[tuple[float, float] | None]:
+    """The interval of each method's ``mean_aup``. None: a sub-task has one item, so that the variance is unknown, or a
     score is not a mean over answers.
 
     Items are drawn within each sub-task, the same for all methods; all samples of an item go together. Curves and the
     best score that weighs them are those of the drawn items.
     """
-    settings = [one for _, one in each_setting(found)]
-    tasks = sorted({task for one in settings for task in one.scores})
-    items = {task: list(dict.fromkeys(str(row["id"]) for one in settings for row in one.tasks.get(task, ())))
+    settings = [s for _, s in each_setting(compared)]
+    tasks = sorted({task for s in settings for task in s.scores})
+    items = {task: list(dict.fromkeys(str(row["id"]) for s in settings for row in s.tasks.get(task, ())))
              for task in tasks}  # fmt: skip
-    if not tasks or any(len(names) < 2 for names in items.values()) or not all(one.by_answer for one in settings):
-        return [None] * len(found)
+    if not tasks or any(len(names) < 2 for names in items.values()) or not all(s.by_answer for s in settings):
+        return [None] * len(compared)
     generator = torch.Generator().manual_seed(seed)
-    drawn = sum(_drawn_areas(found, task, items[task], generator) for task in tasks)
+    drawn = sum(_drawn_areas(compared, task, items[task], generator) for task in tasks)
     low, high = np.quantile(drawn / len(tasks), QUANTILES, axis=0)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
-def _drawn_areas(found: Sequence[Method], task: str, items: list[str], generator: torch.Generator) -> Any:
+def _drawn_areas(compared: Sequence[Method], task: str, items: list[str], generator: torch.Generator) -> Any:
     """[resamples, methods] AUP on one sub-task."""
-    chosen = torch.randint(len(items), (RESAMPLES, len(items)), generator=generator).numpy()
-    weights = np.stack([np.bincount(one, minlength=len(items)) for one in chosen])  # how often each item was drawn
-    curves = [[_drawn_points(one, task, items, weights) for one in method.settings if task in one.scores]
-              for method in found]  # fmt: skip
-    out = np.zeros((RESAMPLES, len(found)))
+    picks = torch.randint(len(items), (RESAMPLES, len(items)), generator=generator).numpy()
+    weights = np.stack([np.bincount(pick, minlength=len(items)) for pick in picks])  # how often each item was drawn
+    curves = [[_drawn_points(setting, task, items, weights) for setting in method.settings if task in setting.scores]
+              for method in compared]  # fmt: skip
+    out = np.zeros((RESAMPLES, len(compared)))
     for draw in range(RESAMPLES):
         here = [[points[draw] for points in curve if not isnan(points[draw][1])] for curve in curves]
         best = max((score for curve in here for _, score in curve), default=0.0)
@@ -241,9 +242,9 @@ def _drawn_areas(found: Sequence[Method], task: str, items: list[str], generator
     return out
 
 
-def _drawn_points(one: SettingResults, task: str, items: list[str], weights: Any) -> list[tuple[float, float]]:
+def _drawn_points(setting: SettingResults, task: str, items: list[str], weights: Any) -> list[tuple[float, float]]:
     """Useful tokens per forward, and the score in percent, of each draw; NaN where no answer was judged."""
-    mine = one.frame[one.frame["task"] == task]
+    mine = setting.frame[setting.frame["task"] == task]
     sums = mine.assign(judged=mine["score"].notna()).groupby("id")[["score", "judged", "useful_tokens", "nfe"]].sum()
     right, judged, tokens, forwards = weights @ sums.reindex(items, fill_value=0).to_numpy(float).T[:, :, None]
     with np.errstate(invalid="ignore"):
