@@ -1,4 +1,4 @@
-"""Constrained decoding: what is decoded is a word of a given language, whatever is committed when and where."""
+"""Constrained decoding: what is decoded is a word of a given language, in every order of commits."""
 
 from __future__ import annotations
 

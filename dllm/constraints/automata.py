@@ -58,7 +58,9 @@ def automaton_of(constraint: Constraint) -> ByteAutomaton:
 
 def _too_large(constraint: Constraint, error: TooManyStates) -> UserError:
     """The refusal of a constraint with too many states: of a schema with its largest number, and where that is."""
-    counts = [(found[2], found, name) for name, one in _schemas(constraint).items() if (found := largest_count(one))]
+    counts = [
+        (count[2], count, name) for name, schema in _schemas(constraint).items() if (count := largest_count(schema))
+    ]
     if not counts:
         return error
     _, (place, keyword, number), name = max(counts)
@@ -71,7 +73,7 @@ def _schemas(constraint: Constraint) -> dict[str, Any]:
     """The schemas of a constraint, by the options that hold them."""
     if isinstance(constraint, FunctionCall):
         functions = cast("Sequence[Mapping[str, Any]]", constraint.functions)
-        return {f"functions[{at}].parameters": one["parameters"] for at, one in enumerate(functions)}
+        return {f"functions[{at}].parameters": function["parameters"] for at, function in enumerate(functions)}
     return {"schema": constraint.schema} if isinstance(constraint, JsonSchema) else {}
 
 

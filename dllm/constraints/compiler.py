@@ -39,12 +39,12 @@ class Compiler:
         no text of it.
         """
         key = language_key(constraint)
-        known, began = self._known(key), perf_counter()
+        old, began = self._known(key), perf_counter()
         with within_limits(CompileLimits(constraint.limit, constraint.seconds, getattr(constraint, "depth", None))):
-            tokens = known.tokens if known else self.store.get(key, self.vocabulary, lambda: automaton_of(constraint))
+            tokens = old.tokens if old else self.store.get(key, self.vocabulary, lambda: automaton_of(constraint))
             budget().states(tokens.states)  # an equal one may have been compiled with a higher limit
             budget().counts(tokens.places)
-        language = known or TokenLanguage(tokens, self.ends, perf_counter() - began)
+        language = old or TokenLanguage(tokens, self.ends, perf_counter() - began)
         if language.min_tokens is None:
             raise UserError(f"constraint={constraint.kind} allows no text that this tokenizer can write.")
         return self._kept(key, language)

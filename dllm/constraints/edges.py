@@ -1,4 +1,4 @@
-"""The edges of a token automaton: from state to state, whatever the token, each with the classes that take it."""
+"""The edges of a token automaton: from state to state, each with the classes of tokens that take it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class TokenEdges:
         first = heads(ends)
         number, ends = spread_ranges(first, np.diff(first, append=len(ends)))[1], ends[first]
         sums = np.add.reduceat(mixed_hashes(symbol), first) if len(first) else np.zeros(0, np.uint64)
-        _, shown, label = np.unique(sums, return_index=True, return_inverse=True)
+        _, samples, label = np.unique(sums, return_index=True, return_inverse=True)
         shows = np.zeros(len(first), bool)
-        shows[shown] = True
-        told = shows[number]
-        pairs = label.reshape(-1)[number[told]], symbol[told]
+        shows[samples] = True
+        from_sample = shows[number]
+        pairs = label.reshape(-1)[number[from_sample]], symbol[from_sample]
         order = np.argsort(pairs[0], kind="stable")
         return TokenEdges(ends // states, ends % states, label.reshape(-1), (pairs[0][order], pairs[1][order]))
 
@@ -43,12 +43,12 @@ class TokenEdges:
         """The fewest edges and runs from each state to one of ``ends`` [Q bool]; NEVER where none leads there."""
         order = np.argsort(self.target, kind="stable")
         source, begin = self.source[order], np.searchsorted(self.target[order], np.arange(len(ends) + 1))
-        found, steps = np.where(ends, 0, NEVER), 0
+        fewest, steps = np.where(ends, 0, NEVER), 0
         last = np.flatnonzero(ends)
         while len(last):
             steps += 1
             before = np.unique(source[spread_ranges(begin[last], begin[last + 1] - begin[last])[0]])
             before = np.union1d(before, runs.before(last, len(ends))) if len(runs.source) else before
-            last = before[found[before] == NEVER]
-            found[last] = steps
-        return found
+            last = before[fewest[before] == NEVER]
+            fewest[last] = steps
+        return fewest

@@ -85,21 +85,27 @@ def _step(value: Floats, ways: Moves, best: Floats, ids: Indices) -> tuple[Float
     after, token, source = np.full(len(value), -np.inf), np.zeros(len(value), np.int64), np.zeros(len(value), np.int64)
     if len(ways.first):
         highest = np.maximum.reduceat(through, ways.first)
-        won = np.flatnonzero((through == highest[ways.group]) & (through > -np.inf))
-        won = won[np.lexsort((ways.source[won], ids[ways.symbol[won]], ways.target[won]))[::-1]]
-        target = ways.target[won]  # the last written is the first of the order
-        after[target], token[target], source[target] = through[won], ids[ways.symbol[won]], ways.source[won]
+        best_ways = np.flatnonzero((through == highest[ways.group]) & (through > -np.inf))
+        best_ways = best_ways[
+            np.lexsort((ways.source[best_ways], ids[ways.symbol[best_ways]], ways.target[best_ways]))[::-1]
+        ]
+        target = ways.target[best_ways]  # the last written is the first of the order
+        after[target], token[target], source[target] = (
+            through[best_ways],
+            ids[ways.symbol[best_ways]],
+            ways.source[best_ways],
+        )
     return after, (token, source)
 
 
 def _follow(trace: Sequence[tuple[Indices, Indices]], state: int, scored: Mapping[int, object]) -> tuple[int, ...]:
-    found = []
+    ids = []
     for at in range(len(trace) - 1, -1, -1):
         token, source = trace[at]
         if at in scored:
-            found.append(int(token[state]))
+            ids.append(int(token[state]))
         state = int(source[state])
-    return tuple(found[::-1])
+    return tuple(ids[::-1])
 
 
 def class_maxima(language: TokenLanguage, scores: NDArray[np.floating]) -> Maxima:

@@ -130,9 +130,9 @@ class FunctionCall(Constraint):
         _number("depth", self.depth, 0, int)
         in_choices("constraint.whitespace", self.whitespace, WHITESPACE)
         _flag("additional", self.additional)
-        given = _parsed(self.functions, "functions") if isinstance(self.functions, str) else self.functions
-        functions = [_function(f"functions[{at}]", one) for at, one in enumerate(_entries(given))]
-        if not functions or len({one["name"] for one in functions}) < len(functions):
+        value = _parsed(self.functions, "functions") if isinstance(self.functions, str) else self.functions
+        functions = [_function(f"functions[{at}]", function) for at, function in enumerate(_entries(value))]
+        if not functions or len({function["name"] for function in functions}) < len(functions):
             raise UserError("constraint.functions must be a list of functions with names of their own, and not empty.")
         text = _json_text("functions", functions)
         object.__setattr__(self, "text", text)
@@ -203,21 +203,21 @@ def _json_text(name: str, value: Any) -> str:
 
 def _function(name: str, value: Any) -> dict[str, Any]:
     """A function with all of its fields. Raises UserError."""
-    found = dict(value) if isinstance(value, Mapping) else {}
-    parameters, strict = found.get("parameters"), found.get("strict")
-    if not found.keys() <= {"name", "parameters", "strict"} or not isinstance(found.get("name"), str):
+    entries = dict(value) if isinstance(value, Mapping) else {}
+    parameters, strict = entries.get("parameters"), entries.get("strict")
+    if not entries.keys() <= {"name", "parameters", "strict"} or not isinstance(entries.get("name"), str):
         raise UserError(f"constraint.{name}={value!r:.100} must be a mapping with name, parameters and strict.")
-    _text(f"{name}.name", found["name"])
+    _text(f"{name}.name", entries["name"])
     if not isinstance(parameters, Mapping | None):
         raise UserError(f"constraint.{name}.parameters={parameters!r:.100} must be a JSON schema: an object.")
     _flag(f"{name}.strict", strict := bool(strict) if strict is None else strict)
-    return {"name": found["name"], "parameters": {} if parameters is None else parameters, "strict": strict}
+    return {"name": entries["name"], "parameters": {} if parameters is None else parameters, "strict": strict}
 
 
 def _parsed(text: str, name: str = "schema") -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        shown = repr(text if len(text) <= 40 else text[:40] + "...")
+        sample = repr(text if len(text) <= 40 else text[:40] + "...")
         why = first_line(error)
-        raise UserError(f"constraint.{name}={shown} is not JSON: {why}. Give JSON, or a FILE.json.") from None
+        raise UserError(f"constraint.{name}={sample} is not JSON: {why}. Give JSON, or a FILE.json.") from None

@@ -1,7 +1,7 @@
 """One row under a constraint: what fits its cells, with the exact number of masks.
 
 A cell is an id, or MASK. Sets are kept from both sides: those from the left are renewed after the first changed cell,
-those from the right before the last, as far as somebody asks. Where only a block is open, that is within the block.
+those from the right before the last, on demand. Where only a block is open, that is within the block.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RowSets:
         return self.language.intersects(self._forward(self._known), self._backward(self._known))
 
     def allowed(self, positions: Sequence[int]) -> list[ClassSet]:
-        """What fits each of these masked cells, whatever the others become: exact for one cell at a time."""
+        """What fits each of these masked cells by itself: exact for one cell at a time."""
         if not len(positions):
             return []
         self._renew()
@@ -93,14 +93,14 @@ class RowSets:
     def admit(self, positions: Sequence[int], ids: Sequence[int]) -> list[bool]:
         """Greedily, in the order given: which go together with those admitted before them."""
         self._renew()
-        symbols, kept, at = [self.language.symbol(number) for number in ids], [False] * len(ids), 0
+        symbols, fits, at = [self.language.symbol(number) for number in ids], [False] * len(ids), 0
         joined: dict[int, int] = {}
         while at < len(ids):
             count = self._joinable(joined, positions[at:], symbols[at:])
-            kept[at : at + count] = [True] * count
+            fits[at : at + count] = [True] * count
             joined |= zip(positions[at : at + count], symbols[at : at + count], strict=True)
             at += count + 1
-        return kept
+        return fits
 
     def best(self, positions: Sequence[int], scores: Sequence[NDArray[np.floating]]) -> Filling | None:
         """The ids with the largest sum of ``scores``, [V] for each of the masked ``positions`` in rising order, that

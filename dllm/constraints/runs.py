@@ -47,18 +47,18 @@ class Runs:
 
     @cached_property
     def edges(self) -> tuple[Runs, list[Indices], list[int]]:
-        """Each run once, whatever the token; the classes that take it, and a number for these, equal for equal ones."""
+        """Each run once, for all tokens; the classes that take it, and a number for these, equal for equal ones."""
         if not len(self.source):
             return self, [], []
         rows = np.stack([self.source, self.target, self.length, self.adds], axis=1)
-        _, shown, number = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        _, samples, number = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         order = np.argsort(number.reshape(-1), kind="stable")
         classes = np.split(self.symbol[order], np.cumsum(np.bincount(number.reshape(-1)))[:-1])
         labels: dict[bytes, int] = {}
-        return self.of(shown), classes, [labels.setdefault(each.tobytes(), len(labels)) for each in classes]
+        return self.of(samples), classes, [labels.setdefault(each.tobytes(), len(labels)) for each in classes]
 
-    def forward(self, members: PlaceBits, found: PlaceBits) -> None:
-        """Add to ``found`` the places after a move from ``members``."""
+    def forward(self, members: PlaceBits, out: PlaceBits) -> None:
+        """Add to ``out`` the places after a move from ``members``."""
         here, whole = _Counts(members, self), 0
         for home, goal, start, width in self._spreads:
             if here[home]:
@@ -66,11 +66,11 @@ class Runs:
                 whole |= moved << self._first[goal]
         for home, place, mask in self._exits:
             if here[home] & mask:
-                found[place] = True
-        _add(whole, found)
+                out[place] = True
+        _add(whole, out)
 
-    def backward(self, members: PlaceBits, found: PlaceBits) -> None:
-        """Add to ``found`` the places before a move to ``members``."""
+    def backward(self, members: PlaceBits, out: PlaceBits) -> None:
+        """Add to ``out`` the places before a move to ``members``."""
         there, whole = _Counts(members, self), 0
         for home, goal, start, width in self._spreads:
             if there[goal]:
@@ -78,28 +78,28 @@ class Runs:
         for home, place, mask in self._exits:
             if members[place]:
                 whole |= mask << self._first[home]
-        _add(whole, found)
+        _add(whole, out)
 
     def crossed(self, before: PlaceBits, behind: PlaceBits, labels: list[int]) -> list[int]:
-        """Of each label a run that leads from ``before`` to ``behind``, if one does. labels [R]."""
-        here, there, found = _Counts(before, self), _Counts(behind, self), dict[int, int]()
-        for number, (home, low, mask, goal, start) in enumerate(self._told):
-            if labels[number] in found or not here[home]:
+        """For each label, a run that leads from ``before`` to ``behind``, if one does. labels [R]."""
+        here, there, runs = _Counts(before, self), _Counts(behind, self), dict[int, int]()
+        for number, (home, low, mask, goal, start) in enumerate(self._lines):
+            if labels[number] in runs or not here[home]:
                 continue
             if start < 0:
                 crosses = behind[goal] and here[home] >> low & mask
             else:
                 crosses = here[home] >> low & mask & there[goal] >> start
             if crosses:
-                found[labels[number]] = number
-        return list(found.values())
+                runs[labels[number]] = number
+        return list(runs.values())
 
     def before(self, places: Indices, count: int) -> Indices:
         """The places, of ``count`` in all, from which a move leads to one of ``places``."""
-        members, found = np.zeros((2, count), bool)
+        members, out = np.zeros((2, count), bool)
         members[places] = True
-        self.edges[0].backward(members, found)
-        return np.flatnonzero(found)
+        self.edges[0].backward(members, out)
+        return np.flatnonzero(out)
 
     def flat(self) -> tuple[Indices, Indices, Indices]:
         """Source, class and target of every single move."""
@@ -108,18 +108,18 @@ class Runs:
         return self.source[owner] + step, self.symbol[owner], self.target[owner] + step * self.adds[owner]
 
     @cached_property
-    def _told(self) -> list[tuple[int, int, int, int, int]]:
-        """Of each run the number of its state, its lowest count there, a bit for each count, and where it leads: the
+    def _lines(self) -> list[tuple[int, int, int, int, int]]:
+        """For each run, the number of its state, its lowest count there, a bit for each count, and where it leads: the
         number of a state and the lowest count there, or a place and -1."""
         home = np.searchsorted(self.first, self.source, side="right") - 1
         goal = np.searchsorted(self.first, self.target, side="right") - 1
-        told = zip(home.tolist(), (self.source - self.first[home]).tolist(), self.length.tolist(), self.adds.tolist(),
+        lines = zip(home.tolist(), (self.source - self.first[home]).tolist(), self.length.tolist(), self.adds.tolist(),
                    goal.tolist(), self.target.tolist(), strict=True)  # fmt: skip
         return [
             (at, low, (1 << length) - 1, to, target - self._first[to])
             if adds
             else (at, low, (1 << length) - 1, target, -1)
-            for at, low, length, adds, to, target in told
+            for at, low, length, adds, to, target in lines
         ]
 
     @cached_property
@@ -127,7 +127,7 @@ class Runs:
         """What all runs with ``adds`` from one state to another do at once: from each count to those ``start`` and more
         above it, ``width`` of them, as far as there are that many."""
         shifts: dict[tuple[int, int], list[int]] = {}
-        for home, low, _, goal, start in self._told:
+        for home, low, _, goal, start in self._lines:
             if start >= 0:
                 shifts.setdefault((home, goal), []).append(start - low)
         return [(*pair, begin, width) for pair, each in shifts.items() for begin, width in _in_rows(sorted(set(each)))]
@@ -135,11 +135,11 @@ class Runs:
     @cached_property
     def _exits(self) -> list[tuple[int, int, int]]:
         """From one state to one place: the counts, as bits, from which some run leads there."""
-        found: dict[tuple[int, int], int] = {}
-        for home, low, mask, place, start in self._told:
+        counts: dict[tuple[int, int], int] = {}
+        for home, low, mask, place, start in self._lines:
             if start < 0:
-                found[home, place] = found.get((home, place), 0) | mask << low
-        return [(*pair, mask) for pair, mask in found.items()]
+                counts[home, place] = counts.get((home, place), 0) | mask << low
+        return [(*pair, mask) for pair, mask in counts.items()]
 
     @cached_property
     def _first(self) -> list[int]:
@@ -147,12 +147,12 @@ class Runs:
 
     @cached_property
     def _full(self) -> list[int]:
-        """Of each state that counts a bit for each of its counts."""
+        """For each state that counts, a bit for each of its counts."""
         return [(1 << size) - 1 for size in self.size.tolist()]
 
 
 class _Counts(dict[int, int]):
-    """Of each state that counts its counts among ``members``, as bits; found once somebody asks."""
+    """The counts among ``members`` of each state that counts, as bits; computed on demand."""
 
     def __init__(self, members: PlaceBits, runs: Runs) -> None:
         super().__init__()
@@ -160,13 +160,13 @@ class _Counts(dict[int, int]):
         self._whole = int.from_bytes(np.packbits(members, bitorder="little").tobytes(), "little")
 
     def __missing__(self, state: int) -> int:
-        found = self[state] = self._whole >> self._first[state] & self._full[state]
-        return found
+        value = self[state] = self._whole >> self._first[state] & self._full[state]
+        return value
 
 
-def _add(bits: int, found: PlaceBits) -> None:
-    data = np.frombuffer(bits.to_bytes(-(-len(found) // 8), "little"), np.uint8)
-    found |= np.unpackbits(data, count=len(found), bitorder="little").view(bool)
+def _add(bits: int, out: PlaceBits) -> None:
+    data = np.frombuffer(bits.to_bytes(-(-len(out) // 8), "little"), np.uint8)
+    out |= np.unpackbits(data, count=len(out), bitorder="little").view(bool)
 
 
 def _in_rows(numbers: list[int]) -> list[tuple[int, int]]:
@@ -177,17 +177,17 @@ def _in_rows(numbers: list[int]) -> list[tuple[int, int]]:
 
 def _widened(bits: int, width: int) -> int:
     """The bits, and those up to ``width`` - 1 above each."""
-    done = 1
-    while done < width:
-        step = min(done, width - done)
-        bits, done = bits | bits << step, done + step
+    size = 1
+    while size < width:
+        step = min(size, width - size)
+        bits, size = bits | bits << step, size + step
     return bits
 
 
 def _narrowed(bits: int, width: int) -> int:
     """The bits, and those up to ``width`` - 1 below each."""
-    done = 1
-    while done < width:
-        step = min(done, width - done)
-        bits, done = bits | bits >> step, done + step
+    size = 1
+    while size < width:
+        step = min(size, width - size)
+        bits, size = bits | bits >> step, size + step
     return bits

@@ -130,67 +130,67 @@ class TokenLanguage:
         Nothing may follow these cells, and where there are end ids the cells are TAIL_CELL.
         """
         cells = min(cells, self.tokens.longest)
-        found = self._within.get(cells)
-        if found is None:
-            found = self.state_set(np.append(self.tokens.left <= cells, bool(self.ends)))
-            self._within[cells] = found
+        states = self._within.get(cells)
+        if states is None:
+            states = self.state_set(np.append(self.tokens.left <= cells, bool(self.ends)))
+            self._within[cells] = states
             self.entries += 1
-        return found
+        return states
 
     def after(self, states: PlaceSet, symbol: int, kind: int) -> PlaceSet:
         """The states after a cell of this symbol and kind, from ``states`` before it."""
         key = 3 * (states.number * (self.mask + 1) + symbol) + kind
-        found = self._after.get(key)
-        if found is None:
-            found = self._after[key] = self.state_set(self.transitions.after(states.members, symbol, kind))
+        out = self._after.get(key)
+        if out is None:
+            out = self._after[key] = self.state_set(self.transitions.after(states.members, symbol, kind))
             self.entries += 1
-        return found
+        return out
 
     def before(self, states: PlaceSet, symbol: int, kind: int) -> PlaceSet:
         """The states before a cell of this symbol and kind that lead to ``states`` after it."""
         key = 3 * (states.number * (self.mask + 1) + symbol) + kind
-        found = self._before.get(key)
-        if found is None:
-            found = self._before[key] = self.state_set(self.transitions.before(states.members, symbol, kind))
+        out = self._before.get(key)
+        if out is None:
+            out = self._before[key] = self.state_set(self.transitions.before(states.members, symbol, kind))
             self.entries += 1
-        return found
+        return out
 
     def intersects(self, forward: PlaceSet, backward: PlaceSet) -> bool:
         """Whether the two share a state: whether what is before and after goes together."""
         key = forward.number << 40 | backward.number
-        found = self._meet.get(key)
-        if found is None:
-            found = self._meet[key] = bool((forward.members & backward.members).any())
+        meets = self._meet.get(key)
+        if meets is None:
+            meets = self._meet[key] = bool((forward.members & backward.members).any())
             self.entries += 1
-        return found
+        return meets
 
     def allowed_classes(self, forward: PlaceSet, backward: PlaceSet, kind: int) -> ClassSet:
         """What may be in a masked cell of this kind between the states before and after it."""
         key = 3 * (forward.number << 40 | backward.number) + kind
-        found = self._fitting.get(key)
-        if found is None:
-            found = self._class_set(self.transitions.allowed_classes(forward.members, backward.members, kind))
-            self._fitting[key] = found
+        classes = self._fitting.get(key)
+        if classes is None:
+            classes = self._class_set(self.transitions.allowed_classes(forward.members, backward.members, kind))
+            self._fitting[key] = classes
             self.entries += 1
-        return found
+        return classes
 
     def state_set(self, members: Bits) -> PlaceSet:
         """The one set of these ``members`` [Q + 1]."""
         bits = np.packbits(members)
         key = bits.tobytes()
-        found = self._state_sets.get(key)
-        if found is None:
+        states = self._state_sets.get(key)
+        if states is None:
             number, large = self._numbered(), len(members) > LARGE
-            found = PackedSet(number, bits, len(members)) if large else StateSet(number, members)
-            self._state_sets[key] = found
+            states = PackedSet(number, bits, len(members)) if large else StateSet(number, members)
+            self._state_sets[key] = states
             self.entries += 1 + len(members) // (1024 if large else 256)  # a set takes its bytes, a step some 200
-        return found
+        return states
 
     def _class_set(self, bits: Bits) -> ClassSet:
         """The one set of these classes [C + 1]."""
         key = np.packbits(bits).tobytes()
-        found = self._class_sets.get(key)
-        if found is None:
-            found = self._class_sets[key] = ClassSet(self._numbered(), bits)
+        classes = self._class_sets.get(key)
+        if classes is None:
+            classes = self._class_sets[key] = ClassSet(self._numbered(), bits)
             self.entries += 1 + len(bits) // 256
-        return found
+        return classes

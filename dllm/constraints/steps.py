@@ -57,12 +57,12 @@ class CountedSteps:
 
     def after(self, origins: Pairs, targets: Pairs, classes: Pairs) -> tuple[Pairs, Pairs]:
         """The pairs with one more byte; target -1: the text fits nowhere."""
-        told, low, high = self.counters, origins >> COUNT_BITS & FIELD, origins >> 2 * COUNT_BITS
+        counters, low, high = self.counters, origins >> COUNT_BITS & FIELD, origins >> 2 * COUNT_BITS
         state, count, adds = targets & FIELD, targets >> COUNT_BITS & FIELD, targets >> 2 * COUNT_BITS > 0
         new = self.moves[state, classes].astype(np.int64)
-        within = (told.home[state] >= 0) & (told.home[state] == told.home[new]) & (new >= 0)
-        leaves = (told.home[state] >= 0) & ~within
-        least, most = told.low[state].astype(np.int64), told.high[state].astype(np.int64)
+        within = (counters.home[state] >= 0) & (counters.home[state] == counters.home[new]) & (new >= 0)
+        leaves = (counters.home[state] >= 0) & ~within
+        least, most = counters.low[state].astype(np.int64), counters.high[state].astype(np.int64)
         count = count + (within & self.counts[state, classes])
         high = np.where(within & adds, np.minimum(high, most - count), high)
         low = np.where(leaves & adds, np.maximum(low, least - count), low)
@@ -78,18 +78,18 @@ class CountedSteps:
 
 def steps_of(automaton: ByteAutomaton) -> tuple[PlainSteps | CountedSteps, NDArray[np.intp]]:
     """The steps of an automaton, and the class [256] of each byte: those of a class do the same everywhere."""
-    told = automaton.counters
-    does = automaton.moves if told is None else 2 * automaton.moves + told.counts
+    counters = automaton.counters
+    does = automaton.moves if counters is None else 2 * automaton.moves + counters.counts
     columns, classes = np.unique(does.T, axis=0, return_inverse=True)
     classes = classes.reshape(256)  # numpy 2.0 gave it another shape
     table = np.ascontiguousarray(columns.T)
-    if told is None:
+    if counters is None:
         return PlainSteps(table), classes
-    return CountedSteps(table >> 1, (table & 1).astype(bool), told), classes
+    return CountedSteps(table >> 1, (table & 1).astype(bool), counters), classes
 
 
 def counted_places(origins: Pairs, targets: Pairs, first: Pairs) -> tuple[Pairs, Pairs, Pairs, NDArray[np.bool_]]:
-    """Of pairs of ``CountedSteps`` the first place at the origin, how many there are, the first place at the target,
+    """For pairs of ``CountedSteps``, the first place at the origin, how many there are, the first place at the target,
     and whether there are as many. first [S]: where the places of each state begin."""
     low, adds = origins >> COUNT_BITS & FIELD, targets >> 2 * COUNT_BITS > 0
     target = first[targets & FIELD] + (targets >> COUNT_BITS & FIELD) + low * adds

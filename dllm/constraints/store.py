@@ -48,21 +48,21 @@ class Store:
                 self._kept.move_to_end(key)
                 return self._kept[key]
         file = (self.folder or cache_folder()) / f"{_name(key)}.npz"
-        found = load_tokens(file)
-        if found is None:
-            found = token_automaton(make(), vocabulary)
-            save_tokens(file, found)
+        automaton = load_tokens(file)
+        if automaton is None:
+            automaton = token_automaton(make(), vocabulary)
+            save_tokens(file, automaton)
         with self._lock:
-            found = self._kept.setdefault(key, found)
+            automaton = self._kept.setdefault(key, automaton)
             self._kept.move_to_end(key)
             drop_oldest(self._kept, lambda tokens: tokens.nbytes)
-        return found
+        return automaton
 
 
-def drop_oldest(kept: OrderedDict[Any, StoredValue], nbytes: Callable[[StoredValue], int]) -> None:
+def drop_oldest(entries: OrderedDict[Any, StoredValue], nbytes: Callable[[StoredValue], int]) -> None:
     """Drop what is above ``IN_MEMORY`` entries or ``BYTES_IN_MEMORY``, but for the newest."""
-    while len(kept) > 1 and (len(kept) > IN_MEMORY or sum(map(nbytes, kept.values())) > BYTES_IN_MEMORY):
-        kept.popitem(last=False)
+    while len(entries) > 1 and (len(entries) > IN_MEMORY or sum(map(nbytes, entries.values())) > BYTES_IN_MEMORY):
+        entries.popitem(last=False)
 
 
 def cache_folder() -> Path:
@@ -86,15 +86,15 @@ def load_tokens(file: Path) -> TokenAutomaton | None:
     except Exception:  # zip and numpy may fail in any way on a broken file: one flipped byte is a tokenize.TokenError
         return None
     moves, accepting, classes, source, symbol, target, counters, counts, spans, runs = arrays
-    told = Counters(counters[0], counters[1], counters[2], counts) if counters.size else None
+    own = Counters(counters[0], counters[1], counters[2], counts) if counters.size else None
     (first, size), (begin, kind, goal, length, adds) = spans.astype(np.intp), runs.astype(np.intp)
     many = Runs(first, size, begin, kind, goal, length, adds.astype(bool))
     steps = source.astype(np.intp), symbol.astype(np.intp), target.astype(np.intp)
-    return TokenAutomaton(ByteAutomaton(moves, accepting, told), classes, *steps, many)
+    return TokenAutomaton(ByteAutomaton(moves, accepting, own), classes, *steps, many)
 
 
 def _digest(arrays: Iterable[NDArray[Any]]) -> bytes:
-    """A hash of the arrays. The checksums of an archive say nothing of shapes."""
+    """A hash of the arrays. The checksums of an archive do not cover shapes."""
     content = hashlib.sha256()
     for array in arrays:
         content.update(f"{array.dtype.str} {array.shape} ".encode() + array.tobytes())
@@ -105,9 +105,9 @@ def save_tokens(file: Path, tokens: TokenAutomaton) -> None:
     """Write a file at once or not at all, and drop the oldest of too many. A folder that takes none is left alone."""
     automaton = tokens.automaton
     steps = (part.astype(np.int32) for part in (tokens.source, tokens.symbol, tokens.target))
-    told, many = automaton.counters, tokens.runs
-    counters = np.zeros((3, 0), np.int32) if told is None else np.stack([told.home, told.low, told.high])
-    counts = np.zeros((0, 256), bool) if told is None else told.counts
+    own, many = automaton.counters, tokens.runs
+    counters = np.zeros((3, 0), np.int32) if own is None else np.stack([own.home, own.low, own.high])
+    counts = np.zeros((0, 256), bool) if own is None else own.counts
     spans, runs = (
         np.stack(parts).astype(np.int32)
         for parts in ((many.first, many.size), (many.source, many.symbol, many.target, many.length, many.adds))
@@ -123,6 +123,6 @@ def save_tokens(file: Path, tokens: TokenAutomaton) -> None:
                 Path(part.name).replace(file)
             finally:
                 Path(part.name).unlink(missing_ok=True)
-        files = sorted(file.parent.glob("*.npz"), key=lambda one: one.stat().st_mtime, reverse=True)
+        files = sorted(file.parent.glob("*.npz"), key=lambda f: f.stat().st_mtime, reverse=True)
         for old in files[ON_DISK:]:
             old.unlink(missing_ok=True)

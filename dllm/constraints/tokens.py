@@ -41,9 +41,9 @@ class TokenAutomaton:
     @cached_property
     def accepting(self) -> NDArray[np.bool_]:
         """[Q]."""
-        found = np.zeros(self.places, bool)
-        found[begins(self.automaton)[np.flatnonzero(self.automaton.accepting)]] = True
-        return found
+        out = np.zeros(self.places, bool)
+        out[begins(self.automaton)[np.flatnonzero(self.automaton.accepting)]] = True
+        return out
 
     @property
     def nbytes(self) -> int:
@@ -98,8 +98,8 @@ class TokenAutomaton:
 
 def sizes(automaton: ByteAutomaton) -> Indices:
     """The places [S] of each state."""
-    told = automaton.counters
-    return np.ones(len(automaton.moves), np.intp) if told is None else told.high.astype(np.intp) + 1
+    counters = automaton.counters
+    return np.ones(len(automaton.moves), np.intp) if counters is None else counters.high.astype(np.intp) + 1
 
 
 def begins(automaton: ByteAutomaton) -> Indices:
@@ -183,10 +183,10 @@ class StateMaps:
         begin = np.cumsum(counts) - counts
         sums = np.add.reduceat(np.append(self._steps.sums(origins, targets), np.uint64(0)), begin) * (counts > 0)
         for at, (total, first, count) in enumerate(zip(sums.tolist(), begin.tolist(), counts.tolist(), strict=True)):
-            found = self._known.get(total)
-            if found is None:
-                found = self._add(total, origins[first : first + count].copy(), targets[first : first + count].copy())
-            self._next[effects[at], byte_classes[at]] = found
+            effect = self._known.get(total)
+            if effect is None:
+                effect = self._add(total, origins[first : first + count].copy(), targets[first : first + count].copy())
+            self._next[effects[at], byte_classes[at]] = effect
 
     def _moved(self, effects: Numbers, byte_classes: Numbers) -> tuple[Pairs, Pairs, Numbers]:
         """The pairs of effects with one more byte, one effect after the other, and how many each has."""

@@ -36,48 +36,48 @@ class Transitions:
 
     def after(self, members: Bits, symbol: int, kind: int) -> Bits:
         """The states after a cell, from those before it."""
-        found = np.zeros_like(members)
+        out = np.zeros_like(members)
         if symbol >= self.end and kind == GAP_CELL:
-            found |= members
+            out |= members
         elif symbol >= self.end and kind == TAIL_CELL:
-            found[-1] = (members & self.ending).any()
+            out[-1] = (members & self.ending).any()
         source, target, runs = self._moves(symbol)
-        found[target.compress(members.take(source))] = True
+        out[target.compress(members.take(source))] = True
         if len(runs.source):
-            runs.forward(members, found)
-        return found
+            runs.forward(members, out)
+        return out
 
     def before(self, members: Bits, symbol: int, kind: int) -> Bits:
         """The states before a cell that lead to one of those after it."""
-        found = np.zeros_like(members)
+        out = np.zeros_like(members)
         if symbol >= self.end and kind == GAP_CELL:
-            found |= members
+            out |= members
         elif symbol >= self.end and kind == TAIL_CELL and members[-1]:
-            found |= self.ending
+            out |= self.ending
         source, target, runs = self._moves(symbol)
-        found[source.compress(members.take(target))] = True
+        out[source.compress(members.take(target))] = True
         if len(runs.source):
-            runs.backward(members, found)
-        return found
+            runs.backward(members, out)
+        return out
 
     def allowed_classes(self, forward: Bits, backward: Bits, kind: int) -> Bits:
         """The classes [C + 1], ends last, that lead from a state before a cell to one after it."""
-        edges, found = self.tokens.edges, np.zeros(self.end + 1, bool)
+        edges, out = self.tokens.edges, np.zeros(self.end + 1, bool)
         crossed = forward.take(edges.source)
         crossed &= backward.take(edges.target)
         labels = np.zeros(len(edges.label), bool)  # far fewer are used
         labels[edges.label.compress(crossed)] = True
         label, symbol = edges.pairs
-        found[symbol.compress(labels.take(label))] = True
+        out[symbol.compress(labels.take(label))] = True
         runs, classes, numbers = self.tokens.runs.edges
         if len(classes):
             for run in runs.crossed(forward, backward, numbers):
-                found[classes[run]] = True
+                out[classes[run]] = True
         if kind == GAP_CELL:
-            found[-1] = (forward & backward).any()
+            out[-1] = (forward & backward).any()
         elif kind == TAIL_CELL:
-            found[-1] = backward[-1] and (forward & self.ending).any()
-        return found
+            out[-1] = backward[-1] and (forward & self.ending).any()
+        return out
 
     def _moves(self, symbol: int) -> tuple[Indices, Indices, Runs]:
         """The moves across a cell that writes text: sources and targets, and those of many places at once."""

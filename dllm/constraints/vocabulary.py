@@ -45,7 +45,7 @@ class Vocabulary:
     def of(tokenizer: Tokenizer, size: int = 0, ends: Iterable[int] = ()) -> Vocabulary:
         """The table of a tokenizer. size: as many ids as the model has logits; 0: as many as the tokenizer has.
 
-        ends: ids that end an answer, which write nothing, whatever the tokenizer says. Raises UserError for a
+        ends: ids that end an answer, which write nothing, in any tokenizer. Raises UserError for a
         tokenizer whose tokens have no bytes of their own, and where decoding ids does not give their bytes.
         """
         spelt = _spelling(tokenizer.backend)
@@ -89,10 +89,10 @@ def _check_decoding(backend: Backend, texts: list[bytes | None]) -> None:
     """Decode random ids and compare with their bytes, damaged characters of byte-level tokenizers included. Others
     write as many U+FFFD as there are bytes in a row."""
     damage = isinstance(backend.decoder, decoders.ByteLevel)
-    known = [number for number, text in enumerate(texts) if text is not None and (damage or _is_whole(text))]
+    numbers = [number for number, text in enumerate(texts) if text is not None and (damage or _is_whole(text))]
     draw = random.Random(0)
-    for _ in range(CHECKED // LINE if known else 0):
-        ids = draw.choices(known, k=LINE)
+    for _ in range(CHECKED // LINE if numbers else 0):
+        ids = draw.choices(numbers, k=LINE)
         if backend.decode(ids, skip_special_tokens=False) != decoded(texts[number] or b"" for number in ids):
             raise UserError(
                 f"the tokenizer does not decode the ids {ids[:5]}... to the bytes of its vocabulary, so a constraint "
@@ -123,10 +123,13 @@ class Trie:
     @staticmethod
     def of(texts: Sequence[bytes | None]) -> Trie:
         """The trie of ``texts`` by id; equal texts share a node."""
-        known = {number: text for number, text in enumerate(texts) if text is not None}
-        order = sorted(known, key=known.__getitem__)
-        lengths = np.array([len(known[number]) for number in order], np.int64)
-        data, begin = np.frombuffer(b"".join(known[number] for number in order), np.uint8), np.cumsum(lengths) - lengths
+        by_number = {number: text for number, text in enumerate(texts) if text is not None}
+        order = sorted(by_number, key=by_number.__getitem__)
+        lengths = np.array([len(by_number[number]) for number in order], np.int64)
+        data, begin = (
+            np.frombuffer(b"".join(by_number[number] for number in order), np.uint8),
+            np.cumsum(lengths) - lengths,
+        )
         bounds, parents, last = [0, 1], [np.zeros(1, np.int32)], [np.zeros(1, np.uint8)]
         node, alive = np.zeros(len(order), np.int32), np.flatnonzero(lengths)
         while len(alive):

@@ -1,4 +1,4 @@
-"""Of the commits of a step, those that go together.
+"""The commits of a step that go together.
 
 In order: what the cache's plan forces, then by falling confidence, then the lowest column. What the rule accepted by
 its own judgement and does not go with the others stays masked. A schedule's commit, which judges no single position, is
@@ -49,7 +49,7 @@ class Decided:
 def admitted(rows: Sequence[ConstrainedRow | None], step: Step, view: View) -> tuple[Step, Tensor, Tensor]:
     """The step [N] with what goes together; where commits wait, and where they are made with another token [N, L]."""
     nothing, numbers, decided = view.canvas.no_positions, *copied_steps(rows, step, view)
-    changed = [at for at, one in enumerate(decided) if not admit(rows, one, view)]
+    changed = [at for at, each in enumerate(decided) if not admit(rows, each, view)]
     if not changed:
         return step, step.owner.per_candidate(nothing), step.owner.per_candidate(nothing)
     at = torch.tensor([numbers[place] for place in changed], device=nothing.device)
@@ -64,8 +64,8 @@ def admitted(rows: Sequence[ConstrainedRow | None], step: Step, view: View) -> t
     confidence = step.confidence.masked_fill(other, torch.nan)
     if step.edit is not None:  # a full block that changes no more is held no longer
         edit = sent("edit", step.edit)
-        lost = step.owner.any((step.edit & ~edit).any(1)) & ~view.open.any(1) & ~step.owner.any(edit.any(1))
-        step = step.but(edit=edit, keep_open=step.keep_open & ~lost)
+        given_up = step.owner.any((step.edit & ~edit).any(1)) & ~view.open.any(1) & ~step.owner.any(edit.any(1))
+        step = step.but(edit=edit, keep_open=step.keep_open & ~given_up)
     step = step.but(
         commit=commit, tokens=sent("tokens", step.tokens), confidence=confidence, accepted=accepted,
         remask=sent("remask", step.remask), stop=stop,
@@ -88,10 +88,10 @@ def copied_steps(rows: Sequence[ConstrainedRow | None], step: Step, view: View) 
         step.remask,
         edit,
     )
-    told = rows_to_host(torch.stack([part.double() for part in parts]).transpose(0, 1), numbers).swapaxes(0, 1)
-    commit, *flags = told[2:] > 0
+    values = rows_to_host(torch.stack([part.double() for part in parts]).transpose(0, 1), numbers).swapaxes(0, 1)
+    commit, *flags = values[2:] > 0
     other, waits = np.zeros((2, *commit.shape), bool)
-    lines = zip(commit, told[0].astype(np.int64), told[1], *flags, other, waits, strict=True)
+    lines = zip(commit, values[0].astype(np.int64), values[1], *flags, other, waits, strict=True)
     out = [Decided(owners[number], *line) for number, line in zip(numbers, lines, strict=True)]
     return numbers, out
 
@@ -103,8 +103,8 @@ def admit(rows: Sequence[ConstrainedRow | None], step: Decided, view: View) -> b
     if not (step.commit.any() or step.edit.any()):
         return True
     sets, order = after_changes(row, step), step.order()
-    kept = sets.admit([column - row.begin for column in order], step.tokens[order].tolist())
-    if all(kept):
+    fits = sets.admit([column - row.begin for column in order], step.tokens[order].tolist())
+    if all(fits):
         return not step.waits.any()
     if step.remask.any() or step.edit.any():
         # It takes nothing back in a turn in which it loses a commit, so that masks grow fewer.
@@ -112,8 +112,8 @@ def admit(rows: Sequence[ConstrainedRow | None], step: Decided, view: View) -> b
         refuse_edits(row, step, np.flatnonzero(step.edit))
         step.remask = np.zeros_like(step.remask)
         sets, order = row.sets[0], step.order()
-        kept = sets.admit([column - row.begin for column in order], step.tokens[order].tolist())
-    dropped = [column for column, stays in zip(order, kept, strict=True) if not stays]
+        fits = sets.admit([column - row.begin for column in order], step.tokens[order].tolist())
+    dropped = [column for column, stays in zip(order, fits, strict=True) if not stays]
     refused = [column for column in dropped if step.judged[column] and not step.forced[column]]
     step.commit[dropped], step.waits[refused] = False, True
     row.refused += len(refused)
@@ -141,10 +141,10 @@ def after_changes(row: ConstrainedRow, step: Decided) -> RowSets:
     edits = np.flatnonzero(step.edit)
     for column in edits[np.lexsort((edits, -step.confidence[edits]))].tolist():
         at = column - row.begin
-        stood = int(sets.cells[at])
+        old = int(sets.cells[at])
         sets.write([at], [int(step.tokens[column])])
         if not sets.feasible():
-            sets.write([at], [stood])
+            sets.write([at], [old])
             refuse_edits(row, step, [column])
     return sets
 

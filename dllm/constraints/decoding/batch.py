@@ -55,11 +55,11 @@ class ConstrainedBatch:
 
     @staticmethod
     def none(rows: int) -> ConstrainedBatch:
-        """Of free rows."""
+        """A batch of free rows."""
         return ConstrainedBatch((None,) * rows)
 
-    def select(self, kept: Sequence[int]) -> ConstrainedBatch:
-        return ConstrainedBatch(tuple(self.rows[row] for row in kept))
+    def select(self, rows: Sequence[int]) -> ConstrainedBatch:
+        return ConstrainedBatch(tuple(self.rows[row] for row in rows))
 
     def join(self, other: ConstrainedBatch) -> ConstrainedBatch:
         return ConstrainedBatch(self.rows + other.rows)
@@ -69,12 +69,12 @@ class ConstrainedBatch:
         if self.free or self.whole:  # what a draw shows is not text yet
             return scores, canvas.no_positions
         with clock(self._constrained()):
-            seen = list(self._seen(canvas, owner, scores))
-            cells = [cell for one in seen for cell in cells_of(one, scores)]
+            candidates = list(self._seen(canvas, owner, scores))
+            cells = [cell for candidate in candidates for cell in cells_of(candidate, scores)]
             scores, other = proposed_anew(banned(scores, cells), cells)
             counts = other.sum(1).tolist() if any(cell.repropose for cell in cells) else [0] * len(other)
-            for one in seen:
-                one.row.corrected += counts[one.number]
+            for candidate in candidates:
+                candidate.row.corrected += counts[candidate.number]
         return scores, other
 
     def filter_commits(self, step: Step, view: View, tried: Owner, chosen: Tensor) -> tuple[Step, Tensor, Tensor]:
@@ -140,9 +140,9 @@ class ConstrainedBatch:
         numbers = [number for number, row in enumerate(rows) if self.rows[row]]
         parts = [canvas.tokens, canvas.masked, *([] if scores is None else [scores.scored, scores.token])]
         ends = canvas.end[:, None], canvas.temperature[:, None] > 0
-        told = rows_to_host(torch.cat([*parts, *ends], 1), numbers)
+        lines = rows_to_host(torch.cat([*parts, *ends], 1), numbers)
         places: dict[int, int] = {}
-        for number, line in zip(numbers, told, strict=True):
+        for number, line in zip(numbers, lines, strict=True):
             row = self.rows[rows[number]]
             assert row is not None
             place = places[rows[number]] = places.get(rows[number], -1) + 1
@@ -180,20 +180,20 @@ def jointly(
     one in which the numbers that draws compare have the largest sum. begin: the column of the row's first cell. own:
     what the model proposes.
 
-    Where nothing that is likely enough (``top_p``, ``top_k``) goes together, each cell takes the best by itself.
+    Where no likely ids (``top_p``, ``top_k``) go together, each cell takes the best by itself.
     """
     best = sets.best_of([cell.column - begin for cell in cells], maxima(scores, cells))
     if best is None:
         return cells
-    told = zip(cells, best.ids, own, strict=True)
-    return [replace(cell, repropose=cell.repropose or token != old, token=token) for cell, token, old in told]
+    choices = zip(cells, best.ids, own, strict=True)
+    return [replace(cell, repropose=cell.repropose or token != old, token=token) for cell, token, old in choices]
 
 
 def maxima(scores: Scores, cells: Sequence[ConstrainedCell]) -> list[Maxima]:
     """The highest number of each class at each cell, and the lowest id that has it."""
     again = scores.repropose
     assert again is not None, "the forward offers its logits to rows under constraints"
-    found: list[Maxima] = []
+    out: list[Maxima] = []
     for part in chunks(cells):
         compiled, (row, column) = part[0].compiled, cell_places(part, scores.token.device)
         logits = again.logits(row, column)
@@ -201,8 +201,8 @@ def maxima(scores: Scores, cells: Sequence[ConstrainedCell]) -> list[Maxima]:
         numbers = again.compared(row, column, logits, allowed).double()
         classes = compiled.classes(logits.device, again.vocab)
         highest, ids = highest_of_classes(numbers, classes, compiled.language.end + 1)
-        found += zip(highest.cpu().numpy(), ids.cpu().numpy(), strict=True)
-    return found
+        out += zip(highest.cpu().numpy(), ids.cpu().numpy(), strict=True)
+    return out
 
 
 def highest_of_classes(numbers: Tensor, classes: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -211,8 +211,8 @@ def highest_of_classes(numbers: Tensor, classes: Tensor, count: int) -> tuple[Te
     each, vocab = classes.expand_as(numbers), numbers.shape[1]
     highest = numbers.new_full((len(numbers), count), -torch.inf).scatter_reduce(1, each, numbers, "amax")
     wins = numbers == highest[:, classes]
-    found = torch.arange(vocab, device=numbers.device).expand_as(each).masked_fill(~wins, vocab)
-    ids = found.new_full(highest.shape, vocab).scatter_reduce(1, each, found, "amin")
+    first = torch.arange(vocab, device=numbers.device).expand_as(each).masked_fill(~wins, vocab)
+    ids = first.new_full(highest.shape, vocab).scatter_reduce(1, each, first, "amin")
     return highest, ids.masked_fill(ids == vocab, 0)
 
 

@@ -29,12 +29,12 @@ class CompiledConstraint:
         known_places, key = CLASSES.setdefault(self.language, {}), (device, vocab)
         if key not in known_places:
             table = torch.zeros(vocab, dtype=torch.int64)
-            known = torch.from_numpy(self.language.classes)[:vocab]
-            table[: len(known)] = known
+            own = torch.from_numpy(self.language.classes)[:vocab]
+            table[: len(own)] = own
             known_places[key] = table.to(device)
         return known_places[key]
 
     def ids(self, sets: list[ClassSet], device: torch.device, vocab: int) -> Tensor:
         """Which ids are in each set: bool [k, V]."""
-        bits = torch.stack([torch.from_numpy(one.bits) for one in sets]).to(device)
+        bits = torch.stack([torch.from_numpy(each.bits) for each in sets]).to(device)
         return bits[:, self.classes(device, vocab)]

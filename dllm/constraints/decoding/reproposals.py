@@ -34,10 +34,10 @@ def proposed_anew(scores: Scores, cells: Sequence[ConstrainedCell]) -> tuple[Sco
     """The scores [N] with proposals that fit, and where these are not the model's own [N, L]."""
     assert scores.repropose is not None, "the forward offers its logits to rows under constraints"
     values = {"token": scores.token, "confidence": scores.confidence, **scores.statistics}
-    asked = list(chunks([cell for cell in cells if cell.repropose]))
-    if asked:
+    parts = list(chunks([cell for cell in cells if cell.repropose]))
+    if parts:
         values = {name: value.clone() for name, value in values.items()}
-    for part in asked:
+    for part in parts:
         row, column = cell_places(part, scores.token.device)
         for name, new in repropose(scores.repropose, part, row, column, scores.token[row, column]).items():
             values[name][row, column] = torch.where(new.isnan(), values[name][row, column], new).to(values[name].dtype)
@@ -57,12 +57,16 @@ def repropose(
         token = again.pick(row, column, logits, allowed)
     else:
         token = torch.tensor([cell.token for cell in cells]).to(own)
-    found = again.statistics(logits, row, token, allowed, compiled.renormalised)
+    statistics = again.statistics(logits, row, token, allowed, compiled.renormalised)
     stays = (token == own) & (not compiled.renormalised)
-    out = {name: value.double().masked_fill(stays, torch.nan) for name, value in ({"token": token} | found).items()}
-    if "drawn" in found:  # no draw of a single position, where all of them are drawn together
+    out = {
+        name: value.double().masked_fill(stays, torch.nan) for name, value in ({"token": token} | statistics).items()
+    }
+    if "drawn" in statistics:  # no draw of a single position, where all of them are drawn together
         alone = cells[0].token is None
-        out["drawn"] = found["drawn"] if alone else found["drawn"].masked_fill(found["drawn"] != 0, torch.inf)
+        out["drawn"] = (
+            statistics["drawn"] if alone else statistics["drawn"].masked_fill(statistics["drawn"] != 0, torch.inf)
+        )
     return out
 
 
@@ -70,7 +74,9 @@ def banned(scores: Scores, cells: Sequence[ConstrainedCell]) -> Scores:
     """The scores with -inf for what does not fit, in all logits that samplers read."""
     assert scores.repropose is not None, "the forward offers its logits to rows under constraints"
     out = partial(disallowed, cells, vocab=scores.repropose.vocab)
-    return replace(scores, readings={one: one.without(found, out) for one, found in scores.readings.items()})
+    return replace(
+        scores, readings={readout: readout.without(reading, out) for readout, reading in scores.readings.items()}
+    )
 
 
 def disallowed(cells: Sequence[ConstrainedCell], columns: Tensor, vocab: int) -> Tensor:
@@ -84,7 +90,7 @@ def disallowed(cells: Sequence[ConstrainedCell], columns: Tensor, vocab: int) ->
 
 
 def chunks(cells: Sequence[ConstrainedCell]) -> Iterator[list[ConstrainedCell]]:
-    """The cells in parts of one language and one way to propose, of whichever rows, of at most CELLS_AT_ONCE."""
+    """The cells in parts of one language and one way to propose, across rows, of at most CELLS_AT_ONCE."""
 
     def kind(cell: ConstrainedCell) -> tuple[int, bool, bool]:
         return id(cell.compiled.language), cell.compiled.renormalised, cell.token is None

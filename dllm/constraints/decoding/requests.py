@@ -71,8 +71,8 @@ class Constraints:
         compiled, begin = self.compiled(constraint), self._first(request)
         pairs = list(zip(request.tokens, request.masked, strict=True))[begin:]
         cells = [MASK if masked else token for token, masked in pairs]
-        given = [at for at, cell in enumerate(cells) if cell != MASK]
-        gaps = given[-1] if given and request.infill_prefix is not None else 0
+        tokens = [at for at, cell in enumerate(cells) if cell != MASK]
+        gaps = tokens[-1] if tokens and request.infill_prefix is not None else 0
         sets = RowSets(compiled.language, cells, gaps, request.answer_prefix.encode(), self.min_tokens)
         check(sets, constraint.kind)
         return ConstrainedRow(compiled, begin, [sets])
@@ -101,12 +101,12 @@ class Constraints:
                 "write. Give a model with a tokenizer, or drop the constraint."
             )
         with LOCK:
-            known, alike = COMPILERS.setdefault(self.tokenizer, {}), (self.size, self.silent)
-            if (*alike, self.ends) not in known:
-                tables = [one.vocabulary for key, one in known.items() if key[:2] == alike]
+            compilers, alike = COMPILERS.setdefault(self.tokenizer, {}), (self.size, self.silent)
+            if (*alike, self.ends) not in compilers:
+                tables = [compiler.vocabulary for key, compiler in compilers.items() if key[:2] == alike]
                 vocabulary = tables[0] if tables else Vocabulary.of(self.tokenizer, *alike)
-                known[*alike, self.ends] = Compiler(vocabulary, self.ends)
-            self._compiler = known[*alike, self.ends]
+                compilers[*alike, self.ends] = Compiler(vocabulary, self.ends)
+            self._compiler = compilers[*alike, self.ends]
         return self._compiler
 
 
@@ -130,8 +130,8 @@ def check(row: RowSets, kind: str) -> None:
 
 def _too_short(least: int, masks: int, row: RowSets) -> str:
     if least == NEVER:
-        begun = row.prefix.decode(errors="replace")
-        return f"the answer's beginning {begun!r} cannot be completed by this tokenizer. Change the beginning."
+        prefix = row.prefix.decode(errors="replace")
+        return f"the answer's beginning {prefix!r} cannot be completed by this tokenizer. Change the beginning."
     if least > masks:
         shortest = f"its shortest text takes {least} tokens and the answer has {masks}"
         return f"{shortest}. Raise gen_length to {least} or more."

@@ -41,14 +41,14 @@ def unrolled(part: Counted) -> Tree:
 
 def counted_kinds(language: Language) -> list[Counted]:
     """The different parts of a language that count, those with the most counts first."""
-    found: dict[Counted, None] = {}
-    seen: set[int] = set()
+    kinds: dict[Counted, None] = {}
+    trees: set[int] = set()
     waiting: list[Tree] = list(language.rules.values())
     while waiting:
         tree = waiting.pop()
-        if id(tree) in seen:
+        if id(tree) in trees:
             continue
-        seen.add(id(tree))
+        trees.add(id(tree))
         match tree:
             case Cat(inner) | Alt(inner):
                 waiting.extend(inner)
@@ -57,21 +57,21 @@ def counted_kinds(language: Language) -> list[Counted]:
             case OneOrMore(parts, between):
                 waiting.extend((*parts, between))
             case Counted():
-                found[tree] = None
-    return sorted(found, key=lambda part: -part.high * len(part.rounds.moves))
+                kinds[tree] = None
+    return sorted(kinds, key=lambda part: -part.high * len(part.rounds.moves))
 
 
 def unclear_kinds(moves: IntArray, kinds: Sequence[Counted]) -> set[Counted]:
     """Those of whose beginning something else may begin in the same state. moves [S, bytes and kinds]."""
-    found: set[Counted] = set()
+    unclear_ones: set[Counted] = set()
     opened: dict[int, list[int]] = {}
     for number, kind in enumerate(kinds):
         opened.setdefault(kind.opens, []).append(number)
     for byte, numbers in opened.items():
         begins = moves[:, [byte, *(WIDTH + number for number in numbers)]] >= 0
         unclear = begins[begins.sum(axis=1) > 1].any(axis=0)[1:]
-        found |= {kinds[number] for number, several in zip(numbers, unclear, strict=True) if several}
-    return found
+        unclear_ones |= {kinds[number] for number, several in zip(numbers, unclear, strict=True) if several}
+    return unclear_ones
 
 
 def with_counters(moves: IntArray, accepting: BoolArray, kinds: Sequence[Counted]) -> ByteAutomaton:
@@ -80,8 +80,8 @@ def with_counters(moves: IntArray, accepting: BoolArray, kinds: Sequence[Counted
     tables, plain = [moves[:, :WIDTH].copy()], len(moves)
     source, number = np.nonzero(moves[:, WIDTH : WIDTH + len(kinds)] >= 0)
     parts: dict[tuple[int, int], int] = {}
-    found = source.tolist(), number.tolist(), moves[source, WIDTH + number].tolist()
-    for state, kind, target in zip(*found, strict=True):
+    arcs = source.tolist(), number.tolist(), moves[source, WIDTH + number].tolist()
+    for state, kind, target in zip(*arcs, strict=True):
         if (kind, target) not in parts:
             parts[kind, target] = sum(map(len, tables))
             tables.append(_part(kinds[kind], parts[kind, target], target))

@@ -161,16 +161,16 @@ class Wiring:
     def _some(self, parts: Sequence[Tree], between: Tree, again: bool, source: int, target: int) -> Legs:
         """Each part begins at the source, or after a separator after any part before it."""
         starts = self.graph.states(2 * len(parts))
-        begun = starts + len(parts)  # begun + i: part i was written, or one before it
+        later = starts + len(parts)  # later + i: part i was written, or one before it
         legs: list[tuple[Tree, int, int]] = []
         for place, part in enumerate(parts):
             self.graph.step(source, starts + place)
-            self.graph.step(begun + place, target if place == len(parts) - 1 else begun + place + 1)
-            legs.append((part, starts + place, begun + place))
+            self.graph.step(later + place, target if place == len(parts) - 1 else later + place + 1)
+            legs.append((part, starts + place, later + place))
             if place:
-                legs.append((between, begun + place - 1, starts + place))
+                legs.append((between, later + place - 1, starts + place))
         if again:
-            legs.append((between, begun + len(parts) - 1, starts + len(parts) - 1))
+            legs.append((between, later + len(parts) - 1, starts + len(parts) - 1))
         return legs
 
     def _machine(self, moves: IntArray, accepting: NDArray[np.bool_], source: int, target: int) -> None:

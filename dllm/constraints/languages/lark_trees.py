@@ -52,11 +52,11 @@ class Terminals:
         """Raises UserError for a terminal that may be empty, which Lark's parser does not take."""
         if node is None:
             raise UserError(f"constraint.grammar: terminal {name} is declared without a text. Define it: {name}: ...")
-        made = _machine(_Terminal(name).tree(node))
-        if made.automaton.accepts(b""):
+        machine = _machine(_Terminal(name).tree(node))
+        if machine.automaton.accepts(b""):
             called = name or _quoted(node)
             raise UserError(f"constraint.grammar: terminal {called} may be empty. Let it read at least one character.")
-        return made
+        return machine
 
 
 def _machine(tree: Tree) -> Automaton:
@@ -102,30 +102,30 @@ class Rules:
 
     def trees(self, start: str) -> dict[str, Tree]:
         """The trees of all rules that ``start`` leads to, and of ENTRY. Raises UserError."""
-        found: dict[str, Tree] = {ENTRY: Cat((self.terminals.ignored, self._use(start, [])[1]))}
+        trees: dict[str, Tree] = {ENTRY: Cat((self.terminals.ignored, self._use(start, [])[1]))}
         while self._waiting:
-            use, name, given = self._waiting.pop()
-            found[use] = self._tree(self.definitions[name][1], given)
-            budget().time(len(found))
-        return found
+            use, name, arguments = self._waiting.pop()
+            trees[use] = self._tree(self.definitions[name][1], arguments)
+            budget().time(len(trees))
+        return trees
 
-    def _tree(self, node: Any, given: Mapping[str, TemplateValue]) -> Tree:
+    def _tree(self, node: Any, arguments: Mapping[str, TemplateValue]) -> Tree:
         if node.data == "value":
-            return self._value(node, given)[1]
-        return _plain(lambda inner: self._tree(inner, given), node)
+            return self._value(node, arguments)[1]
+        return _plain(lambda inner: self._tree(inner, arguments), node)
 
-    def _value(self, node: Any, given: Mapping[str, TemplateValue]) -> TemplateValue:
+    def _value(self, node: Any, arguments: Mapping[str, TemplateValue]) -> TemplateValue:
         (inner,) = node.children
         kind = getattr(inner, "data", None)
         if kind == "template_usage":
             name, *values = inner.children
-            template = given[name.name][0] if name.name in given else name.name
-            return self._use(template, [self._value(value, given) for value in values])
+            template = arguments[name.name][0] if name.name in arguments else name.name
+            return self._use(template, [self._value(value, arguments) for value in values])
         if kind is not None:
             return str(inner), self.terminals.literal(inner)
         if inner.is_term:
             return inner.name, self.terminals.named(inner.name)
-        return given[inner.name] if inner.name in given else self._use(inner.name, [])
+        return arguments[inner.name] if inner.name in arguments else self._use(inner.name, [])
 
     def _use(self, name: str, values: list[TemplateValue]) -> TemplateValue:
         """A call of a rule, or of a template with ``values``."""

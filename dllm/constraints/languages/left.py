@@ -60,12 +60,12 @@ class LeftRecursion:
         """The rules that may be called before anything is read."""
         match tree:
             case Cat(parts):
-                found: set[str] = set()
+                rules: set[str] = set()
                 for part in parts:
-                    found |= self.firsts(part)
+                    rules |= self.firsts(part)
                     if not self.empty(part):
                         break
-                return found
+                return rules
             case Alt(cases):
                 return set().union(*map(self.firsts, cases))
             case Rep(part):

@@ -75,10 +75,10 @@ class Budget:
     def time(self, count: int) -> None:
         """Refuse more time than allowed; count: the states there are by now. Raises TooSlow."""
         if time.thread_time() > self._deadline:
-            spent = f"the constraint took more than {self.limits.seconds:g} s to compile ({count} states)."
+            reason = f"the constraint took more than {self.limits.seconds:g} s to compile ({count} states)."
             lower = "Write it more simply." if self.limits.depth is None else (
                 "Lower constraint.depth, or write it more simply.")  # fmt: skip
-            raise TooSlow(f"{spent} {lower}")
+            raise TooSlow(f"{reason} {lower}")
 
     def too_large(self) -> TooManyStates:
         needs, depth = f"the constraint needs more than {self.limits.states} states", self.limits.depth

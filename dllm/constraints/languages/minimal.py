@@ -52,13 +52,13 @@ class Edges:
 
 def distances(edges: Edges, accepting: BoolArray) -> Long:
     """[S] symbols to the nearest accepting state; -1: none."""
-    found = np.where(accepting, 0, -1)
+    steps = np.where(accepting, 0, -1)
     front, away = np.flatnonzero(accepting), 0
     while len(front):
         sources = np.unique(edges.source[edges.into(front)[0]])
-        front, away = sources[found[sources] < 0], away + 1
-        found[front] = away
-    return found
+        front, away = sources[steps[sources] < 0], away + 1
+        steps[front] = away
+    return steps
 
 
 def blocks(edges: Edges, first: Long) -> Long:
@@ -74,8 +74,8 @@ def blocks(edges: Edges, first: Long) -> Long:
         states = np.flatnonzero(active[block])
         edge, owner = edges.into(states)
         home = mixed_hashes(block[states[owner]] + ASIDE) | np.uint64(1)
-        seen, marks = sums(edges.source[edge], edges.weight[edge] * home)
-        block, sizes, active = _split(block, sizes, seen.astype(np.int64), marks)
+        states_before, marks = sums(edges.source[edge], edges.weight[edge] * home)
+        block, sizes, active = _split(block, sizes, states_before.astype(np.int64), marks)
     return block
 
 
@@ -101,9 +101,9 @@ def _split(block: Long, sizes: Long, seen: Long, marks: Hashes) -> tuple[Long, L
     return block, grown, _again(homes, part, grown, len(sizes))
 
 
-def _again(homes: Long, part: Long, sizes: Long, known: int) -> BoolArray:
-    """Of each block that was split, all its parts but one of the largest."""
-    split = np.unique(homes[part >= known])
+def _again(homes: Long, part: Long, sizes: Long, old: int) -> BoolArray:
+    """All parts of each split block, but one of the largest."""
+    split = np.unique(homes[part >= old])
     family = np.full(len(sizes), -1)
     family[part], family[split] = homes, split
     parts = np.flatnonzero(np.isin(family, split))

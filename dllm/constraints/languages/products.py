@@ -43,11 +43,11 @@ def product_automaton(a: ByteAutomaton, b: ByteAutomaton, keep: KeepPair) -> Byt
 
 def _columns(*tables: IntArray) -> Long:
     """[256] a hash of what each byte does in all tables."""
-    found = np.zeros(256, np.uint64)
+    hashes = np.zeros(256, np.uint64)
     for number, moves in enumerate(tables):
         weights = mixed_hashes(np.arange(len(moves)) + (number + 1) * ASIDE)[:, None]
-        found += ((mixed_hashes(moves + 1) | np.uint64(1)) * weights).sum(axis=0, dtype=np.uint64)
-    return found.astype(np.int64)
+        hashes += ((mixed_hashes(moves + 1) | np.uint64(1)) * weights).sum(axis=0, dtype=np.uint64)
+    return hashes.astype(np.int64)
 
 
 def _complete(moves: IntArray) -> Long:
@@ -59,7 +59,7 @@ def _complete(moves: IntArray) -> Long:
 def _pairs(left: Long, right: Long) -> tuple[Long, IntArray]:
     """The pairs of states reached from the first, level by level: their codes [S], and their moves [S, K]."""
     width, clock, start = len(right), budget(), 0
-    codes, seen = np.zeros(1, np.int64), {0: 0}
+    codes, numbers = np.zeros(1, np.int64), {0: 0}
     rows: list[IntArray] = [np.empty((0, left.shape[1]), np.int32)]
     while start < len(codes):
         clock.unmerged(len(codes))
@@ -67,8 +67,8 @@ def _pairs(left: Long, right: Long) -> tuple[Long, IntArray]:
         start = len(codes)
         reached = left[front // width] * width + right[front % width]
         first, number = numbered_values(reached.reshape(-1))
-        found = reached.reshape(-1)[first].tolist()
-        ids = np.array([seen.setdefault(code, len(seen)) for code in found], np.int32)
+        new = reached.reshape(-1)[first].tolist()
+        ids = np.array([numbers.setdefault(code, len(numbers)) for code in new], np.int32)
         rows.append(ids[number].reshape(reached.shape))
-        codes = np.append(codes, np.array(found, np.int64)[ids >= start])
+        codes = np.append(codes, np.array(new, np.int64)[ids >= start])
     return codes, np.concatenate(rows)

@@ -113,17 +113,17 @@ def matched(kind: Any, value: Any, flags: int) -> Ranges:
     Where cases or categories matter ``re`` itself is asked, so that nothing is read a second way: it scans all 1.1
     million characters, 5 to 30 ms; for an ASCII letter only those that any such letter stands for.
     """
-    if not flags & re.IGNORECASE and (known := _plain(kind, value)) is not None:
-        return known
+    if not flags & re.IGNORECASE and (plain := _plain(kind, value)) is not None:
+        return plain
     short = not isinstance(value, tuple) or len(value) <= KEPT_ENTRIES
-    return _asked(kind, value, flags) if short else _asked.__wrapped__(kind, value, flags)
+    return _scanned(kind, value, flags) if short else _scanned.__wrapped__(kind, value, flags)
 
 
 @lru_cache(maxsize=256)  # at 20 kB at most
-def _asked(kind: Any, value: Any, flags: int) -> Ranges:
+def _scanned(kind: Any, value: Any, flags: int) -> Ranges:
     if kind is _constants.LITERAL and value < 0x80:
-        found = set(filter(_engine(kind, value, flags).match, [*_cased(), chr(value)]))
-        return tuple((ord(sign), ord(sign)) for sign in found)
+        signs = set(filter(_engine(kind, value, flags).match, [*_cased(), chr(value)]))
+        return tuple((ord(sign), ord(sign)) for sign in signs)
     runs = _engine(kind, value, flags).finditer(_every_character())
     return tuple((run.start(), run.end() - 1) for run in runs)
 

@@ -34,14 +34,14 @@ def calls_of(tree: Tree) -> tuple[Counter[str], int]:
 
 def reached(language: Language) -> dict[str, tuple[Counter[str], int]]:
     """The rules that the start leads to, with their calls and nodes."""
-    found: dict[str, tuple[Counter[str], int]] = {}
+    rules: dict[str, tuple[Counter[str], int]] = {}
     waiting = [language.start]
     while waiting:
         rule = waiting.pop()
-        if rule not in found:
-            found[rule] = calls_of(language.rules[rule])
-            waiting.extend(found[rule][0])
-    return found
+        if rule not in rules:
+            rules[rule] = calls_of(language.rules[rule])
+            waiting.extend(rules[rule][0])
+    return rules
 
 
 def remaining(language: Language) -> dict[str, set[str]]:
@@ -51,9 +51,9 @@ def remaining(language: Language) -> dict[str, set[str]]:
     20,000 nodes. So what is left calls itself, but for the start, and for the one rule that a start merely frames: the
     depth is counted there whether something is around it or not.
     """
-    found = reached(language)
-    calls = {rule: Counter(called) for rule, (called, _) in found.items()}
-    nodes = {rule: size for rule, (_, size) in found.items()}
+    rules = reached(language)
+    calls = {rule: Counter(called) for rule, (called, _) in rules.items()}
+    nodes = {rule: size for rule, (_, size) in rules.items()}
     callers: dict[str, set[str]] = {rule: set() for rule in calls}
     for rule, called in calls.items():
         for name in called:
@@ -63,10 +63,10 @@ def remaining(language: Language) -> dict[str, set[str]]:
         return nodes[rule] * sum(calls[caller][rule] for caller in callers[rule])
 
     order = {rule: number for number, rule in enumerate(calls)}
-    kept = {language.start, *_framed(language.start, calls)}
-    waiting = [(cost(rule), order[rule], rule) for rule in calls if rule not in kept]
+    fixed = {language.start, *_framed(language.start, calls)}
+    waiting = [(cost(rule), order[rule], rule) for rule in calls if rule not in fixed]
     heapq.heapify(waiting)
-    left = MAX_ADDED_NODES
+    budget_left = MAX_ADDED_NODES
     while waiting:
         old, _, rule = heapq.heappop(waiting)
         now = cost(rule)
@@ -75,9 +75,9 @@ def remaining(language: Language) -> dict[str, set[str]]:
         if now > old:
             heapq.heappush(waiting, (now, order[rule], rule))
             continue
-        if now > left:
+        if now > budget_left:
             break
-        left -= now
+        budget_left -= now
         _write_out(rule, calls, nodes, callers)
     return {rule: set(calls[rule]) for rule in sorted(calls, key=lambda rule: (rule != language.start, order[rule]))}
 
@@ -111,14 +111,14 @@ def circles(calls: Mapping[str, set[str]]) -> dict[str, int]:
     for rule, called in calls.items():
         for name in called:
             back[name].add(rule)
-    done: list[str] = []
-    seen: set[str] = set()
+    order: list[str] = []
+    marks: set[str] = set()
     for root in calls:
-        done += _finished(root, calls, seen)
-    seen, found = set(), {}
-    for number, root in enumerate(reversed(done)):
-        found.update(dict.fromkeys(_finished(root, back, seen), number))
-    return found
+        order += _finished(root, calls, marks)
+    marks, numbers = set(), {}
+    for number, root in enumerate(reversed(order)):
+        numbers.update(dict.fromkeys(_finished(root, back, marks), number))
+    return numbers
 
 
 def _finished(root: str, calls: Mapping[str, set[str]], seen: set[str]) -> list[str]:

@@ -26,8 +26,8 @@ class StateTable:
 
     def over(self, symbols: slice) -> IntArray:
         """[S, symbols] the moves by each of the symbols."""
-        known = np.append(self.moves, np.full((len(self.moves), 1), -1, np.int32), axis=1)
-        return known[:, self.classes[symbols]]
+        table = np.append(self.moves, np.full((len(self.moves), 1), -1, np.int32), axis=1)
+        return table[:, self.classes[symbols]]
 
 
 @dataclass(frozen=True)
@@ -69,29 +69,29 @@ def by_class(arcs: Long, number: Long, runs: Long, clock: Budget) -> Long:
     last = np.searchsorted(runs, arcs[:, 2], "right") - 1
     clock.nondeterministic(int((last - first + 1).sum()) // 40)
     index, owner = spread_ranges(first, last - first + 1)
-    found = np.stack([arcs[owner, 0], number[runs[index]], arcs[owner, 3]], axis=1)
-    order = np.lexsort((found[:, 2], found[:, 1], found[:, 0]))
-    found = found[order]
-    new = np.ones(len(found), bool)
-    new[1:] = (found[1:] != found[:-1]).any(axis=1)
-    return found[new]
+    out = np.stack([arcs[owner, 0], number[runs[index]], arcs[owner, 3]], axis=1)
+    order = np.lexsort((out[:, 2], out[:, 1], out[:, 0]))
+    out = out[order]
+    new = np.ones(len(out), bool)
+    new[1:] = (out[1:] != out[:-1]).any(axis=1)
+    return out[new]
 
 
 def reach(steps: Long, useful: BoolArray, clock: Budget) -> Sparse:
-    """Of each state the useful ones that steps lead to, itself with them. Paths double in length each time."""
+    """The useful states that steps lead to from each state, itself included. Paths double in length each time."""
     size = len(useful)
-    known = np.unique(np.append(steps[:, 0] * size + steps[:, 1], np.arange(size) * (size + 1)))
-    new = known
+    pairs = np.unique(np.append(steps[:, 0] * size + steps[:, 1], np.arange(size) * (size + 1)))
+    new = pairs
     while len(new):
-        ahead = Sparse(pointers(known // size, size), known % size)
+        ahead = Sparse(pointers(pairs // size, size), pairs % size)
         clock.time(size)
         clock.nondeterministic(int(ahead.lengths(new % size).sum()) // 40)
         target, which = ahead.at(new % size)
-        found = np.unique(new[which] // size * size + target)
-        new = np.setdiff1d(found, known, assume_unique=True)
-        known = np.union1d(known, new)
-    known = known[useful[known % size]]
-    return Sparse(pointers(known // size, size), known % size)
+        ahead_pairs = np.unique(new[which] // size * size + target)
+        new = np.setdiff1d(ahead_pairs, pairs, assume_unique=True)
+        pairs = np.union1d(pairs, new)
+    pairs = pairs[useful[pairs % size]]
+    return Sparse(pointers(pairs // size, size), pairs % size)
 
 
 def determinised(graph: Graph, start: int, final: Long, symbols: int) -> StateTable:
@@ -139,17 +139,21 @@ class Subsets:
         """The moves of a level's sets, and the sets they lead to that are new."""
         counts = np.concatenate(([0], np.cumsum(self.arcs.lengths(members))))[begins]
         table = np.full((len(begins) - 1, self.width), -1, np.int32)
-        lengths, found, first = [], [], 0
+        lengths, members_of, first = [], [], 0
         while first < len(table):
             behind = max(first + 1, int(np.searchsorted(counts, counts[first] + CHUNK, "right")) - 1)
             owners = np.repeat(np.arange(first, behind), np.diff(begins[first : behind + 1]))
             for length, new in self._pieces(table, owners, members[begins[first] : begins[behind]]):
                 lengths.append(length)
-                found.append(new)
-            self.clock.nondeterministic(sum(map(len, found)) // 80)
+                members_of.append(new)
+            self.clock.nondeterministic(sum(map(len, members_of)) // 80)
             first = behind
         none = np.empty(0, np.int64)
-        return table, np.concatenate(([0], np.cumsum(np.concatenate([none, *lengths])))), np.concatenate([none, *found])
+        return (
+            table,
+            np.concatenate(([0], np.cumsum(np.concatenate([none, *lengths])))),
+            np.concatenate([none, *members_of]),
+        )
 
     def _pieces(self, table: IntArray, owners: Long, members: Long) -> list[tuple[Long, Long]]:
         """Write the moves of the sets ``owners`` into the table; of each piece of work the new sets' sizes, members."""

@@ -100,7 +100,7 @@ class Language:
 
 @dataclass(frozen=True, eq=False)
 class Counters:
-    """Of an automaton, which states count."""
+    """Which states of an automaton count."""
 
     home: IntArray  # [S] the part that a state belongs to, -1: it counts nothing
     low: IntArray  # [S] the part is entered with a count of 0, and left with at least this
@@ -132,10 +132,10 @@ class ByteAutomaton:
         return state, count
 
     def _after(self, state: int, count: int, byte: int) -> tuple[int, int]:
-        target, told = int(self.moves[state, byte]), self.counters
-        if told is None or target < 0 or told.home[state] < 0:
+        target, counters = int(self.moves[state, byte]), self.counters
+        if counters is None or target < 0 or counters.home[state] < 0:
             return target, 0
-        if told.home[state] == told.home[target]:
-            count += int(told.counts[state, byte])
-            return (target, count) if count <= told.high[state] else (-1, 0)
-        return (target, 0) if count >= told.low[state] else (-1, 0)
+        if counters.home[state] == counters.home[target]:
+            count += int(counters.counts[state, byte])
+            return (target, count) if count <= counters.high[state] else (-1, 0)
+        return (target, 0) if count >= counters.low[state] else (-1, 0)

@@ -28,29 +28,29 @@ def characters(ranges: Ranges) -> Tree:
 
 @lru_cache(maxsize=64)
 def _characters(ranges: Ranges) -> Tree:
-    found = joined(ranges)
-    if not found or found[-1][1] < 0x80:
-        return Bytes(found)
-    if len(found) == 1 and found[0][0] == found[0][1]:
-        return literal_text(chr(found[0][0]))
-    return Automaton(_automaton(found))
+    whole = joined(ranges)
+    if not whole or whole[-1][1] < 0x80:
+        return Bytes(whole)
+    if len(whole) == 1 and whole[0][0] == whole[0][1]:
+        return literal_text(chr(whole[0][0]))
+    return Automaton(_automaton(whole))
 
 
 def joined(ranges: Ranges) -> Ranges:
     """The same code points in order and as few ranges as there can be, without surrogates."""
-    found: list[tuple[int, int]] = []
+    out: list[tuple[int, int]] = []
     for first, last in sorted(part for whole in ranges for part in _around_surrogates(*whole)):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(last, found[-1][1])
+        if out and first <= out[-1][1] + 1:
+            out[-1] = out[-1][0], max(last, out[-1][1])
         else:
-            found.append((first, last))
-    return tuple(found)
+            out.append((first, last))
+    return tuple(out)
 
 
 def inverted(ranges: Ranges) -> Ranges:
     """All other characters."""
-    found = joined(ranges)
-    firsts, lasts = [0, *(last + 1 for _, last in found)], [*(first - 1 for first, _ in found), LAST]
+    whole = joined(ranges)
+    firsts, lasts = [0, *(last + 1 for _, last in whole)], [*(first - 1 for first, _ in whole), LAST]
     return joined(tuple(zip(firsts, lasts, strict=True)))
 
 
@@ -92,6 +92,6 @@ def _blocks(tables: Long, rows: list[Long]) -> Long:
 @lru_cache(maxsize=1)
 def texts() -> ByteAutomaton:
     """Every text: any characters, also none."""
-    one = _automaton(ALL_CHARACTERS)
-    moves = np.where(one.moves == np.flatnonzero(one.accepting)[0], 0, one.moves)
+    character = _automaton(ALL_CHARACTERS)
+    moves = np.where(character.moves == np.flatnonzero(character.accepting)[0], 0, character.moves)
     return ByteAutomaton(*minimised(moves.astype(np.int32), np.arange(len(moves)) == 0))

@@ -42,14 +42,14 @@ def property_ranges(text: str) -> Ranges | None:
     return _matched(BINARY_NAMES[text]) if text in BINARY_NAMES else None
 
 
-def _matched(asked: str) -> Ranges | None:
+def _matched(name: str) -> Ranges | None:
     """What ``regex`` matches by this property; None: it knows no such one."""
     try:
         import regex
     except ImportError:
         raise not_installed(r"\p{...} in a pattern of constraint.schema", "regex", "constraints") from None
     try:
-        engine = regex.compile(rf"\p{{{asked}}}+", regex.V0)
+        engine = regex.compile(rf"\p{{{name}}}+", regex.V0)
     except regex.error:
         return None
     return tuple((run.start(), run.end() - 1) for run in engine.finditer(_every_character()))

@@ -45,10 +45,10 @@ class Parser:
 
     def read(self) -> Pattern:
         """The whole pattern. Raises UserError."""
-        found = self._cases()
+        pattern = self._cases()
         if self.at < len(self.text):
             self._wrong("unmatched )")
-        return found
+        return pattern
 
     def _cases(self) -> Pattern:
         cases = [self._terms()]
@@ -68,9 +68,9 @@ class Parser:
         return self.text[self.at : self.at + 1]
 
     def _take(self, what: str) -> bool:
-        found = self.text.startswith(what, self.at)
-        self.at += len(what) * found
-        return found
+        is_there = self.text.startswith(what, self.at)
+        self.at += len(what) * is_there
+        return is_there
 
     def _wrong(self, why: str, way_out: str = "") -> NoReturn:
         behind = f" {way_out}" if way_out else ""
@@ -121,11 +121,11 @@ class Parser:
             self._wrong("nothing to repeat")
         return Repeat(atom, low, high)
 
-    def _counts(self, found: re.Match[str]) -> tuple[int, int | None]:
-        if max(len(found[1]), len(found[3] or "")) > 20:
+    def _counts(self, match: re.Match[str]) -> tuple[int, int | None]:
+        if max(len(match[1]), len(match[3] or "")) > 20:
             self._wrong("a number of more than 20 digits")
-        low = int(found[1])
-        high = low if found[2] is None else int(found[3]) if found[3] else None
+        low = int(match[1])
+        high = low if match[2] is None else int(match[3]) if match[3] else None
         if high is not None and high < low:
             self._wrong("numbers out of order in {}")
         return low, high
@@ -137,11 +137,11 @@ class Parser:
         begin = self.at
         if not self._take("(?:") and not self._name() and not self._foreign():
             self._take("(")
-        found = self._cases()
+        pattern = self._cases()
         if not self._take(")"):
             self.at = begin
             self._wrong("missing )")
-        return found
+        return pattern
 
     def _name(self) -> bool:
         """Read ``(?<name>``, if it is here."""
@@ -162,22 +162,22 @@ class Parser:
         if self.text.startswith("(?P=", self.at):
             self._refused("GROUPREF")
         if self.text.startswith("(?", self.at):
-            self._wrong(*next(told for begin, *told in _GROUPS if re.compile(begin).match(self.text, self.at + 2)))
+            self._wrong(*next(words for begin, *words in _GROUPS if re.compile(begin).match(self.text, self.at + 2)))
         return False
 
     def _brackets(self) -> Ranges:
         """A class in brackets."""
-        begin, found = self.at, list[tuple[int, int]]()
+        begin, ranges = self.at, list[tuple[int, int]]()
         self.at += 1
         negated = self._take("^")
         while not self._take("]"):
             start, first = self.at, self._entry(begin)
             if self._next != "-" or self.text[self.at + 1 : self.at + 2] in ("]", ""):
-                found += first
+                ranges += first
                 continue
             self.at += 1
-            found += self._range(start, first, self._entry(begin))
-        return inverted(tuple(found)) if negated else tuple(found)
+            ranges += self._range(start, first, self._entry(begin))
+        return inverted(tuple(ranges)) if negated else tuple(ranges)
 
     def _range(self, start: int, first: Ranges, last: Ranges) -> Ranges:
         """Two entries in brackets with ``-`` between, which ``start`` there; beside a class that is a sign."""
@@ -255,14 +255,14 @@ class Parser:
 
     def _property(self) -> Ranges:
         r"""``\p{...}`` or ``\P{...}``."""
-        found = _PROPERTY.match(self.text, self.at)
-        if not found:
+        match = _PROPERTY.match(self.text, self.at)
+        if not match:
             self._wrong(r"\p without {...}")
-        ranges = property_ranges(found[2]) if len(found[2]) <= _LONGEST else None
+        ranges = property_ranges(match[2]) if len(match[2]) <= _LONGEST else None
         if ranges is None:
-            self._wrong(f"{found[0]:.60} is not a property known here", r"Write such as \p{L}, \p{Script=Greek}.")
-        self.at = found.end()
-        return inverted(ranges) if found[1] == "P" else ranges
+            self._wrong(f"{match[0]:.60} is not a property known here", r"Write such as \p{L}, \p{Script=Greek}.")
+        self.at = match.end()
+        return inverted(ranges) if match[1] == "P" else ranges
 
 
 def _single(ranges: Ranges) -> bool:

@@ -23,10 +23,10 @@ _ANYTHING = Rep(characters(ALL_CHARACTERS))
 def searched_tree(pattern: str, where: str) -> Tree:
     """The texts in which a pattern is found. where: names it in refusals. Raises UserError."""
     try:
-        found = Parser(pattern, where).read()
-        cases = [_framed(case) for case in (found.cases if isinstance(found, Either) else (found,))]
+        parsed = Parser(pattern, where).read()
+        cases = [_framed(case) for case in (parsed.cases if isinstance(parsed, Either) else (parsed,))]
         if any(inner is None for inner in cases):
-            marked = Cat((_ANYTHING, _tree(found), _ANYTHING))
+            marked = Cat((_ANYTHING, _tree(parsed), _ANYTHING))
             return Automaton(where_they_hold(compiled(Language({"start": marked}))))
         return Alt(tuple(tree for tree in cases if tree is not None))
     except RecursionError:
@@ -95,13 +95,13 @@ def _right() -> ByteAutomaton:
             if ahead in ("anything", reads):
                 moves[number, byte] = states.index((reads, "anything"))
         for sign, mark in ASSERTION_MARKS.items():
-            asked = _asked(sign, behind, ahead)
-            if asked is not None:
-                moves[number, mark] = states.index((behind, asked))
+            ahead_now = _ahead_after(sign, behind, ahead)
+            if ahead_now is not None:
+                moves[number, mark] = states.index((behind, ahead_now))
     return ByteAutomaton(moves, np.array([ahead != "a word" for _, ahead in states]))
 
 
-def _asked(sign: str, behind: str, ahead: str) -> str | None:
+def _ahead_after(sign: str, behind: str, ahead: str) -> str | None:
     """What must follow where ``sign`` is added to what must follow already; None: it does not hold."""
     if sign == "^":
         return ahead if behind == "the front" else None

@@ -38,27 +38,27 @@ Finite = Callable[[tuple[Node, ...]], Few | None]
 MOST_UNIQUE = 10
 
 
-def arrays(said: Arrays, value: ValueTree, finite: Finite, whitespace: str) -> Tree:
+def arrays(facts: Arrays, value: ValueTree, finite: Finite, whitespace: str) -> Tree:
     """A list with its brackets. Raises UserError where uniqueItems cannot be kept."""
-    _joinable(said)
-    places = [value(said.item(place)) for place in range(_shown(said))]
-    rest = value(said.item(said.listed)) if len(places) == said.listed else Alt()
-    if said.unique is None or (said.high is not None and said.high < 2):
-        return sequence(places, rest, said.low, said.high, whitespace)
-    return _unique(said, finite, whitespace)
+    _joinable(facts)
+    places = [value(facts.item(place)) for place in range(_shown(facts))]
+    rest = value(facts.item(facts.listed)) if len(places) == facts.listed else Alt()
+    if facts.unique is None or (facts.high is not None and facts.high < 2):
+        return sequence(places, rest, facts.low, facts.high, whitespace)
+    return _unique(facts, finite, whitespace)
 
 
-def _joinable(said: Arrays) -> None:
+def _joinable(facts: Arrays) -> None:
     """Refuse items of one part that do not see a place of another. Raises UserError."""
-    for before, items in said.parts:
-        if items is not None and items.schema is not True and items.schema != {} and len(before) < said.listed:
+    for before, items in facts.parts:
+        if items is not None and items.schema is not True and items.schema != {} and len(before) < facts.listed:
             keyword = items.place.rpartition("/")[2]
             raise refused(items.place, f"allOf, or what is joined here: {keyword} does not see place {len(before)}, "
                                        "which prefixItems lists elsewhere. Give both the same places.")  # fmt: skip
 
 
-def _shown(said: Arrays) -> int:
-    return said.listed if said.high is None else min(said.listed, said.high)
+def _shown(facts: Arrays) -> int:
+    return facts.listed if facts.high is None else min(facts.listed, facts.high)
 
 
 def sequence(places: list[Tree], rest: Tree, low: int, high: int | None, whitespace: str) -> Tree:
@@ -81,15 +81,15 @@ def _counted(item: Tree, low: int, high: int, whitespace: str) -> Tree | None:
         return None
     comma_and_mark = Cat((literal_text(","), Bytes(((MARK, MARK),)), behind(whitespace)))
     items = Cat((item, space, Rep(Cat((comma_and_mark, item, space)))))
-    found = compiled(Language({"start": Cat((space, Rep(items, 0, 1) if low == 0 else items))}))
-    if not len(found.moves) or (found.moves[found.accepting, ord("]")] >= 0).any():
+    automaton = compiled(Language({"start": Cat((space, Rep(items, 0, 1) if low == 0 else items))}))
+    if not len(automaton.moves) or (automaton.moves[automaton.accepting, ord("]")] >= 0).any():
         return None
-    marked = found.moves[:, MARK] >= 0
-    behind_mark = np.append(np.where(marked, found.moves[:, MARK], np.arange(len(marked))), -1)
-    moves = behind_mark[found.moves].astype(np.int32)
+    marked = automaton.moves[:, MARK] >= 0
+    behind_mark = np.append(np.where(marked, automaton.moves[:, MARK], np.arange(len(marked))), -1)
+    moves = behind_mark[automaton.moves].astype(np.int32)
     moves[:, MARK] = -1
-    begins = np.append(marked, False)[found.moves]
-    return Counted(ord("["), Rounds(moves, begins, found.accepting), max(low - 1, 0), high - 1, ord("]"))
+    begins = np.append(marked, False)[automaton.moves]
+    return Counted(ord("["), Rounds(moves, begins, automaton.accepting), max(low - 1, 0), high - 1, ord("]"))
 
 
 def _filled(places: list[Tree], rest: Tree, low: int, high: int | None, whitespace: str) -> Tree:
@@ -111,24 +111,26 @@ def _alike(item: Tree, low: int, high: int | None, whitespace: str) -> Tree:
     return Cat((Rep(Cat((item, between)), low - 1, low - 1), several)) if low > 1 else several
 
 
-def _unique(said: Arrays, finite: Finite, whitespace: str) -> Tree:
+def _unique(facts: Arrays, finite: Finite, whitespace: str) -> Tree:
     """No value twice: a rule for each set of values that already are there; its size is the next item's place."""
-    choices = [finite(said.item(place)) for place in range(_shown(said))]
-    if said.high is None or said.high > said.listed:
-        choices.append(finite(said.item(said.listed)))
-    known = distinct(value for few in choices for value, _ in few or ())
-    if any(few is None for few in choices) or len(known) > MOST_UNIQUE:
+    choices = [finite(facts.item(place)) for place in range(_shown(facts))]
+    if facts.high is None or facts.high > facts.listed:
+        choices.append(finite(facts.item(facts.listed)))
+    values = distinct(value for few in choices for value, _ in few or ())
+    if any(few is None for few in choices) or len(values) > MOST_UNIQUE:
         few = f"the keyword 'uniqueItems' is supported where items are at most {MOST_UNIQUE} values, by enum or const."
-        raise refused(said.unique or "#", f"{few} Leave it out, or list them.")
-    bits = {value_key(value): 1 << index for index, value in enumerate(known)}
+        raise refused(facts.unique or "#", f"{few} Leave it out, or list them.")
+    bits = {value_key(value): 1 << index for index, value in enumerate(values)}
     rules: dict[str, Tree] = {}
     waiting = [0]
     while waiting:
         used = waiting.pop()
         place = used.bit_count()
-        cases: list[Tree] = [Cat((around(whitespace), literal_text("]")))] if place >= said.low else []
-        left = () if said.high is not None and place >= said.high else choices[min(place, len(choices) - 1)] or ()
-        for value, text in left:
+        cases: list[Tree] = [Cat((around(whitespace), literal_text("]")))] if place >= facts.low else []
+        next_values = (
+            () if facts.high is not None and place >= facts.high else choices[min(place, len(choices) - 1)] or ()
+        )
+        for value, text in next_values:
             after = used | bits[value_key(value)]
             if after == used:
                 continue

@@ -36,11 +36,11 @@ class Endless(UserError):
 class Excluding(Protocol):
     """What oneOf asks of its cases."""
 
-    def exclude(self, one: Case, other: Case) -> bool:
+    def exclude(self, case: Case, other: Case) -> bool:
         """Whether no value is valid in both, of the types that either writes."""
 
     def restrict(self, case: Case, beside: Case) -> Case:
-        """The case, so that it writes no other types later, whatever it is joined with."""
+        """The case, so that it writes no other types in any later join."""
 
     def told_apart(self, branches: list[list[Case]]) -> bool:
         """Whether a value tells by itself, or by one property, which branch alone it may be of."""
@@ -58,10 +58,10 @@ class Cases:
 
     def of(self, nodes: Iterable[Node]) -> list[Case]:
         """The cases in which all nodes hold. Raises UserError."""
-        found: list[Case] = [()]
+        cases: list[Case] = [()]
         for node in nodes:
-            found = self._joined(node, found, self._expanded(node))
-        return found
+            cases = self._joined(node, cases, self._expanded(node))
+        return cases
 
     def _joined(self, node: Node, left: list[Case], right: list[Case]) -> list[Case]:
         if len(left) * len(right) > MAX_CASES:
@@ -88,14 +88,14 @@ class Cases:
 
     def _expand(self, node: Node) -> list[Case]:
         self.document.check_keywords(node)
-        found: list[Case] = [(node,)]
+        cases: list[Case] = [(node,)]
         if node.get("$ref") is not None:
-            found = self._joined(node, found, self._expanded(self.document.target(node)))
+            cases = self._joined(node, cases, self._expanded(self.document.target(node)))
         for index in range(len(node.get("allOf", ()))):
-            found = self._joined(node, found, self._expanded(node.at("allOf", index)))
+            cases = self._joined(node, cases, self._expanded(node.at("allOf", index)))
         for more in (self._any_of(node), self._one_of(node), self._not(node), *self._dependents(node)):
-            found = self._joined(node, found, more)
-        return self._joined(node, found, [tuple(self._evaluated.closed(node))])
+            cases = self._joined(node, cases, more)
+        return self._joined(node, cases, [tuple(self._evaluated.closed(node))])
 
     def _any_of(self, node: Node) -> list[Case]:
         if node.get("anyOf") is None:
@@ -110,8 +110,8 @@ class Cases:
         branches = [self._expanded(node.at("oneOf", index)) for index in range(len(node.get("oneOf")))]
         beside = (without(node, "oneOf"),)
         restricted = [[self._restrict(case, beside) for case in cases] for cases in branches]
-        told = self._told_apart([[case + beside for case in cases] for cases in branches])
-        for (i, left), (j, right) in () if told else combinations(enumerate(restricted), 2):
+        are_apart = self._told_apart([[case + beside for case in cases] for cases in branches])
+        for (i, left), (j, right) in () if are_apart else combinations(enumerate(restricted), 2):
             self.clock.time(i)
             if not all(self._exclude(a + beside, b + beside) for a in left for b in right):
                 raise refused(node.place, f"oneOf: cases {i} and {j} may share a value. Use anyOf, or give both a "
@@ -125,31 +125,31 @@ class Cases:
         inner = self.followed(node.at("not"))
         if inner.schema is False:
             return [()]
-        said = set() if isinstance(inner.schema, bool) else set(inner.schema) - PASSED_OVER
-        if said == {"not"}:
+        keywords = set() if isinstance(inner.schema, bool) else set(inner.schema) - PASSED_OVER
+        if keywords == {"not"}:
             return self._expanded(inner.at("not"))
-        if said == {"anyOf"}:
+        if keywords == {"anyOf"}:
             return self.of(
                 Node(f"{inner.place}/anyOf/{index}~not", {"not": branch})
                 for index, branch in enumerate(inner.get("anyOf"))
             )
-        if said and said <= {"type", "enum", "const"}:
+        if keywords and keywords <= {"type", "enum", "const"}:
             return [(Node(inner.place + EXCLUDED, {"not": inner.schema}),)]
         raise refused(node.place, "the keyword 'not' is not supported but over type, enum and const. Say what is "
                                   "allowed instead.")  # fmt: skip
 
     def followed(self, node: Node) -> Node:
         """The first schema that is more than a ``$ref``."""
-        seen = {node.place}
+        places = {node.place}
         while not isinstance(node.schema, bool) and set(node.schema) - PASSED_OVER == {"$ref"}:
             node = self.document.target(node)
-            if node.place in seen:
+            if node.place in places:
                 raise Endless(str(refused(node.place, "the schema begins with itself by way of $ref.")))
-            seen.add(node.place)
+            places.add(node.place)
         return node
 
     def _dependents(self, node: Node) -> Iterator[list[Case]]:
-        """Of each name: it is absent, or there with what depends on it."""
+        """Two cases for each name: it is absent, or there with what depends on it."""
         for name, needed in node.get("dependentRequired", {}).items():
             if needed:
                 inner = node.at("dependentRequired", name)
@@ -168,5 +168,5 @@ class Cases:
 def without(node: Node, *keywords: str) -> Node:
     """The node but for these keywords, and but for ``not`` where that makes cases too."""
     left_out = {*keywords} if node.place.endswith(EXCLUDED) else {*keywords, "not"}
-    kept = {key: value for key, value in node.schema.items() if key not in left_out}  # type: ignore[union-attr]
-    return Node(f"{node.place}~without-{'-'.join(keywords)}", kept)
+    entries = {key: value for key, value in node.schema.items() if key not in left_out}  # type: ignore[union-attr]
+    return Node(f"{node.place}~without-{'-'.join(keywords)}", entries)

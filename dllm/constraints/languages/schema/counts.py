@@ -16,7 +16,7 @@ _BLAMED = 50  # with smaller numbers it is not a number that makes a schema larg
 
 def largest_count(schema: Any) -> tuple[str, str, float] | None:
     """The largest number that is counted: the place of its schema, its keyword, and the number. None: all are small."""
-    found: list[tuple[int, str, str, float]] = []
+    counts: list[tuple[int, str, str, float]] = []
     waiting: list[tuple[str, Any]] = [("#", schema)]
     while waiting:
         place, value = waiting.pop()
@@ -25,12 +25,12 @@ def largest_count(schema: Any) -> tuple[str, str, float] | None:
         for key, inner in value.items() if isinstance(value, Mapping) else ():
             if key in _COUNTING and isinstance(inner, int | float):
                 size = as_fraction(inner).numerator if key == "multipleOf" else int(inner)
-                found.append((size, place, key, inner))
+                counts.append((size, place, key, inner))
             elif key == "pattern" and isinstance(inner, str):
                 numbers = map(int, re.findall(r"[0-9]{1,20}", " ".join(re.findall(r"\{([0-9,]+)\}", inner))))
                 largest = max(numbers, default=0)
-                found.append((largest, place, "pattern with a number in {}", largest))
+                counts.append((largest, place, "pattern with a number in {}", largest))
             elif key not in _VALUES:
                 waiting.append((f"{place}/{pointer_part(key)}", inner))
-    size, place, key, number = max(found, default=(0, "", "", 0))
+    size, place, key, number = max(counts, default=(0, "", "", 0))
     return (place, key, number) if size >= _BLAMED else None

@@ -27,12 +27,12 @@ def plain(schema: Any) -> Schema:
     if not isinstance(schema, Mapping | bool):
         raise UserError(f"constraint.schema={schema!r:.100} must be a mapping, true or false.")
     try:
-        found: Schema = json.loads(json.dumps(schema, allow_nan=False))
+        value: Schema = json.loads(json.dumps(schema, allow_nan=False))
     except RecursionError:
         raise too_deep("#") from None
     except (TypeError, ValueError) as error:
         raise UserError(f"constraint.schema holds what JSON cannot write: {first_line(error)}.") from None
-    return found
+    return value
 
 
 class Document:
@@ -70,27 +70,27 @@ class Document:
         return nearest(f"#/$defs/{name}", [f"#/$defs/{key}" for key in self.root.get("$defs") or ()])
 
     def _walk(self, place: str, origin: Node, ref: str) -> Node:
-        found: Any = self.root.schema
+        schema: Any = self.root.schema
         for step in place.split("/")[1:]:
             key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, Mapping) and key in found:
-                found = found[key]
-            elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-                found = found[int(key)]
+            if isinstance(schema, Mapping) and key in schema:
+                schema = schema[key]
+            elif isinstance(schema, list) and key.isdecimal() and int(key) < len(schema):
+                schema = schema[int(key)]
             else:
                 hint = self._nearest_definition(place.rpartition("/")[2])
                 raise refused(origin.place, f"$ref {ref!r} points to nothing.{hint}")
-            if isinstance(found, Mapping) and isinstance(found.get("$id"), str):
+            if isinstance(schema, Mapping) and isinstance(schema.get("$id"), str):
                 raise refused(origin.place, f"$ref {ref!r} leads to an $id of its own. {REFUSED_KEYWORDS['$id']}")
-        node = Node(place, found)
-        if not isinstance(found, Mapping | bool):
+        node = Node(place, schema)
+        if not isinstance(schema, Mapping | bool):
             raise refused(origin.place, f"$ref {ref!r} points to no schema.")
         if not place.startswith(("#/$defs/", "#/definitions/")):  # elsewhere the metaschema may not have looked
             check_schema(node, self._clock.time)
         return node
 
     def check_keywords(self, node: Node) -> None:
-        """Refuse keywords that are not kept, and those that say nothing of the types beside them. Raises UserError."""
+        """Refuse keywords that are not kept, and those for other types than their schema's. Raises UserError."""
         if isinstance(node.schema, bool):
             return
         types = types_of(node)

@@ -27,29 +27,29 @@ _ALONE = ("not", "items", "additionalProperties", "additionalItems", "contains",
 def as_2020(schema: Schema) -> Schema:
     """A schema whose ``$schema`` names an older draft, in the keywords of Draft 2020-12; any other as it is. Raises
     UserError for drafts before 4."""
-    named = None if isinstance(schema, bool) else schema.get("$schema")
-    found = _NAMED.fullmatch(named) if isinstance(named, str) else None
-    draft = found[1].lstrip("0") if found and found[1] else ""
+    uri = None if isinstance(schema, bool) else schema.get("$schema")
+    match = _NAMED.fullmatch(uri) if isinstance(uri, str) else None
+    draft = match[1].lstrip("0") if match and match[1] else ""
     if draft in ("1", "2", "3"):
         raise refused("#/$schema", f"Draft {draft} is not supported. Write the schema as Draft 4 or newer.")
     return _translated(schema, draft) if draft in _OLD else schema  # type: ignore[no-any-return]
 
 
 def _translated(schema: Any, draft: str) -> Any:
-    """One schema with all inside it. What is none is left for the metaschema to refuse."""
+    """One schema with all inside it. Anything else is left for the metaschema to refuse."""
     if not isinstance(schema, Mapping):
         return schema
-    found = {key: _inner(key, value, draft) for key, value in schema.items()}
-    _write_names(found, draft)
-    if isinstance(found.get("$ref"), str):
-        found["$ref"] = _moved(found["$ref"])
+    out = {key: _inner(key, value, draft) for key, value in schema.items()}
+    _write_names(out, draft)
+    if isinstance(out.get("$ref"), str):
+        out["$ref"] = _moved(out["$ref"])
         if draft != "2019-09":  # there, and only since, what is beside $ref counts
-            return {key: value for key, value in found.items() if key in ("$ref", "$schema", "definitions", "$defs")}
-    _write_items(found)
-    _write_dependencies(found)
+            return {key: value for key, value in out.items() if key in ("$ref", "$schema", "definitions", "$defs")}
+    _write_items(out)
+    _write_dependencies(out)
     if draft == "4":
-        _write_bounds(found)
-    return found
+        _write_bounds(out)
+    return out
 
 
 def _inner(key: str, value: Any, draft: str) -> Any:
@@ -60,42 +60,42 @@ def _inner(key: str, value: Any, draft: str) -> Any:
     return _translated(value, draft) if key in _ALONE else value
 
 
-def _write_items(found: dict[str, Any]) -> None:
+def _write_items(schema: dict[str, Any]) -> None:
     """A list under ``items`` is prefixItems, and additionalItems what follows; beside one schema it says nothing."""
-    others = found.pop("additionalItems", None)
-    if not isinstance(found.get("items"), list):
+    others = schema.pop("additionalItems", None)
+    if not isinstance(schema.get("items"), list):
         return
-    places = found.pop("items")
+    places = schema.pop("items")
     if places:
-        found["prefixItems"] = places
+        schema["prefixItems"] = places
     if others is not None:
-        found["items"] = others
+        schema["items"] = others
 
 
-def _write_dependencies(found: dict[str, Any]) -> None:
-    depends = found.get("dependencies")
+def _write_dependencies(schema: dict[str, Any]) -> None:
+    depends = schema.get("dependencies")
     if not isinstance(depends, Mapping):
         return
-    del found["dependencies"]
+    del schema["dependencies"]
     for keyword, listed in (("dependentRequired", True), ("dependentSchemas", False)):
         of_kind = {name: value for name, value in depends.items() if isinstance(value, list) == listed}
         if of_kind:
-            found[keyword] = {**of_kind, **found.get(keyword, {})}
+            schema[keyword] = {**of_kind, **schema.get(keyword, {})}
 
 
-def _write_names(found: dict[str, Any], draft: str) -> None:
+def _write_names(schema: dict[str, Any], draft: str) -> None:
     """Draft 4 has ``id``, and up to Draft 7 one that begins with # is an anchor."""
-    if draft == "4" and isinstance(found.get("id"), str) and "$id" not in found:
-        found["$id"] = found.pop("id")
-    if draft != "2019-09" and isinstance(found.get("$id"), str) and found["$id"].startswith("#"):
-        found["$anchor"] = found.pop("$id")[1:]
+    if draft == "4" and isinstance(schema.get("id"), str) and "$id" not in schema:
+        schema["$id"] = schema.pop("id")
+    if draft != "2019-09" and isinstance(schema.get("$id"), str) and schema["$id"].startswith("#"):
+        schema["$anchor"] = schema.pop("$id")[1:]
 
 
-def _write_bounds(found: dict[str, Any]) -> None:
+def _write_bounds(schema: dict[str, Any]) -> None:
     """Draft 4: exclusiveMinimum says whether minimum itself is out."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and bound in found:
-            found[exclusive] = found.pop(bound)
+        if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and bound in schema:
+            schema[exclusive] = schema.pop(bound)
 
 
 def _moved(ref: str) -> str:
@@ -119,18 +119,18 @@ Tick = Callable[[int], None]
 def check_schema(root: Node, tick: Tick) -> list[Node]:
     """Refuse what the metaschema refuses, with its place. Returns the schema and all inside, each before its own.
     tick: called with the number of schemas seen. Raises UserError."""
-    waiting, seen = [root], list[Node]()
+    waiting, nodes = [root], list[Node]()
     while waiting:
         node = waiting.pop()
-        seen.append(node)
-        tick(len(seen))
+        nodes.append(node)
+        tick(len(nodes))
         if isinstance(node.schema, bool):
             continue
         if not isinstance(node.schema, Mapping):
             raise _none(node.place, f"{node.schema!r:.100} is not of type 'object', 'boolean'")
         for keyword in sorted(_keywords().keys() & node.schema.keys()):
             waiting += _check(node, keyword, _keywords()[keyword])
-    return seen
+    return nodes
 
 
 def _check(node: Node, keyword: str, validator: Any) -> Iterator[Node]:

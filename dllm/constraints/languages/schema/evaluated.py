@@ -38,12 +38,12 @@ class Evaluated:
 
     def closed(self, node: Node) -> list[Node]:
         """What the unevaluated... keywords of a node say, as nodes of their own. Raises UserError."""
-        found = []
+        nodes = []
         for keyword, say in (("unevaluatedProperties", _members), ("unevaluatedItems", _items)):
             if node.get(keyword, True) is not True:
-                said = say(self._beside(node), node.get(keyword))
-                found += [] if said is None else [Node(f"{node.place}/{keyword}{UNEVALUATED}", said)]
-        return found
+                schema = say(self._beside(node), node.get(keyword))
+                nodes += [] if schema is None else [Node(f"{node.place}/{keyword}{UNEVALUATED}", schema)]
+        return nodes
 
     def _beside(self, node: Node) -> EvaluatedSet:
         """What the other keywords of a node look at."""
@@ -59,7 +59,7 @@ class Evaluated:
         return self._known[node.place]
 
     def _looked_at(self, node: Node) -> EvaluatedSet:
-        found = EvaluatedSet(
+        own = EvaluatedSet(
             tuple(node.get("properties", ())),
             tuple(node.get("patternProperties", ())),
             len(node.get("prefixItems", ())),
@@ -70,13 +70,13 @@ class Evaluated:
         if node.get("$ref") is not None:
             always.append(self._document.target(node))
         for inner in always:
-            found |= self._seen(inner)
+            own |= self._seen(inner)
         if any(self._seen(inner) != EvaluatedSet() for inner in _sometimes(node)):
             place = node.place.removesuffix(UNEVALUATED)
             raise refused(place, "unevaluatedProperties and unevaluatedItems are not supported beside properties or "
                                  "items in anyOf, oneOf, dependentSchemas or if. Write each case out with "
                                  "additionalProperties.")  # fmt: skip
-        return found
+        return own
 
 
 def _sometimes(node: Node) -> list[Node]:

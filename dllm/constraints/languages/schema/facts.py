@@ -42,8 +42,8 @@ class Arrays:
 
     def item(self, place: int) -> tuple[Node, ...]:
         """What holds of the item at this place."""
-        found = (before[place] if place < len(before) else items for before, items in self.parts)
-        return tuple(node for node in found if node is not None)
+        nodes = (before[place] if place < len(before) else items for before, items in self.parts)
+        return tuple(node for node in nodes if node is not None)
 
     @property
     def listed(self) -> int:
@@ -62,9 +62,9 @@ class Members:
 
     def of(self, name: str, patterns: Patterns) -> tuple[Node, ...]:
         """What this part says of the member with this name."""
-        found = [self.properties[name]] if name in self.properties else []
-        found += [node for pattern, node in self.patterns if patterns.found(pattern, self.node.place, name)]
-        return tuple(found or ([] if self.others is None else [self.others]))
+        nodes = [self.properties[name]] if name in self.properties else []
+        nodes += [node for pattern, node in self.patterns if patterns.found(pattern, self.node.place, name)]
+        return tuple(nodes or ([] if self.others is None else [self.others]))
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Facts:
 
 
 def facts(case: Case, validity: Validity) -> Facts:
-    """Raises UserError where a bound is none that is kept."""
+    """Raises UserError where a bound cannot be kept."""
     types, excluded = _types(case), _excluded(case)
     values = _values(case, validity)
     kinds = None if values is None else frozenset(value_kind(value) for value in values)
@@ -122,16 +122,16 @@ def _without(case: Case) -> Iterable[Node]:
 
 
 def _types(case: Case) -> frozenset[str]:
-    named = [found for node in case if (found := types_of(node)) is not None and not node.place.endswith(WRITTEN)]
+    types = [own for node in case if (own := types_of(node)) is not None and not node.place.endswith(WRITTEN)]
     for node in _without(case):
         if node.get("enum") is None and "const" not in node.schema:  # type: ignore[operator]
-            named.append(TYPES - (types_of(node) or TYPES))
-    return reduce(frozenset.__and__, named, TYPES)
+            types.append(TYPES - (types_of(node) or TYPES))
+    return reduce(frozenset.__and__, types, TYPES)
 
 
 def _excluded(case: Case) -> tuple[Any, ...]:
-    found = [(node, value) for node in _without(case) for value in _listed(node)]
-    return distinct(value for node, value in found if value_kind(value) in (types_of(node) or TYPES))
+    pairs = [(node, value) for node in _without(case) for value in _listed(node)]
+    return distinct(value for node, value in pairs if value_kind(value) in (types_of(node) or TYPES))
 
 
 def _listed(node: Node) -> list[Any]:
@@ -170,8 +170,8 @@ def _written(case: Case, types: frozenset[str]) -> frozenset[str]:
 
 def _held(case: Case, types: frozenset[str]) -> frozenset[str]:
     """Those that texts are written of."""
-    held = [types_of(node) or types for node in case if node.place.endswith(WRITTEN)]
-    return reduce(frozenset.__and__, held, types)
+    kinds = [types_of(node) or types for node in case if node.place.endswith(WRITTEN)]
+    return reduce(frozenset.__and__, kinds, types)
 
 
 def _whole(node: Node, keyword: str) -> int:
@@ -198,17 +198,17 @@ def _bounds(case: Case, least: str, most: str) -> tuple[int, int | None]:
 
 
 def _numbers(case: Case) -> Range:
-    found = Range()
+    numbers = Range()
     for node in case:
         for keyword, strict in (("minimum", False), ("exclusiveMinimum", True)):
             if node.get(keyword) is not None:
-                found = found.above(_exact(node, keyword), strict)
+                numbers = numbers.above(_exact(node, keyword), strict)
         for keyword, strict in (("maximum", False), ("exclusiveMaximum", True)):
             if node.get(keyword) is not None:
-                found = found.below(_exact(node, keyword), strict)
+                numbers = numbers.below(_exact(node, keyword), strict)
         if node.get("multipleOf") is not None:
-            found = found.among(_exact(node, "multipleOf"))
-    return found
+            numbers = numbers.among(_exact(node, "multipleOf"))
+    return numbers
 
 
 def _texts(case: Case) -> Texts:

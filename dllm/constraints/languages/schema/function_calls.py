@@ -68,29 +68,29 @@ def _as_of(at: int) -> Iterator[None]:
 
 def has_word(tree: Tree, rules: Mapping[str, Tree]) -> bool:
     """Whether any text belongs to a tree, however deep its rules call each other."""
-    known = set[str]()
+    names = set[str]()
     while True:
-        more = {name for name, rule in rules.items() if name not in known and _has_word(rule, known)}
+        more = {name for name, rule in rules.items() if name not in names and _has_word(rule, names)}
         if not more:
-            return _has_word(tree, known)
-        known |= more
+            return _has_word(tree, names)
+        names |= more
 
 
-def _has_word(tree: Tree, known: set[str]) -> bool:
-    """The same where the rules that are ``known`` have words."""
+def _has_word(tree: Tree, names: set[str]) -> bool:
+    """The same where the rules ``names`` have words."""
     match tree:
         case Bytes(ranges):
             return bool(ranges)
         case Cat(parts):
-            return all(_has_word(part, known) for part in parts)
+            return all(_has_word(part, names) for part in parts)
         case Alt(cases):
-            return any(_has_word(case, known) for case in cases)
+            return any(_has_word(case, names) for case in cases)
         case Rep(part, low):
-            return low == 0 or _has_word(part, known)
+            return low == 0 or _has_word(part, names)
         case OneOrMore(parts):
-            return any(_has_word(part, known) for part in parts)
+            return any(_has_word(part, names) for part in parts)
         case RuleCall(rule):
-            return rule in known
+            return rule in names
         case Automaton(automaton):
             return len(automaton.moves) > 0
     return True  # a counted repetition, which is written of parts with words

@@ -77,55 +77,55 @@ class Goals:
         self.rules[rule] = tree
         return RuleCall(rule)
 
-    def _case(self, found: Facts) -> Tree:
-        if found.free:
+    def _case(self, facts: Facts) -> Tree:
+        if facts.free:
             return RuleCall(ANY)
-        if found.values is not None:
-            return Alt(tuple(text for _, text in self._listed(found)))
-        kinds = found.written & NUMBER_KINDS
-        cases = [self._numbers(found, kinds)] if kinds else []
-        for kind in sorted(found.written - NUMBER_KINDS):
-            cases.append(self._typed(found, kind))
+        if facts.values is not None:
+            return Alt(tuple(text for _, text in self._listed(facts)))
+        kinds = facts.written & NUMBER_KINDS
+        cases = [self._numbers(facts, kinds)] if kinds else []
+        for kind in sorted(facts.written - NUMBER_KINDS):
+            cases.append(self._typed(facts, kind))
         return Alt(tuple(cases))
 
-    def _typed(self, found: Facts, kind: str) -> Tree:
-        if kind in ("array", "object") and any(value_kind(value) == kind for value in found.excluded):
+    def _typed(self, facts: Facts, kind: str) -> Tree:
+        if kind in ("array", "object") and any(value_kind(value) == kind for value in facts.excluded):
             raise refused(
-                found.place,
+                facts.place,
                 f"the keyword 'not' is not supported over values of type {kind}. Say what is allowed instead.",
             )
         if kind == "array":
-            return arrays(found.arrays, self.value, self._few, self._whitespace)
+            return arrays(facts.arrays, self.value, self._few, self._whitespace)
         if kind == "object":
-            return self._objects.tree(found.objects)
+            return self._objects.tree(facts.objects)
         if kind == "string":
-            texts = [value for value in found.excluded if isinstance(value, str)]
-            return strings(found.texts, texts, self._patterns, self._document.strict)
-        return Alt(tuple(text for _, text in self._words(found, kind)))
+            texts = [value for value in facts.excluded if isinstance(value, str)]
+            return strings(facts.texts, texts, self._patterns, self._document.strict)
+        return Alt(tuple(text for _, text in self._words(facts, kind)))
 
-    def _words(self, found: Facts, kind: str) -> Few:
+    def _words(self, facts: Facts, kind: str) -> Few:
         """null, true and false, but those excluded."""
         words = (None,) if kind == "null" else (True, False)
-        out = [value for value in found.excluded if value_kind(value) == kind]
+        out = [value for value in facts.excluded if value_kind(value) == kind]
         return tuple((word, constant(word, self._whitespace)) for word in words if word not in out)
 
-    def _numbers(self, found: Facts, kinds: frozenset[str]) -> Tree:
-        out = [value for value in found.excluded if value_kind(value) in kinds]
-        if found.numbers == Range() and kinds == NUMBER_KINDS and not out:
+    def _numbers(self, facts: Facts, kinds: frozenset[str]) -> Tree:
+        out = [value for value in facts.excluded if value_kind(value) in kinds]
+        if facts.numbers == Range() and kinds == NUMBER_KINDS and not out:
             return ANY_NUMBER
-        tree = numbers(found.numbers, kinds)
+        tree = numbers(facts.numbers, kinds)
         if not out:
             return tree
         without = Alt(tuple(constant(value, "none") for value in out))
         return Automaton(difference(pattern_automaton(tree), pattern_automaton(without)))
 
-    def _listed(self, found: Facts) -> Few:
+    def _listed(self, facts: Facts) -> Few:
         """The values of an enumeration that keep the formats beside it."""
-        fraction = found.types >= NUMBER_KINDS
-        formats = found.texts.formats and contents(found.texts, (), self._patterns, self._document.strict)
+        fraction = facts.types >= NUMBER_KINDS
+        formats = facts.texts.formats and contents(facts.texts, (), self._patterns, self._document.strict)
         return tuple(
-            (value, constant(value, self._whitespace, fraction)) for value in found.values or ()
-            if value_kind(value) in found.written
+            (value, constant(value, self._whitespace, fraction)) for value in facts.values or ()
+            if value_kind(value) in facts.written
             and (not (formats and isinstance(value, str)) or accepts(formats, value))
         )  # fmt: skip
 
@@ -133,11 +133,11 @@ class Goals:
         """The values of a goal with their texts, where all are listed."""
         few: list[tuple[Any, Tree]] = []
         for case in self._proofs.cases.of(nodes):
-            found = self._proofs.facts(case)
-            if found.values is not None:
-                few += self._listed(found)
-            elif found.written <= {"null", "boolean"}:
-                few += [pair for kind in sorted(found.written) for pair in self._words(found, kind)]
+            facts = self._proofs.facts(case)
+            if facts.values is not None:
+                few += self._listed(facts)
+            elif facts.written <= {"null", "boolean"}:
+                few += [pair for kind in sorted(facts.written) for pair in self._words(facts, kind)]
             else:
                 return None
         return tuple(few)

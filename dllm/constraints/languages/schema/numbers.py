@@ -21,7 +21,7 @@ ZERO = Bytes(((0x30, 0x30),))
 
 
 def as_fraction(value: float) -> Fraction:
-    """The number whose shortest decimal digits a schema shows: 0.1 is a tenth. Raises ValueError where it is none."""
+    """The number whose shortest decimal digits a schema shows: 0.1 is a tenth. Raises ValueError for anything else."""
     return Fraction(value) if isinstance(value, int) else Fraction(Decimal(repr(float(value))))
 
 
@@ -75,10 +75,11 @@ def _whole(value: Fraction) -> bool:
     return value.denominator == 1
 
 
-def _common(one: Fraction, other: Fraction) -> Fraction:
+def _common(first: Fraction, other: Fraction) -> Fraction:
     """The least number that both divide."""
     return Fraction(
-        lcm(one.numerator * other.denominator, other.numerator * one.denominator), one.denominator * other.denominator
+        lcm(first.numerator * other.denominator, other.numerator * first.denominator),
+        first.denominator * other.denominator,
     )
 
 
@@ -116,9 +117,9 @@ def integers(within: Range) -> Tree:
     low, high = within.steps(Fraction(1))
     positive = naturals(max(low or 0, 0), high) if high is None or high >= 0 else Alt()
     negative = naturals(max(-(high or 0), 0) if high is not None else 0, None if low is None else -low)
-    found = Alt((positive, Cat((literal_text("-"), negative)))) if low is None or low <= 0 else positive
+    tree = Alt((positive, Cat((literal_text("-"), negative)))) if low is None or low <= 0 else positive
     step = within.multiple or Fraction(1)
-    return found if step.numerator == 1 else _multiples_in(found, Fraction(step.numerator))
+    return tree if step.numerator == 1 else _multiples_in(tree, Fraction(step.numerator))
 
 
 def _multiples_in(tree: Tree, step: Fraction) -> Tree:
@@ -169,8 +170,8 @@ def numbers(within: Range, kinds: frozenset[str]) -> Tree:
         below = Fraction(0) if zero or high is None else -high
         above = None if low is None else -low
         cases.append(Cat((literal_text("-"), _magnitudes(below, above, within.under and not zero, within.over, kinds))))
-    found = Alt(tuple(cases))
-    return found if within.multiple is None else _multiples_in(found, within.multiple)
+    tree = Alt(tuple(cases))
+    return tree if within.multiple is None else _multiples_in(tree, within.multiple)
 
 
 def _magnitudes(low: Fraction, high: Fraction | None, over: bool, under: bool, kinds: frozenset[str]) -> Tree:

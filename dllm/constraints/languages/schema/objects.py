@@ -25,35 +25,36 @@ class ObjectTrees:
         self._value, self._patterns, self._whitespace = value, patterns, whitespace
         self._additional, self._strict = additional, strict
 
-    def tree(self, said: Objects) -> Tree:
+    def tree(self, objects: Objects) -> Tree:
         """An object with its brackets. Raises UserError where the parts cannot be joined."""
-        _joinable(said, self._patterns)
-        names = self._names(said)
-        listed = [(self._member(name, said), name in said.required) for name in names]
-        others = self._others(said, names)
-        return self._counted(said, listed, others)
+        _joinable(objects, self._patterns)
+        names = self._names(objects)
+        listed = [(self._member(name, objects), name in objects.required) for name in names]
+        others = self._others(objects, names)
+        return self._counted(objects, listed, others)
 
-    def _names(self, said: Objects) -> tuple[str, ...]:
+    def _names(self, objects: Objects) -> tuple[str, ...]:
         """Those under properties, then (if not strict) those that are only required."""
-        for name, place in said.required.items():
-            if self._strict and name not in said.listed:
+        for name, place in objects.required.items():
+            if self._strict and name not in objects.listed:
                 raise refused(place, f"required names {name!r}, which is not in properties. List it there. With "
                                      "strict=false it takes additionalProperties, or any JSON.")  # fmt: skip
-        return tuple(dict.fromkeys((*said.listed, *said.required)))
+        return tuple(dict.fromkeys((*objects.listed, *objects.required)))
 
-    def _member(self, name: str, said: Objects) -> Tree:
-        return pair(quoted(name), self._value(said.member(name, self._patterns)), self._whitespace)
+    def _member(self, name: str, objects: Objects) -> Tree:
+        return pair(quoted(name), self._value(objects.member(name, self._patterns)), self._whitespace)
 
-    def _others(self, said: Objects, listed: tuple[str, ...]) -> Tree | None:
+    def _others(self, objects: Objects, listed: tuple[str, ...]) -> Tree | None:
         """A member with a name of its own; None without any."""
-        patterns = list(dict.fromkeys(pattern for part in said.parts for pattern, _ in part.patterns))
+        patterns = list(dict.fromkeys(pattern for part in objects.parts for pattern, _ in part.patterns))
         if len(patterns) > MOST_PATTERNS:
-            raise refused(said.parts[0].node.place, f"{len(patterns)} patterns under patternProperties are more than "
-                                                    f"{MOST_PATTERNS}. Write one for several.")  # fmt: skip
+            place = objects.parts[0].node.place
+            more = f"{len(patterns)} patterns under patternProperties are more than {MOST_PATTERNS}"
+            raise refused(place, f"{more}. Write one for several.")
         cases = []
         for count in range(len(patterns) + 1):
             for chosen in combinations(patterns, count):
-                goal = _unlisted(said, chosen, self._additional)
+                goal = _unlisted(objects, chosen, self._additional)
                 if goal is None or any(node.schema is False for node in goal):
                     continue
                 inside = [self._patterns.searched(pattern, "#") for pattern in chosen]
@@ -61,35 +62,37 @@ class ObjectTrees:
                 cases.append(pair(names(inside, outside, listed), self._value(goal), self._whitespace))
         return Alt(tuple(cases)) if cases else None
 
-    def _counted(self, said: Objects, listed: list[tuple[Tree, bool]], others: Tree | None) -> Tree:
+    def _counted(self, objects: Objects, listed: list[tuple[Tree, bool]], others: Tree | None) -> Tree:
         needed, most = sum(required for _, required in listed), None if others is not None else len(listed)
-        low, high = said.low, said.high
+        low, high = objects.low, objects.high
         if high is not None and high < low:
             return Alt()
         high = None if high is not None and most is not None and high >= most else high
         if high is not None and high < max(low, needed):
             return Alt()
         if not listed:
-            return self._enclosed(*self._unlisted_only(said, others, high))
+            return self._enclosed(*self._unlisted_only(objects, others, high))
         if low > max(needed, 1):
-            raise refused(said.place, f"minProperties={low} is supported up to the required members, or 1.")
+            raise refused(objects.place, f"minProperties={low} is supported up to the required members, or 1.")
         if high is None:
             return self._enclosed(*self._members(listed, others, max(low, needed)))
         if high > 1:
-            raise refused(said.place, f"maxProperties={high} is supported without properties, or up to 1.")
+            raise refused(objects.place, f"maxProperties={high} is supported without properties, or up to 1.")
         single = [tree for tree, required in listed if required or not needed]
         single += [others] if others is not None and not needed else []
         return self._enclosed(Alt(tuple(single if high else ())), max(low, needed) == 0)
 
-    def _unlisted_only(self, said: Objects, others: Tree | None, high: int | None) -> tuple[Tree, bool]:
-        if said.low > 1:  # names may be written twice, and then count once
-            raise refused(said.place, f"minProperties={said.low} is supported up to 1 where names are not listed.")
+    def _unlisted_only(self, objects: Objects, others: Tree | None, high: int | None) -> tuple[Tree, bool]:
+        if objects.low > 1:  # names may be written twice, and then count once
+            raise refused(
+                objects.place, f"minProperties={objects.low} is supported up to 1 where names are not listed."
+            )
         if others is None or high == 0:
-            return Alt(), said.low == 0
+            return Alt(), objects.low == 0
         between = comma(Cat(), self._whitespace)
         if high is None:
-            return OneOrMore((others,), between, again=True), said.low == 0
-        return Cat((others, Rep(Cat((between, others)), 0, high - 1))), said.low == 0
+            return OneOrMore((others,), between, again=True), objects.low == 0
+        return Cat((others, Rep(Cat((between, others)), 0, high - 1))), objects.low == 0
 
     def _members(self, listed: list[tuple[Tree, bool]], others: Tree | None, low: int) -> tuple[Tree, bool]:
         """Members in order, and whether there may be none."""
@@ -111,22 +114,22 @@ class ObjectTrees:
         return Alt((nothing, enclosed("{", members, "}", self._whitespace)))
 
 
-def _unlisted(said: Objects, chosen: tuple[str, ...], additional: bool) -> tuple[Node, ...] | None:
+def _unlisted(objects: Objects, chosen: tuple[str, ...], additional: bool) -> tuple[Node, ...] | None:
     """What holds of a member whose name matches exactly the chosen patterns; None: it is not written."""
-    found: list[Node] = []
-    for part in said.parts:
+    nodes: list[Node] = []
+    for part in objects.parts:
         matching = [node for pattern, node in part.patterns if pattern in chosen]
-        found += matching or ([] if part.others is None else [part.others])
-    explicit = chosen or any(part.others is not None for part in said.parts)
-    return tuple(found) if explicit or additional else None
+        nodes += matching or ([] if part.others is None else [part.others])
+    explicit = chosen or any(part.others is not None for part in objects.parts)
+    return tuple(nodes) if explicit or additional else None
 
 
-def _joinable(said: Objects, patterns: Patterns) -> None:
+def _joinable(objects: Objects, patterns: Patterns) -> None:
     """Refuse additionalProperties of one part that do not see a name of another. Raises UserError."""
-    for part in said.parts:
+    for part in objects.parts:
         if part.others is None or part.others.schema is True or part.others.schema == {}:
             continue
-        for other in said.parts:
+        for other in objects.parts:
             for name, node in other.properties.items():
                 if node.schema is not False and part.of(name, patterns) == (part.others,):
                     place, _, keyword = part.others.place.rpartition("/")

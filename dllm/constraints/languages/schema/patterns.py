@@ -37,5 +37,5 @@ def writable(text: str) -> bool:
 
 
 def accepts(automaton: ByteAutomaton, text: str) -> bool:
-    """Whether a text is a word; one with half a surrogate pair is none."""
+    """Whether a text is a word; never one with half a surrogate pair."""
     return automaton.accepts(text.encode("utf-8", "surrogatepass"))

@@ -21,10 +21,10 @@ class Node:
 
     def at(self, *path: str | int) -> Node:
         """The schema below, by keys and indices."""
-        place, found = self.place, self.schema
+        place, schema = self.place, self.schema
         for key in path:
-            place, found = f"{place}/{pointer_part(key)}", found[key]  # type: ignore[index]
-        return Node(place, found)
+            place, schema = f"{place}/{pointer_part(key)}", schema[key]  # type: ignore[index]
+        return Node(place, schema)
 
     def get(self, keyword: str, default: Any = None) -> Any:
         """The value of a keyword; ``true`` and ``false`` have none."""

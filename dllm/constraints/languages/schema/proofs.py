@@ -38,17 +38,17 @@ class Proofs:
 
     def restrict(self, case: Case, beside: Case) -> Case:
         """The case, held to the types that it writes by itself, as the proof looks at no others."""
-        found = self.facts(case + beside)
-        if found.values is not None or found.written == found.types:
+        facts = self.facts(case + beside)
+        if facts.values is not None or facts.written == facts.types:
             return case
-        names = sorted("number" if kind == "fraction" else kind for kind in found.written)
+        names = sorted("number" if kind == "fraction" else kind for kind in facts.written)
         return (*case, Node(f"{'-'.join(names)}{WRITTEN}", {"type": names}))
 
-    def exclude(self, one: Case, other: Case) -> bool:
+    def exclude(self, case: Case, other: Case) -> bool:
         """Whether no value of the types that either writes is valid in both."""
-        left, right = self.facts(one), self.facts(other)
+        left, right = self.facts(case), self.facts(other)
         written = (left.written | right.written) & left.types & right.types
-        return not written or self.void(tuple(dict.fromkeys(one + other)), written)
+        return not written or self.void(tuple(dict.fromkeys(case + other)), written)
 
     def told_apart(self, branches: list[list[Case]]) -> bool:
         """Whether each value of a branch differs from those of all others, itself or in one required property.
@@ -65,13 +65,13 @@ class Proofs:
 
     def _tags(self, case: Case) -> dict[str | None, frozenset[Any]]:
         """All that the values of a case can be (at None), or their required properties (at its names)."""
-        found = self.facts(case)
-        if found.values is not None:
-            return {None: frozenset(map(value_key, found.values))}
-        if found.types != {"object"}:
+        facts = self.facts(case)
+        if facts.values is not None:
+            return {None: frozenset(map(value_key, facts.values))}
+        if facts.types != {"object"}:
             return {}
-        known = {name: self._few(found.objects.member(name, self.patterns)) for name in found.objects.required}
-        return {name: values for name, values in known.items() if values is not None}
+        values_of = {name: self._few(facts.objects.member(name, self.patterns)) for name in facts.objects.required}
+        return {name: values for name, values in values_of.items() if values is not None}
 
     def _few(self, nodes: tuple[Node, ...]) -> frozenset[Any] | None:
         try:
@@ -83,37 +83,37 @@ class Proofs:
         return frozenset(value_key(value) for values in lists for value in values or ())
 
     def void(self, case: Case, types: frozenset[str] = TYPES) -> bool:
-        """Whether provably no value of these types is valid in a case, whatever formats say."""
-        found = self.facts(case)
-        if found.values is not None:
-            return not found.values
-        return all(self._void_type(found, kind) for kind in types & found.types)
+        """Whether provably no value of these types is valid in a case, without regard to formats."""
+        facts = self.facts(case)
+        if facts.values is not None:
+            return not facts.values
+        return all(self._void_type(facts, kind) for kind in types & facts.types)
 
-    def _void_type(self, found: Facts, kind: str) -> bool:
+    def _void_type(self, facts: Facts, kind: str) -> bool:
         if kind in ("integer", "fraction"):
-            return not found.numbers.holds(kind)
+            return not facts.numbers.holds(kind)
         if kind == "string":
-            said = found.texts
-            if said.high is not None and said.high < said.low:
+            texts = facts.texts
+            if texts.high is not None and texts.high < texts.low:
                 return True
-            plain = replace(said, formats=())
-            return bool(said.patterns) and not len(contents(plain, (), self.patterns, strict=True).moves)
+            plain = replace(texts, formats=())
+            return bool(texts.patterns) and not len(contents(plain, (), self.patterns, strict=True).moves)
         if kind == "array":
-            return self._void_array(found.arrays)
+            return self._void_array(facts.arrays)
         if kind == "object":
-            return self._void_object(found.objects)
+            return self._void_object(facts.objects)
         all_of_them = (None,) if kind == "null" else (True, False)
-        return len(distinct((*found.excluded, *all_of_them))) == len(found.excluded)
+        return len(distinct((*facts.excluded, *all_of_them))) == len(facts.excluded)
 
-    def _void_array(self, said: Arrays) -> bool:
-        if said.high is not None and said.high < said.low:
+    def _void_array(self, arrays: Arrays) -> bool:
+        if arrays.high is not None and arrays.high < arrays.low:
             return True
-        return any(self.void_goal(said.item(place)) for place in range(min(said.low, said.listed + 1)))
+        return any(self.void_goal(arrays.item(place)) for place in range(min(arrays.low, arrays.listed + 1)))
 
-    def _void_object(self, said: Objects) -> bool:
-        if said.high is not None and said.high < max(said.low, len(said.required)):
+    def _void_object(self, objects: Objects) -> bool:
+        if objects.high is not None and objects.high < max(objects.low, len(objects.required)):
             return True
-        return any(self.void_goal(said.member(name, self.patterns)) for name in said.required)
+        return any(self.void_goal(objects.member(name, self.patterns)) for name in objects.required)
 
     def void_goal(self, nodes: tuple[Node, ...]) -> bool:
         """Whether provably no value is valid under all these nodes."""

@@ -25,30 +25,30 @@ MARK = 0xFF  # no text holds this byte
 PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, LAST))
 
 
-def strings(said: Texts, excluded: Iterable[str], patterns: Patterns, strict: bool) -> Tree:
+def strings(texts: Texts, excluded: Iterable[str], patterns: Patterns, strict: bool) -> Tree:
     """A string with its quotes. Where only its length is said any escapes are allowed. Raises UserError."""
     left_out = tuple(excluded)
-    counted = _counted(said, left_out, patterns, strict) if counts(said.high) else None
+    counted = _counted(texts, left_out, patterns, strict) if counts(texts.high) else None
     if counted is not None:
         return counted
-    if not (said.patterns or said.formats or left_out):
-        inner: Tree = Rep(character(), said.low, said.high)
+    if not (texts.patterns or texts.formats or left_out):
+        inner: Tree = Rep(character(), texts.low, texts.high)
     else:
-        inner = Automaton(json_escaped(contents(said, left_out, patterns, strict)))
+        inner = Automaton(json_escaped(contents(texts, left_out, patterns, strict)))
     return Cat((literal_text('"'), inner, literal_text('"')))
 
 
-def contents(said: Texts, excluded: Iterable[str], patterns: Patterns, strict: bool) -> ByteAutomaton:
+def contents(texts: Texts, excluded: Iterable[str], patterns: Patterns, strict: bool) -> ByteAutomaton:
     """The texts of a string as UTF-8. Raises UserError."""
-    parts = [patterns.searched(pattern, place) for place, pattern in said.patterns]
-    for place, name in said.formats:
+    parts = [patterns.searched(pattern, place) for place, pattern in texts.patterns]
+    for place, name in texts.formats:
         if name in FORMATS:
             parts.append(_format(name))
         elif strict:
             raise refused(place, f"the format {name!r} is not supported, only {', '.join(FORMATS)}. With strict=false "
                                  "other formats are passed over.")  # fmt: skip
-    if said.low or said.high is not None or not parts:
-        parts.append(pattern_automaton(Rep(characters(ALL_CHARACTERS), said.low, said.high)))
+    if texts.low or texts.high is not None or not parts:
+        parts.append(pattern_automaton(Rep(characters(ALL_CHARACTERS), texts.low, texts.high)))
     return excluding(reduce(intersection, parts), excluded)
 
 
@@ -57,48 +57,48 @@ def counts(high: int | None) -> TypeGuard[int]:
     return high is not None and COUNTED <= high < 1 << COUNT_BITS
 
 
-def _counted(said: Texts, left_out: tuple[str, ...], patterns: Patterns, strict: bool) -> Tree | None:
+def _counted(texts: Texts, left_out: tuple[str, ...], patterns: Patterns, strict: bool) -> Tree | None:
     """A string whose characters a counter counts; None where its lengths are to be kept in states."""
-    assert said.high is not None
-    low = said.low if said.low >= COUNTED else 0  # fewer are states of the content
-    free = replace(said, low=said.low - low, high=None)
-    if not (said.patterns or said.formats or left_out):
-        return Counted(0x22, _plain_rounds(), said.low, said.high, 0x22) if said.low <= said.high else Alt()
+    assert texts.high is not None
+    low = texts.low if texts.low >= COUNTED else 0  # fewer are states of the content
+    free = replace(texts, low=texts.low - low, high=None)
+    if not (texts.patterns or texts.formats or left_out):
+        return Counted(0x22, _plain_rounds(), texts.low, texts.high, 0x22) if texts.low <= texts.high else Alt()
     inner = contents(free, left_out, patterns, strict)
     shortest = _shortest(inner)
-    if shortest is None or shortest > said.high:
+    if shortest is None or shortest > texts.high:
         return Alt()
     if shortest < low:  # which other lengths a pattern has is not known
         return None
-    return Counted(0x22, _rounds(inner), low, said.high, 0x22)
+    return Counted(0x22, _rounds(inner), low, texts.high, 0x22)
 
 
 def _shortest(automaton: ByteAutomaton) -> int | None:
     """The fewest characters of a text, None without one."""
-    front, seen, count = {0} if len(automaton.moves) else set[int](), set[int](), 0
+    front, old, count = {0} if len(automaton.moves) else set[int](), set[int](), 0
     while front:
         if automaton.accepting[list(front)].any():
             return count
-        seen |= front
-        front, count = {new for state in front for new in _behind(automaton, state)} - seen, count + 1
+        old |= front
+        front, count = {new for state in front for new in _behind(automaton, state)} - old, count + 1
     return None
 
 
 def _behind(automaton: ByteAutomaton, state: int) -> set[int]:
     """The states after one character."""
-    found, reached = set[int](), set(automaton.moves[state].tolist()) - {-1}
+    whole, reached = set[int](), set(automaton.moves[state].tolist()) - {-1}
     while reached:
-        inside = {one for one in reached if (automaton.moves[one, 0x80:0xC0] >= 0).any()}
-        found |= reached - inside
-        reached = {new for one in inside for new in automaton.moves[one].tolist()} - {-1}
-    return found
+        inside = {s for s in reached if (automaton.moves[s, 0x80:0xC0] >= 0).any()}
+        whole |= reached - inside
+        reached = {new for s in inside for new in automaton.moves[s].tolist()} - {-1}
+    return whole
 
 
 @cache
 def _plain_rounds() -> Rounds:
     """A round is one character in any spelling."""
-    one = pattern_automaton(Rep(character()))
-    return Rounds(one.moves, (one.moves >= 0) & one.accepting[:, None], one.accepting)
+    automaton = pattern_automaton(Rep(character()))
+    return Rounds(automaton.moves, (automaton.moves >= 0) & automaton.accepting[:, None], automaton.accepting)
 
 
 def _rounds(automaton: ByteAutomaton) -> Rounds:
@@ -106,10 +106,10 @@ def _rounds(automaton: ByteAutomaton) -> Rounds:
     between = ~(automaton.moves[:, 0x80:0xC0] >= 0).any(axis=1)
     moves = automaton.moves.copy()
     moves[between, MARK] = np.flatnonzero(between)
-    found = json_escaped(ByteAutomaton(moves, automaton.accepting))
-    between, moves = found.moves[:, MARK] >= 0, found.moves.copy()
+    escaped = json_escaped(ByteAutomaton(moves, automaton.accepting))
+    between, moves = escaped.moves[:, MARK] >= 0, escaped.moves.copy()
     moves[:, MARK] = -1
-    return Rounds(moves, (moves >= 0) & between[:, None], found.accepting)
+    return Rounds(moves, (moves >= 0) & between[:, None], escaped.accepting)
 
 
 @cache
@@ -131,10 +131,10 @@ def excluding(automaton: ByteAutomaton, excluded: Iterable[str]) -> ByteAutomato
 def names(patterns: Iterable[ByteAutomaton], apart: Iterable[ByteAutomaton], listed: Iterable[str]) -> Tree:
     """A name with its quotes, never escaped: under all ``patterns``, under none of ``apart``, and not ``listed``."""
     plain: Tree = Rep(characters(PLAIN))
-    inside, outside, known = tuple(patterns), tuple(apart), tuple(listed)
-    if inside or outside or known:
-        found = excluding(reduce(difference, outside, reduce(intersection, inside, _plain_names())), known)
-        plain = Automaton(found) if len(found.moves) else Alt()
+    inside, outside, taken_names = tuple(patterns), tuple(apart), tuple(listed)
+    if inside or outside or taken_names:
+        free = excluding(reduce(difference, outside, reduce(intersection, inside, _plain_names())), taken_names)
+        plain = Automaton(free) if len(free.moves) else Alt()
     return Cat((literal_text('"'), plain, literal_text('"')))
 
 

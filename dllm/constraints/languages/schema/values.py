@@ -30,10 +30,10 @@ def value_kind(value: Any) -> str:
 
 def distinct(values: Iterable[Any]) -> tuple[Any, ...]:
     """Each value once, as it first occurs: 1.0 is 1, but not true."""
-    found: dict[Any, Any] = {}
+    unique: dict[Any, Any] = {}
     for value in values:
-        found.setdefault(value_key(value), value)
-    return tuple(found.values())
+        unique.setdefault(value_key(value), value)
+    return tuple(unique.values())
 
 
 def value_key(value: Any) -> Any:
