@@ -143,11 +143,10 @@ COMPARED = (
     "untested_forwards", "remasked", "queries", "filled", "counted", "full", "schedule", "committed_tokens",
     "first_column", "keys", "duplicates", "selected", "value_tokens", "entropies", "verify", "steps", "pattern",
     "first_answer_block", "phase", "span", "settled", "forwards",
-    "hidden", "answer", "blocks", "eos_stop",
+    "hidden", "answer", "blocks", "eos_stop", "query_positions",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
-# Fields of a file that are of a mode which is not here.
-NOT_HERE = {"query_positions": "of draft_mode=tree_attention, whose drafts share one row; here each draft is a row"}
+BESIDE = ("query_positions",)  # fields of a file that have an entry for each case
 
 
 def differences(case: Case, record: Record) -> list[str]:
@@ -272,6 +271,8 @@ def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[st
     """The file's method, and what is wrong with every case: None where all is equal. sample: every third case is
     decoded, of the others only what they name is checked; for causal models as in ``replay_causal.outcomes``."""
     data = json.loads(file.read_text())
+    for name in data.keys() & BESIDE:
+        data["cases"] = [{**case, name: value} for case, value in zip(data["cases"], data[name], strict=True)]
     return data["method"], outcomes(data, models, sample) or ["it has no cases"]
 
 
@@ -340,8 +341,6 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{file.name} is replayed by: python {script} {file}")
             continue
         method, outcome = replay(file, options.models)
-        for name in NOT_HERE.keys() & json.loads(file.read_text()):
-            print(f"{file.name}: {name} is not compared, {NOT_HERE[name]}")
         found = {fault: [at for at, other in enumerate(outcome) if other == fault] for fault in outcome if fault}
         faults += [f"  {file.name}, case {', '.join(map(str, at))}: {fault}" for fault, at in found.items()]
         print(f"{method}: {outcome.count(None)} of {len(outcome)} cases equal")

@@ -45,6 +45,7 @@ LAWS: dict[str, Callable[[Trial], None]] = {
     "a row decodes the same alone and in any batch": claims.a_row_is_alone,
     "a row may join a running batch": claims.a_row_may_join,
     "the same batch decodes the same again": claims.the_same_again,
+    "candidates may lie side by side": claims.candidates_may_lie_side_by_side,
     "a trace redraws every canvas": claims.a_trace_redraws,
     "infilling keeps what is given": lambda trial: claims.infilling_keeps_what_is_given(trial, *gaps()),
     "a gap is sized the same alone and in any batch": lambda trial: claims.a_gap_is_sized_alone(trial, unsized()),

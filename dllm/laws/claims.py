@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import takewhile
 
@@ -18,7 +18,7 @@ from dllm.common.errors import UserError, name_of
 from dllm.compose.fitted import Parts
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
+from dllm.contract.setting import Sampling, replaced
 from dllm.contract.traits import SamplerTraits
 from dllm.laws.decodes import (
     Broken,
@@ -35,6 +35,8 @@ from dllm.laws.decodes import (
 from dllm.loop.probing import sized
 from dllm.loop.runtime.runtime import FIXED, Runtime
 from dllm.models.network.transformer import Transformer
+from dllm.parts.cache.buffer import Buffered
+from dllm.parts.cache.candidates import CandidateCalls
 from dllm.parts.cache.pages import PageStore
 from dllm.parts.lengths.base import Length
 from dllm.parts.samplers.base import Sampler
@@ -242,6 +244,17 @@ def same_row(one: Decoded, other: Decoded, which: str) -> None:
     holds(len(one.canvases) == len(other.canvases), f"{which}: {counts}")
     holds(one.known.canvas == other.known.canvas, f"{which}: the answers are {one.known.canvas}, {other.known.canvas}")
     holds(one.known.turns == other.known.turns, f"{which}: committed in turns {one.known.turns}, {other.known.turns}")
+
+
+def candidates_may_lie_side_by_side(trial: Trial) -> None:
+    """Candidates side by side in one row, over what the cache keeps, decode as candidates that are rows of their own
+    with a copy of it."""
+    cache = trial.parts.cache
+    if not trial.parts.sampler.traits.branches or not isinstance(cache, Buffered):
+        return
+    rows = replace(trial.parts, cache=replaced(cache, shared_call=CandidateCalls.in_rows))
+    for number, one in enumerate(replace(trial, parts=rows).together):
+        same_row(one, trial.together[number], f"row {number} with its candidates in rows, and side by side")
 
 
 def a_trace_redraws(trial: Trial) -> None:

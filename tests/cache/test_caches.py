@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import starmap
+from itertools import combinations, product, starmap
 from typing import Any
 
 import pytest
@@ -34,8 +34,6 @@ from dllm.parts import (
     Blockwise,
     Cache,
     CacheView,
-    Call,
-    CandidateBuffers,
     Canvas,
     Confidence,
     ConstrainedBatch,
@@ -43,7 +41,6 @@ from dllm.parts import (
     Dual,
     Elastic,
     Fixed,
-    ForwardPass,
     ForwardPlan,
     FullLength,
     ModelConfig,
@@ -60,14 +57,12 @@ from dllm.parts import (
     Session,
     Shadow,
     Shapes,
-    Visible,
+    SideBySide,
     Whole,
     Window,
     denoise,
     neighbours,
-    select_or_all,
 )
-from dllm.parts.cache import candidates
 
 POLICIES = ["prefix", "dual"]
 BOTH = ["tiny-llada", "tiny-dream"]
@@ -231,34 +226,36 @@ def test_prefix_and_dual_agree_with_none_on_the_forward_that_opens_a_block() -> 
         assert torch.allclose(first.view.scores.confidence, plain.view.scores.confidence, atol=1e-12)
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
-    ("sampler", "name"), [("freedave", "tiny-llada"), ("freedave", "tiny-dream"), ("ete", "tiny-llada")]
+    ("sampler", "cache", "name"),
+    [("freedave", "prefix", "tiny-dream"), ("ete", "finished", "tiny-a2d-bd3lm"), ("lopa", "dual", "tiny-llada")],
 )
-@pytest.mark.parametrize("cache", POLICIES)
-def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
-    cache: str, sampler: str, name: str, monkeypatch: pytest.MonkeyPatch
+def test_candidates_are_attended_to_in_parts(
+    sampler: str, cache: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Masks of a few queries at a time, over the keys alone that these may see, give the same tokens."""
     combination = Combination(sampler, "fixed", cache, model=name)
-    shared: list[int] = []
-    share = candidates.call_side_by_side
+    whole = decode(combination, requests())
+    monkeypatch.setattr("dllm.models.network.attention.QUERIES_OF_A_MASK", 5)
+    assert [one.canvases for one in decode(combination, requests())] == [one.canvases for one in whole]
 
-    def counted(*given: Any) -> Call:
-        shared.append(len(given[2]))
-        return share(*given)
 
-    monkeypatch.setattr(candidates, "call_side_by_side", counted)
-    together = decode(combination, requests())
-    assert max(shared) > 3  # more candidates than rows
-
-    def own(forward: ForwardPass, some: Tensor | None, columns: Tensor, rows: int) -> Call:
-        drafts = CandidateBuffers(select_or_all(forward.owner.row, some), [None] * model(name).config.layers)
-        visible = Visible(select_or_all(forward.keys, some))
-        return Call(some, columns, columns, visible, forward.keys.shape[1], drafts=drafts)
-
-    monkeypatch.setattr(candidates, "call_side_by_side", own)
-    apart = decode(combination, requests())
-    assert [one.canvases for one in together] == [one.canvases for one in apart]
+def test_candidates_side_by_side_see_what_is_kept_and_themselves() -> None:
+    """Written out query by query, and keys outside ``ranges`` are seen by none of their queries."""
+    dice = torch.Generator().manual_seed(0)
+    kept, real = (torch.rand(size, generator=dice) < 0.5 for size in ((2, 3, 6), (2, 12)))
+    parts = SideBySide(kept, real)
+    for row, query, key in product(range(2), range(12), range(18)):
+        candidate, beside = query // 4, key - 6
+        expected = kept[row, candidate, key] if beside < 0 else beside // 4 == candidate and real[row, beside]
+        assert bool(parts.mask(query, query + 1)[row, 0, key]) == bool(expected)
+    for first, last in combinations(range(13), 2):
+        outside = torch.ones(18, dtype=torch.bool)
+        for begin, end in parts.ranges(first, last):
+            outside[begin:end] = False
+        assert torch.equal(parts.mask(first, last), parts.mask(0, 12)[:, first:last])
+        assert not bool(parts.mask(first, last)[..., outside].any())
 
 
 @pytest.mark.daily(3)

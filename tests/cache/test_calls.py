@@ -121,6 +121,18 @@ def test_the_rows_counted_are_those_that_ran(combination: Combination) -> None:
             handle.remove()
 
 
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("cache", ["dual", "finished", "prefix"])
+def test_rows_of_more_candidates_widen_no_others(cache: str) -> None:
+    """Rows of one batch have other numbers of candidates, and what is computed is what was asked for."""
+    name = "tiny-a2d-bd3lm" if cache == "finished" else "tiny-llada"
+    ragged = 0
+    for turn in turns(Combination("scout", "fixed", cache, model=name), requests()):
+        ragged += len(set(turn.tried_owner.row.bincount().tolist())) > 1
+        assert torch.equal(turn.cost.computed, turn.cost.queries)
+    assert ragged > 1
+
+
 GUIDED, HOT = Sampling(guidance=1.0), Sampling(temperature=0.7, tempered=True)
 STREAMED = [
     ("confidence", "none", "tiny-dream", Sampling()), ("confidence", "dual", "tiny-llada", GUIDED),
@@ -238,7 +250,6 @@ def test_a_batch_computes_little_that_nobody_asked_for(name: str, cache: str, mo
         (Combination("order", "fixed", "dkv_greedy", model="tiny-dream"), "cache=dual"),
         (Combination("confidence", "fixed", "dual", "eotp"), "cache=prefix"),
         (Combination("confidence", "fixed", "dual", model="sdar_b4"), "cache=finished"),
-        (Combination("freedave", "fixed", "finished", model="sdar_b4"), "cache=none"),
         (Combination("confidence", "fixed", "dual", model="tiny-wedlm"), "known tokens before masks.*cache=finished"),
         (Combination("confidence", "fixed", "elastic", model="tiny-nbdiff"), "the block that is .*cache=finished"),
         (Combination("wino", "fixed", model="tiny-wedlm"), "sampler=wino computes extra queries"),

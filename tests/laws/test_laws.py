@@ -9,7 +9,18 @@ from functools import lru_cache, partial
 from itertools import chain
 
 import pytest
-from harness import PROMPTS, Combination, combinations, combinations_of_noise, decode, full, model, parts_of, requests
+from harness import (
+    PROMPTS,
+    Combination,
+    combinations,
+    combinations_of_candidates,
+    combinations_of_noise,
+    decode,
+    full,
+    model,
+    parts_of,
+    requests,
+)
 from law import law
 
 from dllm.laws import claims
@@ -65,6 +76,11 @@ def others(combination: Combination) -> list[list[int]]:
     """Every row alone and all in another order; by default one of these, drawn by the combination's name."""
     batches = [[0], [1], [2], [2, 0, 1]]
     return batches if full() else random.Random(str(combination)).sample(batches, 1)
+
+
+@law(combinations_of_candidates, daily=3, least=300)
+def test_candidates_side_by_side_decode_as_candidates_in_rows(combination: Combination) -> None:
+    claims.candidates_may_lie_side_by_side(trial(combination))
 
 
 @of_decodes()

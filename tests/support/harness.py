@@ -227,6 +227,15 @@ def combinations_of_noise() -> Iterator[Combination]:
     return filter(allowed, (Combination(*names) for names in drawn(*groups)))
 
 
+def combinations_of_candidates() -> Iterator[Combination]:
+    """Every allowed combination of a rule with several candidates and a cache that they share."""
+    with_candidates = {group: [name for name in choices(group) if build(group, name).traits.branches]
+                       for group in ("sampler", "cache")}  # fmt: skip
+    with_candidates["cache"].remove("none")
+    groups = (with_candidates.get(group) or choices(group) for group in PART_GROUPS)
+    return filter(allowed, (Combination(*names) for names in drawn(*groups, MODELS + MORE_MODELS * full())))
+
+
 def combinations_of_lengths() -> Iterator[Combination]:
     """Every allowed combination of rules that change the length of rows."""
     follow = {

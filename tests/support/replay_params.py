@@ -31,7 +31,7 @@ UNUSED: Mapping[str, Mapping[str, str]] = {
     **dict.fromkeys(("fastdllm_dual", "fastdllm_prefix"),
                     dict.fromkeys(("eps", "steps"), "a threshold goes before it")),
     "focus": {"focus_alpha": "focus is off"},
-    "freedave": {"draft_mode": "both ways decide the same; here drafts are rows of a batch, and tree_attention is not"},
+    "freedave": {"draft_mode": "both ways decide the same; here drafts lie along the sequence, as in tree_attention"},
     "klass": {"alg": "the only one here", "steps": "a bound that no case of Dream reaches"},
     "learn2pd": {"accept_threshold": "there is no filter"},
     "nemotron": {"block_length": "one token a forward has no blocks", "threshold": "one token a forward has none"},

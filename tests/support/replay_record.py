@@ -194,6 +194,12 @@ class Record:
                 for one in self.passes if isinstance(one, FeaturePass)]  # fmt: skip
 
     @property
+    def query_positions(self) -> list[list[int]]:
+        """Of each forward the first column of its queries and the one after the last, how many candidates compute
+        these, the keys of the forward, and how many of them each query sees."""
+        return [positions_of(one) for one in self.passes]
+
+    @property
     def value_tokens(self) -> list[list[int]]:
         """Rows of which each layer of each forward computed the value."""
         chose = [[len(layer or ()) for layer in layers] for layers in self.selected]
@@ -283,3 +289,18 @@ class Record:
 
 def relative(where: torch.Tensor, start: int) -> list[int]:
     return (where.nonzero()[:, 0] - start).tolist()
+
+
+def positions_of(forward: ForwardPass) -> list[int]:
+    """As ``Record.query_positions``, of one forward of one row."""
+    (call,), columns = forward.calls, forward.queries[0].nonzero()[:, 0].tolist()
+    if call.side_by_side is None:
+        keys = int(forward.keys[0].sum())
+        return [columns[0], columns[-1] + 1, len(forward.owner.row), keys, keys]
+    assert call.columns is not None
+    queries, width = call.side_by_side.pack(call.columns)[0].tolist(), call.side_by_side.width
+    assert queries == columns * width, "candidates lie one after the other in one row"
+    mask = call.visible.of_queries(0, len(queries)).mask
+    assert mask is not None
+    (visible,) = set(mask[0].sum(1).tolist())
+    return [columns[0], columns[-1] + 1, width, int(mask[0].any(0).sum()), visible]

@@ -11,7 +11,7 @@ For rows that must not depend on their batch (``dllm.kernels.invariant``) querie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
@@ -40,6 +40,10 @@ class MaskParts:
     def in_window(self) -> MaskParts | None:
         """The same in layers with a window (None: no layer has one)."""
         return None
+
+    def ranges(self, first: int, last: int) -> Sequence[tuple[int, int]]:
+        """Where the keys lie that these queries see, from and to, ascending (empty: anywhere)."""
+        return ()
 
     def visible(self, queries: int) -> Visible:
         """What the ``queries``, that number of them, see: by masks, if they are few enough for these."""
@@ -79,6 +83,9 @@ class AllOf(MaskParts):
 
     def mask(self, first: int, last: int) -> Tensor:
         return self.first.mask(first, last) & self.second.mask(first, last)
+
+    def ranges(self, first: int, last: int) -> Sequence[tuple[int, int]]:
+        return self.first.ranges(first, last)
 
 
 @dataclass(frozen=True)
@@ -153,8 +160,7 @@ def attend(
     if tiled:
         return attend_tiled(query, key, value, visible, scale)
     if visible.parts is not None:
-        parts = queries_at_once(query, visible, QUERIES_OF_A_MASK)
-        return torch.cat([attend(some, key, value, seen, scale=scale) for some, seen in parts], 1)
+        return torch.cat([*attended_in_parts(query, key, value, visible, visible.parts, scale)], 1)
     if varlen and visible.count is not None:
         return attend_first(query, key, value, visible)
     mask, groups = visible.mask, query.shape[2] // key.shape[1]
@@ -166,6 +172,19 @@ def attend(
         query.transpose(1, 2), key, value, attn_mask=mask, scale=scale, enable_gqa=groups > 1
     )
     return out.transpose(1, 2).flatten(2)
+
+
+def attended_in_parts(
+    query: Tensor, key: Tensor, value: Tensor, visible: Visible, parts: MaskParts, scale: float | None
+) -> Iterator[Tensor]:
+    """``attend`` for as many queries at a time as share a mask, over the keys alone that they may see."""
+    first = 0
+    for some, seen in queries_at_once(query, visible, QUERIES_OF_A_MASK):
+        at = [slice(*one) for one in parts.ranges(first, first + some.shape[1])] or [slice(None)]
+        mask = None if seen.mask is None else torch.cat([seen.mask[..., one] for one in at], -1)
+        keys, values = (torch.cat([kept[:, :, one] for one in at], 2) if at[1:] else kept for kept in (key, value))
+        yield attend(some, keys, values, Visible(mask), scale=scale)
+        first += some.shape[1]
 
 
 def queries_at_once(query: Tensor, visible: Visible, most: int) -> Iterator[tuple[Tensor, Visible]]:

@@ -32,7 +32,7 @@ from dllm.models.network.memory import Memory
 from dllm.parts.cache.base import Cache, Session
 from dllm.parts.cache.buffer_memory import BufferMemory
 from dllm.parts.cache.calls import Group, rows_by_call
-from dllm.parts.cache.candidates import calls_of_candidates, keep_candidates
+from dllm.parts.cache.candidates import CandidateCalls, keep_candidates
 from dllm.parts.cache.columns import order_of
 from dllm.parts.cache.passes import Call, ForwardPass
 from dllm.parts.cache.shadows import with_shadows
@@ -111,6 +111,10 @@ class Buffered(Cache):
         """The forward, with what the policy's memory reads besides."""
         return forward
 
+    def shared_call(self, several: CandidateCalls, some: Tensor | None) -> Call:
+        """The call of ``some`` candidates [b] (None: all) that share what is kept of their rows."""
+        return several.side_by_side(some)
+
     def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
         """As ``Session.memory``."""
         return BufferMemory(session, forward, call)
@@ -168,16 +172,16 @@ class ColumnSession(Session):
 
     def _begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         valid = candidates.valid
-        queries, keys = plan.columns & valid, plan.keys if owner.is_single else valid
+        queries, keys = plan.columns & valid, plan.keys if owner.is_single else plan.keys & valid
         whole = plan.shadows.shape[1] == 0 and plan.shapes.all(queries)
         widths = (self.length,) * len(valid) if whole else plan.shapes.widths(queries, owner)
         forward = ForwardPass((), owner, queries, keys, valid, plan.shadows, whole, plan.state)
         if not owner.is_single:
-            calls = calls_of_candidates(
-                forward, candidates, widths, self.rows, len(self.stores),
-                lambda run, width: self.call(forward, run, width, plan.shapes, candidates),
+            several = CandidateCalls(
+                forward, candidates, order_of(candidates, self.config), widths, len(self.stores),
+                lambda some, width: self.call(forward, some, width, plan.shapes, candidates),
             )  # fmt: skip
-            return replace(forward, calls=calls)
+            return replace(forward, calls=several.calls(self.row_numbers.price(valid.device), self.policy.shared_call))
         if debug.ON:
             unwritten = keys & ~plan.state["written"] & ~queries
             assert not bool(unwritten.any()), "a column is attended to before it is written"

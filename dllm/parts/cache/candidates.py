@@ -1,61 +1,113 @@
 """Several candidates a row: their calls of the network, and what is kept of them.
 
-In rows whose candidates compute everything, each candidate gets buffers of its own, and those of one are kept. In the
-others, candidates share what they do not compute: they lie side by side in scratch slots of one row.
+In rows whose candidates compute everything, each candidate is a row of its own, with buffers of its own, and those of
+one are kept. In the others candidates share what they do not compute: they lie along the sequence, side by side in
+scratch slots of one row, under a mask (FreeDave's tree attention, arXiv 2510.00294). No kept key is copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dllm.common.rowwise import Owner, select, select_or_all
 from dllm.contract.canvas import Canvas, packed
-from dllm.models.network.attention import Visible
+from dllm.models.network.attention import AllOf, ByRank, MaskParts
 from dllm.models.network.memory import DeviceCopies, KeyValues
+from dllm.models.network.visibility import AttentionOrder
+from dllm.parts.cache.calls import grouped
 from dllm.parts.cache.passes import Call, CandidateBuffers, CandidatePacking, ForwardPass
 
 
-def calls_of_candidates(
-    forward: ForwardPass, candidates: Canvas, widths: Sequence[int], rows: int, layers: int,
-    call_of: Callable[[Tensor | None, int], Call],
-) -> list[Call]:  # fmt: skip
-    """The calls of N candidates, several of some row. widths: how many columns each computes. rows: B.
-    call_of: makes the call of some of them (None: all) from the width of the widest."""
-    owner, calls = forward.owner, list[Call]()
-    fresh = owner.any((forward.queries == forward.valid).all(1))
-    for refreshing in (True, False):
-        run = (fresh[owner.row] == refreshing).nonzero()[:, 0]
-        if len(run) == 0:
-            continue
-        width = max(widths[number] for number in run.tolist())
-        some_run = None if len(run) == len(owner.row) else run
-        if refreshing:
-            drafts = CandidateBuffers(select_or_all(owner.row, some_run), [None] * layers)
-            calls.append(replace(call_of(some_run, width), drafts=drafts, buffers=None))
-        else:
-            columns = packed(select_or_all(forward.queries, some_run), candidates.columns, width)
-            calls.append(call_side_by_side(forward, some_run, columns, rows))
-    return calls
+@dataclass(frozen=True)
+class SideBySide(MaskParts):
+    """A query sees the kept columns of its candidate, and the candidate's queries."""
+
+    kept: Tensor  # [b, K, L + 1] the columns of the buffers, and the slot for padding
+    queries: Tensor  # [b, K n] which of them are columns
+
+    @property
+    def width(self) -> int:
+        """n."""
+        return self.queries.shape[1] // self.kept.shape[1]
+
+    def mask(self, first: int, last: int) -> Tensor:
+        candidate = torch.arange(self.queries.shape[1], device=self.queries.device) // self.width
+        own = candidate[first:last]
+        return torch.cat([self.kept[:, own], (own[:, None] == candidate) & self.queries[:, None]], 2)
+
+    def ranges(self, first: int, last: int) -> list[tuple[int, int]]:
+        before, width = self.kept.shape[2], self.width
+        return [(0, before), (before + first // width * width, before + -(-last // width) * width)]
 
 
-def call_side_by_side(forward: ForwardPass, candidates: Tensor | None, columns: Tensor, rows: int) -> Call:
-    """A call in which the candidates of a row become one row of K n queries in scratch slots. A candidate's queries see
-    each other, and the columns that are not computed."""
-    own, place = select_or_all(forward.owner.row, candidates).unique(return_inverse=True)
-    packing, n, length = CandidatePacking.of(Owner(place, len(own))), columns.shape[1], forward.keys.shape[1]
-    count = packing.width * n
-    slots = length + 1 + torch.arange(count, device=columns.device).expand(len(own), -1)
-    number = torch.arange(packing.width, device=columns.device).repeat_interleave(n)
-    frozen = select_or_all(forward.keys & ~forward.queries, candidates)[packing.candidates]
-    visible = frozen.new_zeros(len(own), count, length + 1 + count)
-    visible[:, :, :length] = frozen.repeat_interleave(n, 1)
-    visible[:, :, length + 1 :] = (number[:, None] == number) & packing.pack(columns < length)[:, None, :]
-    buffers = None if len(own) == rows else own
-    return Call(candidates, columns, slots, Visible(visible), length + 1 + count, buffers, packing)
+@dataclass(frozen=True)
+class CandidateCalls:
+    """How a forward of N candidates runs, several of some row."""
+
+    forward: ForwardPass  # what it computes; it has no calls yet
+    candidates: Canvas  # [N] their canvases
+    order: AttentionOrder | None  # [N, L] who sees whom; None: everybody sees everybody
+    widths: Sequence[int]  # how many columns each computes
+    layers: int  # of the network
+    row_of: Callable[[Tensor | None, int], Call]  # the call of some candidates, each a row of its own width at most
+
+    def calls(self, price: int, shared: Callable[[CandidateCalls, Tensor | None], Call]) -> list[Call]:
+        """The calls, each of rows that have as many candidates. price: as ``grouped`` takes it. shared: makes the call
+        of some candidates (None: all) that do not compute everything."""
+        forward, device = self.forward, self.forward.owner.row.device
+        of_row = [list[int]() for _ in range(forward.owner.rows)]
+        for number, row in enumerate(forward.owner.row.tolist()):
+            of_row[row].append(number)
+        fresh = forward.owner.any((forward.queries == forward.valid).all(1)).tolist()
+        alike = dict[int, list[list[int]]]()  # candidates by row, those of rows that compute everything under 0
+        for own, new in zip(of_row, fresh, strict=True):
+            alike.setdefault(0 if new else len(own), []).append(own)
+        calls = list[Call]()
+        for count, rows in alike.items():
+            parts = grouped([self._width(own) for own in rows], price) if count else [range(len(rows))]
+            for part in parts:
+                some = [number for row in part for number in rows[row]]
+                run = None if len(some) == len(forward.queries) else torch.tensor(some, device=device)
+                calls.append(shared(self, run) if count else self.in_rows(run))
+        return calls
+
+    def in_rows(self, some: Tensor | None) -> Call:
+        """A call in which each candidate is a row, with a copy of what is kept of its own."""
+        drafts = CandidateBuffers(select_or_all(self.forward.owner.row, some), [None] * self.layers)
+        return replace(self.row_of(some, self._width(some)), drafts=drafts, buffers=None)
+
+    def side_by_side(self, some: Tensor | None) -> Call:
+        """A call in which the candidates of a row become one row of K n queries in scratch slots. A candidate's queries
+        see each other, and the columns that are not computed."""
+        forward, length = self.forward, self.forward.keys.shape[1]
+        own, place = select_or_all(forward.owner.row, some).unique(return_inverse=True)
+        packing = CandidatePacking.of(Owner(place, len(own)))
+        columns = packed(select_or_all(forward.queries, some), self.candidates.columns, self._width(some))
+        count = packing.width * columns.shape[1]
+        slots = length + 1 + torch.arange(count, device=columns.device).expand(len(own), -1)
+        kept = select_or_all(forward.keys & ~forward.queries, some)[packing.candidates]
+        parts: MaskParts = SideBySide(F.pad(kept, (0, 1)), packing.pack(columns < length))
+        if self.order is not None:
+            parts = AllOf(parts, ranks(select_or_all(self.order, some), columns, packing))
+        buffers = None if len(own) == forward.owner.rows else own
+        return Call(some, columns, slots, parts.visible(count), length + 1 + count, buffers, packing)
+
+    def _width(self, some: Tensor | Sequence[int] | None) -> int:
+        numbers = some.tolist() if isinstance(some, Tensor) else some
+        return max(self.widths if numbers is None else [self.widths[number] for number in numbers])
+
+
+def ranks(order: AttentionOrder, columns: Tensor, packing: CandidatePacking) -> ByRank:
+    """Who sees whom among candidates of this ``order`` [N, L], which compute ``columns`` [N, n]. What is kept is
+    decided in all candidates of a row, so it has the same rank in all."""
+    own = order.at(columns)
+    kept = F.pad(order.rank[packing.candidates[:, 0]], (0, 1))
+    return ByRank(torch.cat([kept, packing.pack(own.rank)], 1), packing.pack(own.reach))
 
 
 def keep_candidates(stores: list[KeyValues | None], forward: ForwardPass, chosen: Tensor) -> None:

@@ -22,7 +22,14 @@ class Finished(Buffered):
     """
 
     traits = Buffered.traits.but(
-        kinds=CAUSAL, committed=True, shadows=False, bounded_shapes=True, exact=True, soft=True, shares=True
+        kinds=CAUSAL,
+        committed=True,
+        branches=True,
+        shadows=False,
+        bounded_shapes=True,
+        exact=True,
+        soft=True,
+        shares=True,
     )
     clashes = (
         *Buffered.clashes,

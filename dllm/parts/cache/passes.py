@@ -27,12 +27,13 @@ class CandidatePacking:
 
     row: Tensor  # [N] the row of each candidate
     place: Tensor  # [N] its place in that row
-    candidates: Tensor  # [B, K] those of each row, the last one repeated where a row has fewer than K
+    candidates: Tensor  # [B, K] those of each row
 
     @staticmethod
     def of(owner: Owner) -> CandidatePacking:
+        """owner: of rows that have as many candidates each."""
         table, place = owner.table()
-        return CandidatePacking(owner.row, place, table.cummax(1).values)
+        return CandidatePacking(owner.row, place, table)
 
     @property
     def width(self) -> int:
@@ -75,15 +76,9 @@ class Call:
     # [b, n] queries that hold a mask whatever the canvas holds, and alone predict (None: the queries are the canvas's)
     masks: Tensor | None = None
 
-    def computed(self, length: int) -> Tensor | int:
-        """Rows that the network runs for each candidate, padding included: one number, or [b] where candidates are side
-        by side. ``length``: L."""
-        queries, beside = length if self.columns is None else self.columns.shape[1], self.side_by_side
-        if beside is None:
-            return queries
-        out = torch.full_like(beside.row, queries)
-        out[beside.candidates[:, 0]] += queries * (beside.width - beside.row.bincount())
-        return out
+    def computed(self, length: int) -> int:
+        """Rows that the network runs for each candidate, padding included. ``length``: L."""
+        return length if self.columns is None else self.columns.shape[1]
 
 
 @dataclass(frozen=True)
@@ -106,15 +101,13 @@ class ForwardPass:
     def computed(self) -> Tensor:
         """Rows that the network runs for each candidate [N, 1], padding included; 0 for a candidate in no call."""
         candidates, length = self.queries.shape
-        if len(self.calls) == 1 and self.calls[0].candidates is None and self.calls[0].side_by_side is None:
-            return self.queries.new_full((candidates, 1), int(self.calls[0].computed(length)), dtype=torch.int64)
+        if len(self.calls) == 1 and self.calls[0].candidates is None:
+            return self.queries.new_full((candidates, 1), self.calls[0].computed(length), dtype=torch.int64)
         out = torch.zeros(candidates, dtype=torch.int64, device=self.queries.device)
         for call in self.calls:
             rows, count = call.candidates, call.computed(length)
             if rows is None:
                 out[:] = count
-            elif isinstance(count, Tensor):
-                out[rows] = count
             else:
                 out.index_fill_(0, rows, count)  # an indexed assignment of a number copies it from the host
         return out[:, None]
