@@ -74,6 +74,7 @@ class SamplerTraits(Traits):
     # its step asks the device, such as how many steps there are, so a turn with it cannot be recorded
     syncs: bool = False
     fixed_order: bool = False  # it commits the positions that a plan names, without regard to their scores
+    left_to_right: bool = False  # that plan goes from left to right, so that no mask is ever asked
     commits_ahead: bool = False  # a turn may commit what only later turns of the rule inside would
     # what it commits: ``proposed``, the forward's proposals; ``reweighed``, the likeliest tokens of logits that it has
     # changed; ``given``, tokens from elsewhere

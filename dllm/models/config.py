@@ -18,6 +18,7 @@ from dllm.common.ranks import ALONE, Ranks
 from dllm.models.agreement import BLOCK_KEYS, FILE
 from dllm.models.families import ARCHITECTURE, FIRST_FAMILIES, LLADA, Family
 from dllm.models.families_2026 import FAMILIES_2026
+from dllm.models.families_ar import NEXT_TOKEN_FAMILIES
 from dllm.models.foreign import refuse_other_architecture
 from dllm.models.formats.layouts import PackedSettings
 from dllm.models.formats.packed_settings import packed_settings
@@ -31,7 +32,9 @@ from dllm.models.network.rope_ntk import NtkReach, RopeSetting
 from dllm.models.network.rope_scaling import Scaling
 from dllm.models.network.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, PipelinedBlocks, columns_of
 
-FAMILIES: Mapping[str, Family] = {**FIRST_FAMILIES, **FAMILIES_2026, DIFFUSION_GEMMA: GEMMA}  # by architecture
+FAMILIES: Mapping[str, Family] = {
+    **FIRST_FAMILIES, **FAMILIES_2026, DIFFUSION_GEMMA: GEMMA, **NEXT_TOKEN_FAMILIES,
+}  # by architecture  # fmt: skip
 # For repackaged checkpoints without ``architectures``.
 MODEL_TYPES = {one.model_type: name for name, one in FAMILIES.items() if one.model_type}
 
@@ -74,6 +77,7 @@ class ModelConfig:
     unsaid: str = ""  # a sentence about the attention where the file does not tell it
     usual_mask_id: int | None = None  # where neither file nor tokenizer names the mask; None without one
     window: int | None = None  # columns that a layer with a window sees, its own included; None: no layer has one
+    windowed: frozenset[int] = frozenset()  # the numbers of these layers; Gemma's are in ``gemma``
     gemma: GemmaConfig | None = None  # DiffusionGemma's layers; None: all layers are alike
     moe: MoEConfig | None = None  # routed experts; None: every layer is dense
     # those that hold the model together: heads and widths are then this rank's share (``weights.cut.share_of``)
@@ -303,8 +307,8 @@ def architecture_of(published: Mapping[str, Any]) -> str:
     string where the file names no architecture that we know."""
     values = read_keys(ARCHITECTURE, published, FILE)
     names = values["architectures"]
-    if names and (names[0] in FAMILIES or is_masked_lm(names[0])):
-        return str(names[0])
     if names and names[0] == "LlamaForCausalLM" and "SeedDiffcoderForCausalLM" in str(published.get("auto_map")):
         return "StableDiffcoderForCausalLM"  # as its older files say
+    if names and (names[0] in FAMILIES or is_masked_lm(names[0])):
+        return str(names[0])
     return MODEL_TYPES.get(str(values["model_type"]), "") if not names else ""

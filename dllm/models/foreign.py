@@ -56,12 +56,11 @@ OTHER_ARCHITECTURES = {
     "MMadaModelLM": ("MMaDA, which reads and draws images", "LLaDA (GSAI-ML/LLaDA-8B-Instruct)"),
 }
 
-# Stock classes that predict the next token, by what was made of their bodies for masked diffusion.
+# Stock classes that predict the next token and are not read, by what was made of their bodies for masked diffusion.
 AUTOREGRESSIVE = {
-    "Qwen3ForCausalLM": ("Tiny-A2D", "A2DQwen3LMHeadModel"), "Qwen2ForCausalLM": ("Tiny-A2D", "A2DQwen2LMHeadModel"),
-    "LlamaForCausalLM": ("Tiny-A2D", "A2DLlamaLMHeadModel"), "Qwen3MoeForCausalLM": ("RND1", "RND1LM"),
+    "Qwen3MoeForCausalLM": ("RND1", "RND1LM"),
     "Ministral3ForCausalLM": ("Nemotron-Labs-Diffusion", "NemotronLabsDiffusionModel"),
-}  # fmt: skip
+}
 TOWERS = ("vision_config", "audio_config")
 
 

@@ -39,7 +39,8 @@ def model_settings(model: Model) -> dict[str, Any]:
     shipped, network = is_shipped(model.path), model.transformer
     return {
         "name": model.name, "path": model.path.name if shipped else str(model.path), "device": network.device.type,
-        "dtype": str(network.dtype).removeprefix("torch."), "mask_id": model.ids.mask, "quantize": model.quantize,
+        "dtype": str(network.dtype).removeprefix("torch."), "mask_id": next(iter(model.ids.mask_tokens), None),
+        "quantize": model.quantize,
         "quantize_head": model.quantize_head, "activations": model.activations,
         "adapter": None if model.adapter is None else str(model.adapter),
         "draft_adapter": None if model.draft_adapter is None else str(model.draft_adapter),

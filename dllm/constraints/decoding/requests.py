@@ -41,7 +41,7 @@ class Constraints:
     ) -> None:
         self.min_tokens = min_tokens
         self.tokenizer, self.size, self.name = tokenizer, size, name
-        self.silent = (*([] if ids.mask is None else [ids.mask]), *ids.ends)
+        self.silent = (*ids.mask_tokens, *ids.ends)
         self.ends: Silent = () if forbid_eos else ids.ends
         self.masks = ids.mask is not None
         self._compiler: Compiler | None = None

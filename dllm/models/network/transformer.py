@@ -115,9 +115,9 @@ class Attention(nn.Module):
     draft: LowRank | None = None  # added to the output of rows that draft (``attach_drafts``)
     qkv: nn.Module | None  # q, k and v in one product, see ``fuse_products``
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, windowed: bool = False) -> None:
         super().__init__()
-        self.head_dim, self.rope_float32 = config.head_dim, config.rope_float32
+        self.head_dim, self.rope_float32, self.windowed = config.head_dim, config.rope_float32, windowed
         self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=config.qkv_bias)
         self.k = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
         self.v = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
@@ -139,7 +139,9 @@ class Attention(nn.Module):
                 q, k = self.q_norm(q)[1], self.k_norm(k)[1]
             else:
                 norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
-        return Projected(q, k, v, angles[:2], self.rope_float32, self.triton, self.varlen, self.tiled, norms)
+        return Projected(
+            q, k, v, angles[:2], self.rope_float32, self.triton, self.varlen, self.tiled, norms, windowed=self.windowed
+        )
 
     def values(self, x: Tensor) -> Tensor:
         """The values [B, n, H_kv * h] of rows x [B, n, D] alone."""
@@ -155,7 +157,7 @@ class Layer(nn.Module):
     def __init__(self, config: ModelConfig, index: int) -> None:
         super().__init__()
         self.attn_norm = RMSNorm(config.width, config.eps)
-        self.attn = Attention(config)
+        self.attn = Attention(config, index in config.windowed)
         self.mlp_norm = RMSNorm(config.width, config.eps)
         moe = config.moe if config.moe is not None and index in config.moe.sparse_layers else None
         self.mlp = MoE(config.width, moe) if moe else MLP(config.width, config.mlp_width, config.mlp_bias)
@@ -315,10 +317,15 @@ class Transformer(nn.Module):
         all, prompt and answer, where the rotary embedding depends on them (``Rotary.by_length``). conditioning: queries
         that show a mixture (None: no query does).
         """
-        x = self.embed(tokens)
+        x = self.embed(self._known(tokens))
         x = x if conditioning is None else conditioning.over(x)
         x = x * self.config.embed_scale if self.config.embed_scale != 1.0 else x
         return memory.through(LayerStack(self, positions, run, totals), x, columns)
+
+    def _known(self, tokens: Tensor) -> Tensor:
+        """The ids of rows of the embedding. What marks the undecided columns of a model of next tokens is none of them,
+        and no decided row sees these columns, so any row will do."""
+        return tokens.clamp(max=self.config.vocab - 1) if self.config.attention.next_token else tokens
 
     def angles(self, positions: Tensor, columns: Tensor | None, totals: Tensor | None = None) -> Angles:
         length = positions.shape[1]

@@ -68,7 +68,7 @@ class AttentionKind:
     that rows which are in for it, or a prompt of masks (guidance), are nothing that the model knows. judges: the row
     that predicts a decided column tells how likely its token is. everywhere: every forward predicts every masked
     column. sealed: another class computes it, and only its logits are seen. pipelined: a block was trained to see
-    unfinished blocks before it.
+    unfinished blocks before it. next_token: it predicts the next token alone, and was never trained on a mask.
     """
 
     name: ClassVar[str] = "full"
@@ -80,6 +80,7 @@ class AttentionKind:
     everywhere: ClassVar[bool] = True
     sealed: ClassVar[bool] = False
     pipelined: ClassVar[bool] = False
+    next_token: ClassVar[bool] = False
 
     @property
     def block(self) -> int | None:
@@ -380,8 +381,42 @@ class CausalByRank(AttentionKind):
         return masked  # the row of a known token says nothing of the token itself
 
 
+@dataclass(frozen=True)
+class NextToken(AttentionKind):
+    """Causal by token: the last decided row predicts the next column, and nothing else is predicted (Llama, Mistral,
+    Qwen). In layers with a window of W columns a row sees itself and the W - 1 columns before it."""
+
+    name = "next-token"
+    is_called = "causal, for the next token"
+    advice = "exact: keys never change"
+    causal = True
+    everywhere = False
+    next_token = True
+
+    @property
+    def text(self) -> str:
+        return "causal; decode from left to right (experiment=ar)"
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
+        columns = columns_of(masked)
+        return AttentionOrder(columns, columns, columns)
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        return columns_of(masked)
+
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return token_pages(decided)
+
+    def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
+        return masked & (masked.cumsum(1) == 1)
+
+    def alone(self, masked: Tensor, start: Tensor) -> Tensor:
+        return self.predicted(masked, start)
+
+
 ORDERED_KINDS = (
     BlockCausal, AnswerBlocks, PromptBlock, PipelinedBlocks, SeededBlocks, ContextCausal, DenoisedBlock, CausalByRank,
+    NextToken,
 )  # fmt: skip
 CAUSAL = frozenset(kind.name for kind in ORDERED_KINDS)  # in which decided text becomes final, piece by piece
 

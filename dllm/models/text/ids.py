@@ -19,6 +19,7 @@ class Ids:
     mask: int | None  # an undecided position (None: undecided positions show noise)
     eos: int  # the end of a text
     stops: tuple[int, ...]  # all that end an answer, EOS among them
+    marks: bool = False  # the mask is no token: it lies outside the vocabulary, and only marks undecided columns
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -32,8 +33,12 @@ class Ids:
 
     def banned(self, suppress_mask: bool, forbid_eos: bool) -> tuple[int, ...]:
         """Those that are never proposed under these settings of ``Sampling``."""
-        mask = () if self.mask is None else (self.mask,)
-        return mask * suppress_mask + self.ends * forbid_eos
+        return self.mask_tokens * suppress_mask + self.ends * forbid_eos
+
+    @property
+    def mask_tokens(self) -> tuple[int, ...]:
+        """The mask, where it is a token of the vocabulary."""
+        return () if self.mask is None or self.marks else (self.mask,)
 
 
 @dataclass(frozen=True)
@@ -55,12 +60,18 @@ def resolve_ids(
     if tokenizer is not None and len(tokenizer) > config.vocab:
         problem = f"the tokenizer has {len(tokenizer)} ids, the model's logits only {config.vocab} columns"
         raise mismatched(problem, "tokenizer and weights")
+    if config.attention.next_token and mask_id is not None:
+        raise UserError(
+            f"mask_id={mask_id}: {config.architecture} predicts the next token, and has no mask token. Leave mask_id "
+            "null."
+        )
     if config.process == "uniform" and mask_id is not None:
         raise UserError(
             f"mask_id={mask_id}: undecided positions of {config.architecture} show noise, so it has no mask token. "
             "Leave mask_id null."
         )
-    mask = None if config.process == "uniform" else _mask(config, tokenizer, mask_id)
+    marks = config.attention.next_token
+    mask = None if config.process == "uniform" or marks else _mask(config, tokenizer, mask_id)
     generation = [SourcedId("generation_config.json: eos_token_id", end) for end in ends]
     eos = generation[0] if ends and config.gemma is not None else _eos(config, tokenizer)  # its class reads no other
     pad = eos if config.pad_id is None else SourcedId("config.json: pad_token_id", config.pad_id)
@@ -71,8 +82,9 @@ def resolve_ids(
         _check_range(known, config, "Correct it there.")
     if mask is not None:
         _check_mask(mask, eos.id, pad.id, config, tokenizer)
-    stops, number = dict.fromkeys([eos.id, *(stop.id for stop in extra)]), None if mask is None else mask.id
-    ids = Ids(number, eos.id, tuple(stop for stop in stops if stop != number))
+    stops = dict.fromkeys([eos.id, *(stop.id for stop in extra)])
+    number = config.vocab if marks else None if mask is None else mask.id
+    ids = Ids(number, eos.id, tuple(stop for stop in stops if stop != number), marks)
     return replace(config, mask_id=number, eos_id=eos.id, pad_id=pad.id), ids
 
 

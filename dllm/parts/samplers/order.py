@@ -41,6 +41,7 @@ class Order(Scheduled):
             raise UserError("sampler.positions names a position twice; every position of the answer is committed once.")
         super().__init__(steps, per_step)
         self.positions = positions
+        self.traits = self.traits.but(left_to_right=positions == "left_to_right")
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return super().start(canvas, blocks) | {"priority": self._priority(canvas)}
