@@ -80,6 +80,8 @@ class Prompts:
             request = Request.answer(self.encode(prompt), self.gen_length, self.ids.placeholder, seed)
             if isinstance(prompt, PrefilledPrompt):
                 request = replace(request, answer_prefix=prompt.begin)
+        if self.config.attention.next_token:
+            _refuse_gaps(request, self.name)
         limit, length = self.config.max_length, len(request.tokens)
         if length > limit:
             raise UserError(
@@ -199,6 +201,17 @@ class Prompts:
             name = None if self.tokenizer is None else self.tokenizer.token(token)
             self.known[token] = self.text([token]) or name or f"<{token}>"
         return [self.known[token] for token in tokens]
+
+
+def _refuse_gaps(request: Request, name: str) -> None:
+    """Raise UserError for masks that are not a text's end, and for those that no token is before."""
+    first = list(request.masked).index(True) if any(request.masked) else len(request.masked)
+    if not first or not all(request.masked[first:]):
+        where = "text after a gap" if first else "a text without a beginning"
+        raise UserError(
+            f"{where} means nothing to {name}, which predicts the next token from those before it. Give a prompt "
+            "alone, or take a model of masks."
+        )
 
 
 def refuse_other_parts(parts: object) -> None:

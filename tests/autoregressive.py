@@ -3,8 +3,8 @@
 A folder holds config.json, weights and reference.json, or folders that do. ``reference.json`` has under ``cases`` what
 transformers decoded: ``prompt``, ``tokens`` until an end of text, and ``logprobs`` of each token. Every case is
 decoded alone and in a batch of all, with the exact cache and with none. A line for each folder: the cases that are
-equal, the largest error of a log-probability, and ``ok`` or what differs. Exit code: 0 all equal, 1 some differ, 2 there
-is nothing to compare.
+equal, the largest error of a log-probability, and ``ok`` or what differs. Exit code: 0 all equal, 1 some differ, 2
+there is nothing to compare.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ from dllm.parts.samplers.wrapper import nested
 LEFT_TO_RIGHT = Set("sampler", "order") & Set("sampler.positions", "left_to_right")
 _PROCESS = (
     Clash(lambda c: c.attention.next_token and not c.does.left_to_right,
-          "{sampler} asks the model what stands at masks, but {model.architecture:value} predicts the next token alone: "
-          "it has no mask, and was trained on none.", [LEFT_TO_RIGHT],
+          "{sampler} asks the model what stands at masks, but {model.architecture:value} predicts the next token "
+          "alone: it has no mask, and was trained on none.", [LEFT_TO_RIGHT],
           "(On the command line, experiment=ar is that with the exact cache.)"),
     Clash(lambda c: c.gen_length is not None and c.gen_length >= c.model.max_length,
           "{gen_length} leaves no room for a prompt: the model's limit is {model.max_length:value} tokens."),

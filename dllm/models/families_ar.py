@@ -13,34 +13,24 @@ from typing import Any
 from dllm.common.errors import UserError
 from dllm.models.agreement import FILE, Values, agree
 from dllm.models.families import NORMED, QWEN, Family, Fields
-from dllm.models.keys import (
-    MAX_LAYERS,
-    MAX_SIZE,
-    KeyRules,
-    allowed,
-    boolean,
-    integer,
-    list_of,
-    shown,
-    size,
-)
+from dllm.models.keys import MAX_LAYERS, MAX_SIZE, KeyRules, allowed, boolean, integer, list_of, shown, size
 from dllm.models.network.visibility import NextToken
 
-SLIDING = "sliding_attention"
-_KINDS = list_of(f"a list of 'full_attention' and {SLIDING!r}", lambda one: one in ("full_attention", SLIDING))
-LLAMA: KeyRules = {
+_SLIDING = "sliding_attention"
+_KINDS = list_of(f"a list of 'full_attention' and {_SLIDING!r}", lambda one: one in ("full_attention", _SLIDING))
+_LLAMA_KEYS: KeyRules = {
     **QWEN, "num_key_value_heads": size(None), "max_position_embeddings": integer(1, MAX_SIZE, 2048),
     "attention_bias": boolean(), "mlp_bias": boolean(),
 }  # fmt: skip
-MISTRAL: KeyRules = {
+_MISTRAL_KEYS: KeyRules = {
     **QWEN, "num_key_value_heads": size(8, null=None), "max_position_embeddings": integer(1, MAX_SIZE, 131072),
     "sliding_window": integer(1, MAX_SIZE, 4096, null=None), "layer_types": allowed(),
 }  # fmt: skip
-QWEN2: KeyRules = {
+_QWEN2_KEYS: KeyRules = {
     **QWEN, "use_sliding_window": boolean(), "sliding_window": integer(1, MAX_SIZE, 4096, null=None),
     "max_window_layers": integer(0, MAX_LAYERS, 28), "layer_types": _KINDS,
 }  # fmt: skip
-QWEN3: KeyRules = {**QWEN2, **NORMED, "head_dim": size(128, null=None), "attention_bias": boolean()}
+_QWEN3_KEYS: KeyRules = {**_QWEN2_KEYS, **NORMED, "head_dim": size(128, null=None), "attention_bias": boolean()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +40,8 @@ class NextTokenFamily(Family):
     def fields(self, published: Mapping[str, Any], architecture: str) -> Fields:
         if published.get("mask_token_id") is not None:
             raise UserError(
-                f"{FILE} has mask_token_id={shown(published['mask_token_id'])} under {architecture}, which predicts the "
-                "next token and has no mask. If these weights were trained to fill masks, say as which family: "
+                f"{FILE} has mask_token_id={shown(published['mask_token_id'])} under {architecture}, which predicts "
+                "the next token and has no mask. If these weights were trained to fill masks, say as which family: "
                 "model.family=A2DQwen3LMHeadModel, say. Else drop the key."
             )
         found = super().fields(published, architecture)
@@ -77,10 +67,10 @@ def _qwen2(values: Values) -> Fields:
     """Windows in the layers that the file names, or else from ``max_window_layers`` on."""
     kinds, layers = values["layer_types"], range(values["num_hidden_layers"])
     window = values["sliding_window"] if values["use_sliding_window"] else None
-    agree(window is not None or SLIDING not in (kinds or ()), values, "layers with a window need its length",
+    agree(window is not None or _SLIDING not in (kinds or ()), values, "layers with a window need its length",
           "layer_types", "use_sliding_window", "sliding_window")  # fmt: skip
     if kinds is not None:
-        return _windows(window, [layer for layer in layers[: len(kinds)] if kinds[layer] == SLIDING])
+        return _windows(window, [layer for layer in layers[: len(kinds)] if kinds[layer] == _SLIDING])
     return _windows(window, layers[values["max_window_layers"] :])
 
 
@@ -94,11 +84,13 @@ def _windows(window: int | None, layers: range | list[int]) -> Fields:
     return Fields(window=window, windowed=frozenset(layers)) if has else {}
 
 
-_LLAMA = NextTokenFamily("llama", LLAMA, {"attention": NextToken(), "prediction_shift": 1}, _llama)
-_QWEN2 = replace(_LLAMA, name="qwen2", keys=QWEN2, fixed={**_LLAMA.fixed, "qkv_bias": True}, of=_qwen2)
+_LLAMA = NextTokenFamily("llama", _LLAMA_KEYS, {"attention": NextToken(), "prediction_shift": 1}, _llama)
+_QWEN2 = replace(_LLAMA, name="qwen2", keys=_QWEN2_KEYS, fixed={**_LLAMA.fixed, "qkv_bias": True}, of=_qwen2)
 NEXT_TOKEN_FAMILIES = {
     "LlamaForCausalLM": _LLAMA,
-    "MistralForCausalLM": replace(_LLAMA, name="mistral", keys=MISTRAL, of=_mistral),
+    "MistralForCausalLM": replace(_LLAMA, name="mistral", keys=_MISTRAL_KEYS, of=_mistral),
     "Qwen2ForCausalLM": _QWEN2,
-    "Qwen3ForCausalLM": replace(_QWEN2, name="qwen3", keys=QWEN3, fixed={**_LLAMA.fixed, "qk_norm": True}, of=_qwen3),
+    "Qwen3ForCausalLM": replace(
+        _QWEN2, name="qwen3", keys=_QWEN3_KEYS, fixed={**_LLAMA.fixed, "qk_norm": True}, of=_qwen3
+    ),
 }

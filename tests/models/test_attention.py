@@ -302,7 +302,7 @@ def test_a_mask_that_nothing_names_is_asked_for(tmp_path: Path) -> None:
     ({"architectures": ["NemotronHTwoTowerForCausalLM"]}, "Nemotron-Labs-TwoTower.*Take Nemotron-Labs-Diffusion"),
     ({"architectures": ["MMadaModelLM"]}, "MMaDA, which reads and draws images"),
     ({"architectures": ["Other"], "vision_config": {}}, "towers beside the text model"),
-    ({"architectures": ["LlamaForCausalLM"]}, "predicts the next token, and a mask means nothing to it"),
+    ({"architectures": ["Qwen3MoeForCausalLM"]}, "predicts the next token, and a mask means nothing to it"),
     ({"architectures": ["NoSuchModel"]}, "known architectures are"),
 ])  # fmt: skip
 def test_other_models_are_refused_by_name(config: dict[str, object], words: str) -> None:

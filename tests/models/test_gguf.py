@@ -313,8 +313,8 @@ def test_any_byte_of_a_header_may_be_wrong(sound: bytes, tmp_path: Path) -> None
 @pytest.mark.parametrize(("old", "new", "sentence"), [
     (b"GGUF", b"GGML", "does not begin as a GGUF file does"),
     (struct.pack("<I", 3), struct.pack(">I", 3), r"bytes in the other order \(big-endian\)\. Take the little"),
-    (b"\x05\0\0\0\0\0\0\0llada", b"\x05\0\0\0\0\0\0\0llama",
-     "architecture='llama'; diffusion language models that are read from GGUF are llada, llada-moe, dream"),
+    (b"\x05\0\0\0\0\0\0\0llada", b"\x05\0\0\0\0\0\0\0mamba",
+     "architecture='mamba'; models that are read from GGUF are llada, llada-moe, dream"),
     (b"blk.1.attn_q.weight", b"blk.1.attn_x.weight", r"has blk\.1\.attn_x\.weight, which is not part of LLaDAModelLM"),
     (b"blk.1.attn_q.weight", b"blk.0.attn_q.weight", r"blocks\.1\.q_proj\.weight is missing"),
     (b"llada.rope.freq_base", b"llada.rope.freq_bass", r"lacks llada\.rope\.freq_base"),

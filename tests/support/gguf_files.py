@@ -1,4 +1,4 @@
-"""GGUF files as llama.cpp's converter writes them: names by gguf's own maps, q and k of LLaDA with turned rows.
+"""GGUF files as llama.cpp's converter writes them: names by gguf's maps, q and k of LLaDA and Llama with turned rows.
 
 Blocks of Q4_K, Q5_K and Q6_K, which gguf reads and does not write, are made number by number from their layout.
 """
@@ -28,12 +28,15 @@ ARCHITECTURES = {
     "LLaDAModelLM": ("llada", gguf.MODEL_ARCH.LLADA),
     "DreamModel": ("dream", gguf.MODEL_ARCH.DREAM),
     "LLaDAMoEModelLM": ("llada-moe", gguf.MODEL_ARCH.LLADA_MOE),
+    "LlamaForCausalLM": ("llama", gguf.MODEL_ARCH.LLAMA),
+    "Qwen2ForCausalLM": ("qwen2", gguf.MODEL_ARCH.QWEN2),
+    "Qwen3ForCausalLM": ("qwen3", gguf.MODEL_ARCH.QWEN3),
     "RND1LM": ("rnd1", gguf.MODEL_ARCH.QWEN3MOE),  # gguf 0.19 has no names of its own for it; its body is Qwen3-MoE's
 }
 
 
 def turned(rows: NDArray[Any], heads: int) -> NDArray[Any]:
-    """q or k of LLaDA as the converter has it, by a loop: halves of a head side by side."""
+    """q or k of LLaDA or Llama as the converter has it, by a loop: halves of a head side by side."""
     out, size = np.empty_like(rows), len(rows) // heads
     for head in range(heads):
         for pair in range(size // 2):
@@ -156,9 +159,10 @@ class Converted:
         writer.add_embedding_length(self._get("d_model", "hidden_size"))
         writer.add_head_count(self._get("n_heads", "num_attention_heads"))
         writer.add_head_count_kv(self._get("n_kv_heads", "num_key_value_heads", "n_heads"))
-        writer.add_rope_freq_base(self._get("rope_theta"))
+        writer.add_rope_freq_base(self._get("rope_theta") or self.config["rope_parameters"]["rope_theta"])
         writer.add_layer_norm_rms_eps(self._get("rms_norm_eps"))
-        writer.add_causal_attention(False)
+        if not self.config["architectures"][0].endswith("ForCausalLM"):
+            writer.add_causal_attention(False)
         if (inner := self._get("mlp_hidden_size", "dense_intermediate_size", "intermediate_size")) is not None:
             writer.add_feed_forward_length(inner)
         for name, add in {
@@ -211,8 +215,9 @@ class Converted:
     def _add(self, stem: str, leaf: str, names: list[str], values: Floats) -> None:
         kind = Kind.F32 if values.ndim == 1 or stem.endswith("mlp.gate") else next(
             (kind for end, kind in self.kinds.items() if stem.endswith(end)), self.kind)  # fmt: skip
-        heads = {"q_proj": self._get("n_heads"), "k_proj": self._get("n_kv_heads", "n_heads")}
-        turn = heads.get(stem.rpartition(".")[2]) if self.name == "llada" else None
+        queries = self._get("n_heads", "num_attention_heads")
+        heads = {"q_proj": queries, "k_proj": self._get("n_kv_heads", "num_key_value_heads") or queries}
+        turn = heads.get(stem.rpartition(".")[2]) if self.name in ("llada", "llama") else None
         data, wide = rounded(turned(values, turn) if turn else values, kind)
         wide = back(wide, turn) if turn else wide
         given = self.map.get_name(stem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +38,28 @@ TRAITS: Mapping[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def next_token_folder(folder: Path, trait: str, tokens: int = 20) -> Path:
-    """A folder with weights and reference.json, as ``tests/autoregressive.py`` reads them."""
+def next_token_folder(
+    folder: Path, trait: str | tuple[str, dict[str, Any]], tokens: int = 14, lengths: Sequence[int] = (4, 46)
+) -> Path:
+    """A folder with weights and reference.json, as ``tests/autoregressive.py`` reads them. trait: one of ``TRAITS``, or
+    such a pair. lengths: of the prompts."""
     import transformers
 
-    kind, own = TRAITS[trait]
+    kind, own = TRAITS[trait] if isinstance(trait, str) else trait
     config = getattr(transformers, f"{CLASSES[kind]}Config")(**{**SIZES, **own})
-    torch.manual_seed(len(trait))
+    torch.manual_seed(len(str(trait)))
     model = getattr(transformers, f"{CLASSES[kind]}ForCausalLM")(config).float().eval()
     with torch.no_grad():  # biases and gains begin at 0 and 1, which would hide them
         for name, parameter in model.named_parameters():
             if name.endswith("bias") or "norm" in name:
                 parameter.add_(0.3 * torch.randn_like(parameter))
     model.save_pretrained(folder)
-    cases = [_case(model, torch.randint(3, 89, (length,)).tolist(), tokens) for length in (4, 21, 46)]
+    cases = [generated(model, torch.randint(3, 89, (length,)).tolist(), tokens) for length in lengths]
     (folder / "reference.json").write_text(json.dumps({"cases": cases}))
     return folder
 
 
-def _case(model: Any, prompt: list[int], tokens: int) -> dict[str, Any]:
+def generated(model: Any, prompt: list[int], tokens: int) -> dict[str, Any]:
     """What the model's own ``generate`` gives, and log-probabilities of whole sequences, without its cache."""
     whole = model.generate(torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False)[0]
     with torch.inference_mode():

@@ -191,7 +191,8 @@ def _notes(config: ModelConfig, tokenizer: Tokenizer | None) -> Iterator[str]:
         return
     if not tokenizer.has_chat_template:
         yield "No chat template: prompts are taken as plain text (base models are meant to be used so)."
-    if tokenizer.mask_id is not None and config.mask_id not in (None, tokenizer.mask_id):
+    named = config.mask_id not in (None, tokenizer.mask_id) and not config.attention.next_token
+    if tokenizer.mask_id is not None and named:
         yield f"The tokenizer's mask token has id {tokenizer.mask_id}; {config.mask_id} is used."
     if len(tokenizer) < config.vocab:
         rest = config.vocab - len(tokenizer)
@@ -296,8 +297,11 @@ def _narrows(config: ModelConfig, kind: str, head: str | None) -> bool:
 def _token_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:
     tokenizer = report.tokenizer
     for name, number in (("mask id", config.mask_id), ("eos id", config.eos_id), ("pad id", config.pad_id)):
-        no_mask = name == "mask id" and config.process == "uniform"
-        yield name, "none: undecided positions show noise" if no_mask else _spell(number, tokenizer)
+        no_mask = "" if name != "mask id" else (
+            "none: undecided positions show noise" if config.process == "uniform"
+            else "none: it predicts the next token" if config.attention.next_token else ""
+        )  # fmt: skip
+        yield name, no_mask or _spell(number, tokenizer)
     yield "stops", ", ".join(_spell(number, tokenizer) for number in report.ids.stops) if report.ids else "unknown"
     length = "no tokenizer" if tokenizer is None else f"{len(tokenizer)} ids in the tokenizer"
     yield "vocabulary", f"{length}, {config.vocab} logit columns"

@@ -1,8 +1,9 @@
 """What the metadata of a GGUF file say, in the words of a published ``config.json``, and its tensors by their published
 names.
 
-As llama.cpp's converter writes them (``conversion/llada.py``, ``dream.py``, ``qwen.py``): its rotary embedding of LLaDA
-turns neighbours, so the rows of q and k are in another order there. DiffusionGemma is in ``gguf_gemma``.
+As llama.cpp's converter writes them (``conversion/llada.py``, ``dream.py``, ``qwen.py``, ``llama.py``): its rotary
+embedding of LLaDA and Llama turns neighbours, so the rows of q and k are in another order there. DiffusionGemma is in
+``gguf_gemma``.
 None writes LLaDA2, SDAR and the others yet.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dllm.common.errors import UserError
@@ -31,7 +33,7 @@ _LAYER = {
     "ffn_up": "mlp.up", "ffn_down": "mlp.down", "ffn_gate_inp": "mlp.router",
 }  # fmt: skip
 _EXPERTS = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
-_TURNED = ("attn.q", "attn.k")  # of LLaDA
+_TURNED = ("attn.q", "attn.k")  # of the families in which neighbours turn
 _SPECIAL = {"mask": "mask", "eos": "eos", "pad": "padding", "bos": "bos"}  # ids: config.json's word, and GGUF's
 Said = Mapping[str, Any]
 
@@ -65,8 +67,8 @@ def _llada(said: Metadata) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _dream(said: Metadata) -> dict[str, Any]:
-    return {**_qwen(said, "DreamModel"), "intermediate_size": said.need("feed_forward_length")}
+def _dense(said: Metadata, architecture: str) -> dict[str, Any]:
+    return {**_qwen(said, architecture), "intermediate_size": said.need("feed_forward_length")}
 
 
 def _llada_moe(said: Metadata) -> dict[str, Any]:
@@ -89,8 +91,19 @@ def _rnd1(said: Metadata) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _llama(said: Metadata) -> dict[str, Any]:
+    return {**_dense(said, "LlamaForCausalLM"), "attention_bias": said.has("blk.0.attn_q.bias"),
+            "mlp_bias": said.has("blk.0.ffn_gate.bias")}  # fmt: skip
+
+
+def _qwen3(said: Metadata) -> dict[str, Any]:
+    return {**_dense(said, "Qwen3ForCausalLM"), "attention_bias": said.has("blk.0.attn_q.bias")}
+
+
 READ_ARCHITECTURES: dict[str, Callable[[Metadata], dict[str, Any]]] = {
-    "llada": _llada, "llada-moe": _llada_moe, "dream": _dream, "rnd1": _rnd1, GEMMA_ARCHITECTURE: gemma_published,
+    "llada": _llada, "llada-moe": _llada_moe, "dream": partial(_dense, architecture="DreamModel"),
+    "rnd1": _rnd1, GEMMA_ARCHITECTURE: gemma_published, "llama": _llama,
+    "qwen2": partial(_dense, architecture="Qwen2ForCausalLM"), "qwen3": _qwen3,
 }  # fmt: skip
 
 
@@ -104,7 +117,7 @@ def gguf_published(file: GgufFile) -> tuple[dict[str, Any], Metadata]:
             f", general.type={shown(kind)}" if kind != "model" else ""
         )
         raise UserError(
-            f"{where} has {held}; diffusion language models that are read from GGUF are "
+            f"{where} has {held}; models that are read from GGUF are "
             f"{', '.join(READ_ARCHITECTURES)}. Take one of these, or a folder of safetensors."
         )
     said = Metadata(file, architecture)
@@ -193,7 +206,7 @@ def _stored(tensor: GgufTensor, config: ModelConfig) -> list[Stored]:
     if part not in _LAYER:
         return []
     heads = config.heads if part == "attn_q" else config.kv_heads
-    turned = config.family == "llada" and _LAYER[part] in _TURNED
+    turned = config.family in ("llada", "llama") and _LAYER[part] in _TURNED
     return [_as(tensor, f"{place}.{_LAYER[part]}.{leaf}", config, heads=heads if turned else 0)]
 
 

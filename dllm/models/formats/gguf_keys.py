@@ -22,7 +22,7 @@ from dllm.models.weights.files import broken
 FREQUENCIES = "rope_freqs.weight"  # by which llama.cpp divides those of the rotary embedding
 _FACTORS = ("rope.scaling.factor", "rope.scale_linear")  # the older name last
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "attention.causal": (False,), "attention.sliding_window": (0,), "attention.max_alibi_bias": (0,),
+    "attention.sliding_window": (0,), "attention.max_alibi_bias": (0,),
     "attention.clamp_kqv": (0,), "attention.scale": (0,), "logit_scale": (0, 1), "residual_scale": (0, 1),
     "embedding_scale": (0, 1), "attn_logit_softcapping": (0,), "final_logit_softcapping": (0,),
     "router_logit_softcapping": (0,), "use_parallel_residual": (False,), "pooling_type": (0,),
@@ -31,8 +31,9 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "leading_dense_block_count": (0,), "moe_every_n_layers": (0,), "interleave_moe_layer_step": (0, 1),
 }  # fmt: skip
 _NORMED = {"llada-moe": False, "rnd1": True}  # whether an architecture's graph norms the weights of experts
-_SHIFTED = {"llada": False, "llada-moe": False, "dream": True, "rnd1": True,
-            "diffusion-gemma": False}  # fmt: skip  # a column is read from the row before it
+NEXT_TOKEN = ("llama", "qwen2", "qwen3")  # architectures that predict it
+_SHIFTED = {"llada": False, "llada-moe": False, "dream": True, "rnd1": True, "diffusion-gemma": False,
+            **dict.fromkeys(NEXT_TOKEN, True)}  # fmt: skip  # a column is read from the row before it
 
 
 class Metadata:
@@ -97,6 +98,8 @@ class Metadata:
     def _changes_nothing(self, name: str, value: Any) -> bool:
         if name == "expert_weights_norm":
             return bool(value == _NORMED.get(self.architecture))
+        if name == "attention.causal":
+            return bool(value == (self.architecture in NEXT_TOKEN))
         return any(value == one for one in _NEUTRAL.get(name, ()))
 
 

@@ -128,7 +128,7 @@ _WAY_OUT = "Use estimator=local with slot=open, at the end of the answer, one qu
 
 def sees_behind(config: ModelConfig) -> bool:
     """Whether a mask sees all given text after it."""
-    return config.attention.block is None
+    return config.attention.block is None and not config.attention.next_token
 
 
 def refuse_unknown_canvases(config: ModelConfig, queries: Sequence[ReadQuery]) -> None:
