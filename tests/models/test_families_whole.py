@@ -13,16 +13,16 @@ from model_folders import DATA, copy_of, edit_config, published, wide_folder
 from safetensors import safe_open
 
 from dllm import UserError, load
-from dllm.parts import DIFFUSION_GEMMA, FAMILIES, ModelConfig, inspect_checkpoint, plain_folder
+from dllm.parts import DIFFUSION_GEMMA, FAMILIES, NEXT_TOKEN_FAMILIES, ModelConfig, inspect_checkpoint, plain_folder
 from tests.support.family_folders import make_family
 
-# DiffusionGemma's file is of another form: ``test_diffusion_gemma.py``.
+# DiffusionGemma's file is of another form (``test_diffusion_gemma.py``), and next tokens are in ``test_next_token.py``.
 FOLDERS = sorted(folder.name for folder in DATA.iterdir() if not folder.name.startswith("dg_"))
 ONE_OF_EACH = {published(name)["architectures"][0]: name for name in FOLDERS if not name.startswith("tiny")}
 
 
 def test_a_folder_of_every_family_is_here() -> None:
-    assert {*ONE_OF_EACH, DIFFUSION_GEMMA} == FAMILIES.keys()
+    assert {*ONE_OF_EACH, DIFFUSION_GEMMA, *NEXT_TOKEN_FAMILIES} == FAMILIES.keys()
 
 
 def counted(folder: Path) -> int:
