@@ -70,8 +70,10 @@ def main() -> None:
     torch.set_num_threads(1)
     found = []
     for name, shape in SHAPES.items():
-        config = LlamaConfig(**shape, vocab_size=VOCABULARY, num_attention_heads=shape["hidden_size"] // 64,
-                             num_key_value_heads=2, max_position_embeddings=1024, eos_token_id=2, pad_token_id=0)  # fmt: skip
+        config = LlamaConfig(
+            **shape, vocab_size=VOCABULARY, num_attention_heads=shape["hidden_size"] // 64, num_key_value_heads=2,
+            max_position_embeddings=1024, eos_token_id=2, pad_token_id=0,
+        )  # fmt: skip
         torch.manual_seed(0)
         with TemporaryDirectory() as place:
             LlamaForCausalLM(config).save_pretrained(place)

@@ -112,6 +112,10 @@ ENTRIES = [
         columns={5: ANY, 6: ANY, 7: ANY, 8: Tolerance(share=0.4)}, timed=True,
     ),
     Entry(
+        "next-token", "docs/measured/speed.md", (("-m", "experiments.bench.next_token"),), 3, same_tables, Tolerance(),
+        columns={4: ANY, 5: ANY, 6: Tolerance(share=0.4)}, timed=True,
+    ),
+    Entry(
         "laptop", "docs/measured/speed.md",
         tuple(("-m", "experiments.bench.laptop", "--weights", kind) for kind in LAPTOP), 5,
         same_tables, Tolerance(1), columns={4: ANY, 5: ANY, 6: ANY, 7: Tolerance(share=0.3)}, timed=True,
