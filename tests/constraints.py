@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -87,9 +87,15 @@ def allowed(case: Case, row: RowSets) -> dict[str, list[int]]:
     return {str(at): np.flatnonzero(each.bits[row.language.classes]).tolist() for at, each in rows}
 
 
+def compatible(row: RowSets, positions: Sequence[int], ids: Sequence[int]) -> bool:
+    row = row.copy()
+    row.write(positions, ids)
+    return row.feasible()
+
+
 def together(case: Case, row: RowSets) -> list[Case]:
     asked = case["together"]
-    return [{**ask, "feasible": row.compatible(ask["positions"], ask["ids"])} for ask in asked]
+    return [{**ask, "feasible": compatible(row, ask["positions"], ask["ids"])} for ask in asked]
 
 
 def best(case: Case, row: RowSets) -> list[int] | None:

@@ -85,11 +85,6 @@ class RowSets:
             for at in positions
         ]
 
-    def compatible(self, positions: Sequence[int], ids: Sequence[int]) -> bool:
-        """Whether these ids may be committed at once."""
-        self._renew()
-        return self._goes({at: self.language.symbol(number) for at, number in zip(positions, ids, strict=True)})
-
     def admit(self, positions: Sequence[int], ids: Sequence[int]) -> list[bool]:
         """Greedily, in the order given: which go together with those admitted before them."""
         self._renew()

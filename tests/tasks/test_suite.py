@@ -96,7 +96,7 @@ def test_names_groups_and_short_names() -> None:
         ({"suite": "mini", "tasks": ["samsum"]}, "task.tasks='samsum' is unknown"),
         ({"tasks": [3]}, "task.tasks=3 is unknown"),
         ({"tasks": []}, "asks for nothing"),
-        ({"tasks": "samsum"}, "nothing that can be asked"),
+        ({"tasks": "samsum"}, "no question that can be asked"),
         ({"suite": "R1"}, "Did you mean 'r1'"),
         ({"count": 0}, "at least 1"),
         ({"tasks": None}, "must be all, a name or a list"),

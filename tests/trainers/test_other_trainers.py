@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from dllm import Decoder, UserError, load
-from dllm.parts import Rollouts, VerlRollout, answer_lists, save_model, trace_rows
+from dllm.parts import Rollouts, VerlRollout, save_model, trace_rows
 from tests.models.model_folders import published
 from tests.support.tiny import EOS, make_written
 
@@ -98,11 +98,6 @@ def test_rows_of_dllm_rl_give_their_ids_back(rolled: tuple[Any, Rollouts]) -> No
         kept = int(rollouts.completion_mask[number].sum())
         assert model.tokenizer.backend.encode(row["response"]).ids == rollouts.completion_ids[number, :kept].tolist()
         assert row["step_map"] == (rollouts.step_map[number] - 1).tolist()
-    lists = answer_lists(rollouts)
-    assert [len(one["full_output"]) for one in lists] == [2, 2]
-    assert lists[0]["full_output"] == rollouts.texts[:2]
-    assert lists[1]["step_map"] == [row["step_map"] for row in found.rows[2:]]
-    assert lists[1]["response_length"] == rollouts.completion_mask[2:].sum(1).tolist()
 
 
 @pytest.mark.parametrize("eos", ["none", "fill_at_once"])

@@ -68,16 +68,3 @@ def whole_map(steps: Sequence[int]) -> list[int]:
     """The forwards of all columns from 0. Columns that none drew (0: after an end) come after all others, as its SDAR
     loader continues a map."""
     return [step - 1 if step else max(steps) for step in steps]
-
-
-def answer_lists(rollouts: Rollouts) -> list[dict[str, Any]]:
-    """What its reward step reads, for each prompt in order: full_output, step_map and response_length of every rollout,
-    to be put beside the question and its ground truth."""
-    found: dict[int, dict[str, Any]] = {}
-    kept = rollouts.completion_mask.bool()
-    for number, group in enumerate(rollouts.group.tolist()):
-        lists = found.setdefault(group, {"full_output": [], "step_map": [], "response_length": []})
-        lists["full_output"].append(rollouts.texts[number])
-        lists["step_map"].append(whole_map(rollouts.step_map[number].tolist()))
-        lists["response_length"].append(int(kept[number].sum()))
-    return list(found.values())

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from dllm.common.errors import name_of
 from dllm.common.ranking import one_of
 from dllm.contract import BlockState, Need, Step, View
 from dllm.contract.canvas import Canvas
@@ -46,6 +47,28 @@ class EndOfText:
         """The candidates [N] with what the policy writes into the ``blocks`` [N] that are open now. Called before the
         first forward and after every turn, if its traits say that it ``writes``."""
         return candidates
+
+
+class AroundPolicy(EndOfText):
+    """A policy around another one, which it calls first. ``eos=`` names the inner one."""
+
+    traits = EosTraits(at_once=True, shrinks=True, fills=True)
+
+    def __init__(self, inner: EndOfText, **traits: bool) -> None:
+        self.inner, self.traits = inner, inner.traits.but(**traits)
+
+    @property
+    def name(self) -> str:
+        return name_of(self.inner)
+
+    def needs(self) -> tuple[Need, ...]:
+        return self.inner.needs()
+
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
+        return self.inner.cut(candidates, view, step, ends, full)
+
+    def opened(self, candidates: Canvas, blocks: BlockState) -> Canvas:
+        return self.inner.opened(candidates, blocks)
 
 
 def answer_ends(canvas: Canvas, ends: Iterable[int]) -> Tensor:

@@ -7,34 +7,24 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from dllm.common.errors import name_of
-from dllm.contract import Need, Step, View
+from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import EosTraits
-from dllm.parts.eos.base import EndOfText
+from dllm.parts.eos.base import AroundPolicy, EndOfText
 
 
-class StopStrings(EndOfText):
-    """Searches the committed tokens from the answer's start to its first mask, and of a block that an
-    editing rule may still change none. The search runs on the host, so it costs
-    a copy from the device per turn."""
+class StopStrings(AroundPolicy):
+    """Searches the committed tokens from the answer's start to its first mask, but no block that an editing rule may
+    still change. The search runs on the host, so it costs a copy from the device per turn."""
 
     traits = EosTraits(at_once=True, shrinks=True, fills=True, syncs=True)
 
     def __init__(self, inner: EndOfText, strings: Sequence[str], text: Callable[[Sequence[int]], str]) -> None:
-        self.inner, self.strings, self.text = inner, tuple(strings), text
-        self.traits = inner.traits.but(syncs=True)
-
-    @property
-    def name(self) -> str:
-        """What ``eos=`` says: the policy inside."""
-        return name_of(self.inner)
-
-    def needs(self) -> tuple[Need, ...]:
-        return self.inner.needs()
+        super().__init__(inner, syncs=True)
+        self.strings, self.text = tuple(strings), text
 
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
-        candidates = self.inner.cut(candidates, view, step, ends, full)
+        candidates = super().cut(candidates, view, step, ends, full)
         open_ = candidates.undecided & (candidates.columns >= candidates.start[:, None])
         frontier = torch.where(open_, candidates.columns, candidates.end[:, None]).amin(1)
         if step.edit is not None:  # what is in a block that stays open may be replaced

@@ -7,39 +7,24 @@ The rule is that of ``generate`` in nvidia/Nemotron-Labs-Diffusion's modeling fi
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from dllm.common.errors import Refusal, name_of
-from dllm.contract import BlockState, Need, Step, View
+from dllm.common.errors import Refusal
+from dllm.contract import BlockState
 from dllm.contract.canvas import Canvas
 from dllm.contract.clash import NO_BUDGET
-from dllm.contract.traits import EosTraits
-from dllm.parts.eos.base import EndOfText
+from dllm.parts.eos.base import AroundPolicy, EndOfText
 
 
-class ThinkingBudget(EndOfText):
+class ThinkingBudget(AroundPolicy):
     """When a block opens that reaches beyond ``budget`` tokens of the answer, and no end of thought is before it,
     ``end_id`` is written at position ``budget``, or at the block's first one. Forwards of that block see it."""
 
-    traits = EosTraits(at_once=True, shrinks=True, fills=True, writes=True)
-
     def __init__(self, inner: EndOfText, budget: int, end_id: int) -> None:
-        self.inner, self.budget, self.end_id = inner, budget, end_id
-        self.traits = inner.traits.but(writes=True)
-
-    @property
-    def name(self) -> str:
-        """What ``eos=`` says: the policy inside."""
-        return name_of(self.inner)
-
-    def needs(self) -> tuple[Need, ...]:
-        return self.inner.needs()
-
-    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
-        return self.inner.cut(candidates, view, step, ends, full)
+        super().__init__(inner, writes=True)
+        self.budget, self.end_id = budget, end_id
 
     def opened(self, candidates: Canvas, blocks: BlockState) -> Canvas:
-        candidates = self.inner.opened(candidates, blocks)
+        candidates = super().opened(candidates, blocks)
         columns, start = candidates.columns, candidates.start[:, None]
         decided = (columns >= start) & (columns < candidates.end[:, None]) & ~candidates.masked
         thinks = ~(decided & (candidates.tokens == self.end_id)).any(1, keepdim=True)
