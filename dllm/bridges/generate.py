@@ -79,20 +79,20 @@ def custom_generate(
     drawn = getattr(settings, "do_sample", False)
     first = seed if seed is not None else secrets.randbelow(_MOST_DRAWN) if drawn else 0
     requests = [decoder.request(row, first + number) for number, row in enumerate(rows)]
-    found = _decoded(decoder, requests)
+    answers = _decoded(decoder, requests)
     if text_streamer is not None:
-        _stream(text_streamer, input_ids, found, loaded)
-    return found if results else _returned(settings, _joined(input_ids, found, loaded, settings))
+        _stream(text_streamer, input_ids, answers, loaded)
+    return answers if results else _returned(settings, _joined(input_ids, answers, loaded, settings))
 
 
-def _refuse(model: nn.Module, settings: Any, asked: Sequence[Any]) -> None:
+def _refuse(model: nn.Module, settings: Any, processors: Sequence[Any]) -> None:
     """Raise UserError for what is not served."""
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise UserError(f"{type(model).__name__} is an encoder with a decoder, and a masked decode has one network.")
-    for one in asked:
-        if type(one).__name__ not in _READ:
+    for processor in processors:
+        if type(processor).__name__ not in _READ:
             raise UserError(
-                f"{type(one).__name__} works from left to right, one token at a time, and a masked decode "
+                f"{type(processor).__name__} works from left to right, one token at a time, and a masked decode "
                 "does not. Drop it; constraint=... says what a text must be."
             )
     if (beams := getattr(settings, "num_beams", 1) or 1) > 1:
@@ -102,47 +102,51 @@ def _refuse(model: nn.Module, settings: Any, asked: Sequence[Any]) -> None:
             raise UserError(f"{name}=True is not served. Drop it; results=True returns what is known of each decode.")
 
 
-def _refuse_unknown_keywords(given: Mapping[str, Any]) -> None:
+def _refuse_unknown_keywords(keywords: Mapping[str, Any]) -> None:
     """Raise UserError for keywords of a direct call that mean nothing; ``generate`` refuses its own."""
-    known = [*signature(custom_generate).parameters][5:-1] + ["attention_mask", "max_new_tokens"]
-    for name in given:
-        if name not in known:
-            raise UserError(f"custom_generate has no argument {name!r}.{nearest(name, known)}")
+    names = [*signature(custom_generate).parameters][5:-1] + ["attention_mask", "max_new_tokens"]
+    for name in keywords:
+        if name not in names:
+            raise UserError(f"custom_generate has no argument {name!r}.{nearest(name, names)}")
 
 
 def _prompts(input_ids: Tensor, mask: Tensor | None) -> list[list[int]]:
     """The ids of each prompt, without its padding."""
     if input_ids.ndim != 2:
         raise UserError(f"input_ids has the shape {list(input_ids.shape)}, and must be [rows, tokens].")
-    seen = torch.ones_like(input_ids) if mask is None else mask
-    if seen.shape != input_ids.shape or bool((seen[:, 1:] < seen[:, :-1]).any()) or not bool(seen.any(1).all()):
+    visible = torch.ones_like(input_ids) if mask is None else mask
+    if (
+        visible.shape != input_ids.shape
+        or bool((visible[:, 1:] < visible[:, :-1]).any())
+        or not bool(visible.any(1).all())
+    ):
         raise UserError("attention_mask must be zeros on the left of each prompt and ones over it: pad with "
                         'padding_side="left".')  # fmt: skip
-    return [row[kept.bool()].tolist() for row, kept in zip(input_ids, seen, strict=True)]
+    return [row[columns.bool()].tolist() for row, columns in zip(input_ids, visible, strict=True)]
 
 
 def _ended(model: Model, settings: Any) -> Model:
     """The model whose texts end where the generation config says."""
     ends = getattr(settings, "eos_token_id", None)
-    known = ends.tolist() if isinstance(ends, Tensor) else ends
-    stops = [known] if isinstance(known, int) else list(known or ())
+    own = ends.tolist() if isinstance(ends, Tensor) else ends
+    stops = [own] if isinstance(own, int) else list(own or ())
     if not stops:
         return model
     return replace(model, ids=replace(model.ids, eos=stops[0], stops=tuple(stops)))
 
 
-def _part(group: str, asked: Any, options: Mapping[str, Any]) -> Any:
+def _part(group: str, choice: Any, options: Mapping[str, Any]) -> Any:
     """A part with the options that are given beside it."""
-    given = {name: value for name, value in options.items() if value is not None}
-    if given and not isinstance(asked, str):
-        raise UserError(f"{next(iter(given))} goes with {group} by its name. Give it to part({group!r}, ...).")
-    return part(group, asked, **given) if given else asked
+    own = {name: value for name, value in options.items() if value is not None}
+    if own and not isinstance(choice, str):
+        raise UserError(f"{next(iter(own))} goes with {group} by its name. Give it to part({group!r}, ...).")
+    return part(group, choice, **own) if own else choice
 
 
-def _length(settings: Any, prompt: int, asked: int | None) -> int:
+def _length(settings: Any, prompt: int, length: int | None) -> int:
     """Masks after prompts of that many columns."""
     total, own = getattr(settings, "max_length", None), getattr(settings, "max_new_tokens", None)
-    most = asked or own or (_LENGTH if total is None else total - prompt)
+    most = length or own or (_LENGTH if total is None else total - prompt)
     if most < 1:
         raise UserError(f"max_length={total} leaves nothing after prompts of {prompt} tokens. Give max_new_tokens.")
     return int(most)
@@ -158,8 +162,8 @@ def _drawing(settings: Any) -> dict[str, Any]:
 
 
 def _decoded(decoder: Decoder, requests: Sequence[Request]) -> list[Result]:
-    found = dict(decoder.run(requests))
-    return [found[number] for number in range(len(requests))]
+    results = dict(decoder.run(requests))
+    return [results[number] for number in range(len(requests))]
 
 
 def _answer(result: Result, model: Model) -> list[int]:
@@ -169,20 +173,20 @@ def _answer(result: Result, model: Model) -> list[int]:
     return result.canvas[: count + ended]
 
 
-def _joined(input_ids: Tensor, found: Sequence[Result], model: Model, settings: Any) -> Tensor:
+def _joined(input_ids: Tensor, results: Sequence[Result], model: Model, settings: Any) -> Tensor:
     """Prompts and answers, [B, P + longest]."""
-    answers = [_answer(result, model) for result in found]
+    answers = [_answer(result, model) for result in results]
     own = getattr(settings, "pad_token_id", None)
     pad, longest = model.ids.eos if own is None else int(own), max(map(len, answers))
     rows = [answer + [pad] * (longest - len(answer)) for answer in answers]
     return torch.cat((input_ids, torch.tensor(rows, dtype=input_ids.dtype, device=input_ids.device)), dim=1)
 
 
-def _stream(streamer: Any, input_ids: Tensor, found: Sequence[Result], model: Model) -> None:
-    if len(found) > 1:
-        raise UserError(f"text_streamer takes one prompt, and there are {len(found)}. Drop it, or give one.")
+def _stream(streamer: Any, input_ids: Tensor, results: Sequence[Result], model: Model) -> None:
+    if len(results) > 1:
+        raise UserError(f"text_streamer takes one prompt, and there are {len(results)}. Drop it, or give one.")
     streamer.put(input_ids.cpu())
-    streamer.put(torch.tensor(_answer(found[0], model)))
+    streamer.put(torch.tensor(_answer(results[0], model)))
     streamer.end()
 
 

@@ -163,7 +163,7 @@ def test_suites_are_never_mixed(suite: str, other: str, tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_and_a_place_that_is_none_are_refused(tmp_path: Path) -> None:
-    refused(tmp_path, "nothing that can be asked")
+    refused(tmp_path, "no question that can be asked")
     refused(tmp_path / "absent", "is not a folder here")
 
 

@@ -71,9 +71,9 @@ class DareRollout:
         block = int(told("block_length"))
         usual = {"sampler": part("sampler", "static", steps=int(told("num_diffusion_steps"))), "cache": "none",
                  "eos": "none", "blocks": part("blocks", "fixed", block_length=block)}  # fmt: skip
-        chosen = {name: self.own.get(name, one) for name, one in usual.items()}
+        parts = {name: self.own.get(name, value) for name, value in usual.items()}
         return Decoder(
-            self.model, **chosen, gen_length=int(told("response_length")), guidance=float(told("cfg_scale", 0)),
+            self.model, **parts, gen_length=int(told("response_length")), guidance=float(told("cfg_scale", 0)),
             batch_size=int(self.own.get("batch_size", 32)), temperature=float(told("temperature")),
             **filters_of(told("top_p"), told("top_k")),
         )  # fmt: skip
@@ -93,11 +93,11 @@ class DareRollout:
         """A batch of B n rows, prompt by prompt, from one of B prompts; n is 1 in a validation."""
         validate = bool(prompts.meta_info.get("validate", False))
         ids, mask = prompts.batch["input_ids"], prompts.batch["attention_mask"]
-        asked = [row[real.bool()].tolist() for row, real in zip(ids, mask, strict=True)]
+        rows = [row[real.bool()].tolist() for row, real in zip(ids, mask, strict=True)]
         needs = None if validate else TRAJECTORIES.get(self.algorithm)
         decoder = self.decoder(validate)
         rollouts = decoder.rollouts(
-            asked, n=self.answers_to_a_row(validate), seed=self.seed_of_call(prompts.meta_info), step=0,
+            rows, n=self.answers_to_a_row(validate), seed=self.seed_of_call(prompts.meta_info), step=0,
             draws=needs == "predictions",
         )  # fmt: skip
         self.calls += 1
@@ -108,9 +108,9 @@ class DareRollout:
             batch |= block_slices(rollouts, batch["prompts"], block_of(decoder.parts, self.model.config))
         elif needs == "predictions":
             batch |= prediction_steps(self.model, rollouts)
-        seen = drawn_columns(rollouts) if needs == "forwards" else rollouts.completion_mask if needs else None
-        if seen is not None:
-            batch["attention_mask"][:, ids.shape[1] :] = seen
+        attended = drawn_columns(rollouts) if needs == "forwards" else rollouts.completion_mask if needs else None
+        if attended is not None:
+            batch["attention_mask"][:, ids.shape[1] :] = attended
         return type(prompts)(batch=type(prompts.batch)(batch, batch_size=[len(rollouts)]))
 
 
@@ -125,7 +125,7 @@ def dare_batch(rollouts: Rollouts, ids: Tensor, mask: Tensor, positions: Tensor)
     """What every algorithm has: prompts [R, Lp] as DARE pads them, answers [R, G], both together, the attention mask,
     which is 1 on the whole answer, and positions, which go on from the prompt's."""
     times = len(rollouts) // len(ids)
-    prompts, real, places = (one.repeat_interleave(times, 0) for one in (ids, mask, positions))
+    prompts, real, places = (tensor.repeat_interleave(times, 0) for tensor in (ids, mask, positions))
     answers = rollouts.completion_ids.to(ids)
     after = places[:, -1:] + torch.arange(1, answers.shape[1] + 1, device=places.device)
     return {
@@ -141,20 +141,20 @@ def drawn_columns(rollouts: Rollouts) -> Tensor:
 
 def unmask_slices(steps: Tensor, count: int, prompt: int) -> Tensor:
     """Bool [R, count, prompt + G]: of each slice the columns of that number in ``steps`` [R, G] (-1: of none)."""
-    found = steps[:, None] == torch.arange(count, device=steps.device)[:, None]
-    return torch.cat([found.new_zeros(len(steps), count, prompt), found], 2)
+    slices = steps[:, None] == torch.arange(count, device=steps.device)[:, None]
+    return torch.cat([slices.new_zeros(len(steps), count, prompt), slices], 2)
 
 
 def forward_slices(rollouts: Rollouts, prompt: int, merge: bool = False) -> dict[str, Tensor]:
-    """Of cj-grpo for LLaDA and Dream: slice t has what forward t + 1 left. merge: one slice a block."""
+    """The slices of cj-grpo for LLaDA and Dream: slice t has what forward t + 1 left. merge: one slice a block."""
     left = (rollouts.origin == Origin.DRAWN) | (rollouts.origin == Origin.FORCED)
     steps = (rollouts.block.long() if merge else rollouts.step_map.long() - 1).masked_fill(~left, -1)
     return {"reversed_traj_unmask_positions": unmask_slices(steps, slice_count(steps), prompt)}
 
 
 def block_slices(rollouts: Rollouts, prompts: Tensor, block: int) -> dict[str, Tensor]:
-    """Of cj-grpo for SDAR and LLaDA2 (contract version 2): whole blocks, right-padded, and slices by the forwards of
-    each block. Raises UserError for a row whose last block is not whole."""
+    """The slices of cj-grpo for SDAR and LLaDA2 (contract version 2): whole blocks, right-padded, and slices by the
+    forwards of each block. Raises UserError for a row whose last block is not whole."""
     step, stop = rollouts.step_map.masked_fill(rollouts.origin == Origin.FILLED, 0), rollouts.completion_mask.sum(1)
     rows = zip(rollouts.prompt_mask.sum(1).tolist(), rollouts.completion_ids.tolist(), step.tolist(), stop.tolist(),
                strict=True)  # fmt: skip
@@ -162,15 +162,15 @@ def block_slices(rollouts: Rollouts, prompts: Tensor, block: int) -> dict[str, T
     width, device = rollouts.completion_ids.shape[1], rollouts.completion_ids.device
 
     def padded(lists: list[list[int]], fill: int) -> Tensor:
-        found = pad_sequence([torch.tensor(one) for one in lists], batch_first=True, padding_value=fill)
-        return torch.nn.functional.pad(found, (0, width - found.shape[1]), value=fill).to(device)
+        rows = pad_sequence([torch.tensor(numbers) for numbers in lists], batch_first=True, padding_value=fill)
+        return torch.nn.functional.pad(rows, (0, width - rows.shape[1]), value=fill).to(device)
 
-    steps = padded([[at - 1 for at in one.steps] for one in replays], -1)
+    steps = padded([[at - 1 for at in replay.steps] for replay in replays], -1)
     answers = rollouts.completion_ids.masked_fill(rollouts.completion_mask == 0, rollouts.pad_id)
     return {
         "responses": answers,
         "input_ids": torch.cat([prompts, answers.to(prompts)], 1),
-        "cj_replay_responses": padded([one.tokens for one in replays], rollouts.pad_id),
+        "cj_replay_responses": padded([replay.tokens for replay in replays], rollouts.pad_id),
         "cj_replay_attention_mask": (steps >= 0).long(),
         "reversed_traj_unmask_positions": unmask_slices(steps, slice_count(steps), prompts.shape[1]),
         "rollout_log_probs": rollouts.drawn_logps.nan_to_num(0.0),  # a diagnostic: the actor computes its own
@@ -178,17 +178,17 @@ def block_slices(rollouts: Rollouts, prompts: Tensor, block: int) -> dict[str, T
 
 
 def prediction_steps(model: Model, rollouts: Rollouts) -> dict[str, Tensor]:
-    """Of mdpo [R, T, G]: the answer before each forward, what the forward predicted of it, and the probability of each
-    prediction under what it was drawn from (1 where nothing was masked, 0 where nothing was scored). Rows that ended
+    """The tensors of mdpo [R, T, G]: the answer before each forward, what the forward predicted of it, and the
+    probability of each prediction under what it was drawn from (1 where nothing was masked, 0 where nothing was scored). Rows that ended
     earlier repeat their answer."""
     assert rollouts.draw_ids is not None and rollouts.canvas_ids is not None, "asked for with draws=True"
-    found, before = rollouts.draw_ids.long(), rollouts.canvas_ids.long()
-    over = torch.arange(found.shape[1], device=found.device) >= rollouts.forwards[:, None]
+    draws, before = rollouts.draw_ids.long(), rollouts.canvas_ids.long()
+    over = torch.arange(draws.shape[1], device=draws.device) >= rollouts.forwards[:, None]
     before = torch.where(over[..., None], rollouts.completion_ids[:, None], before)
     with torch.no_grad():
         sure = trajectory_logprobs(model, rollouts, law="drawn", draws=True).exp()
-    sure = sure.masked_fill(found < 0, 0.0).masked_fill(before != rollouts.mask_id, 1.0)
-    return {"all_steps_input_ids": before, "all_steps_completion_ids": torch.where(found >= 0, found, before),
+    sure = sure.masked_fill(draws < 0, 0.0).masked_fill(before != rollouts.mask_id, 1.0)
+    return {"all_steps_input_ids": before, "all_steps_completion_ids": torch.where(draws >= 0, draws, before),
             "all_confidence": sure}  # fmt: skip
 
 

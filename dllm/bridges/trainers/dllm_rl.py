@@ -41,23 +41,27 @@ def trace_rows(rollouts: Rollouts, tokenizer: Tokenizer, rewards: Sequence[float
     """
     if len(rewards) != len(rollouts):
         raise UserError(f"there are {len(rewards)} rewards for {len(rollouts)} rollouts. Give one for each.")
-    found = [trace_row(rollouts, number, tokenizer) for number in range(len(rollouts))]
-    lost = found.count(None)
-    if lost > MOST_LOST * len(found):
+    records = [trace_row(rollouts, number, tokenizer) for number in range(len(rollouts))]
+    lost = records.count(None)
+    if lost > MOST_LOST * len(records):
         raise UserError(
-            f"{lost} of {len(found)} rollouts do not survive being written as text and tokenised again, more than "
+            f"{lost} of {len(records)} rollouts do not survive being written as text and tokenised again, more than "
             f"{MOST_LOST:.0%}: their forwards would be at other tokens. Train by dllm.scoring.rl, which takes ids."
         )
-    rows = [{**one, "reward": float(reward)} for one, reward in zip(found, rewards, strict=True) if one is not None]
+    rows = [
+        {**record, "reward": float(reward)}
+        for record, reward in zip(records, rewards, strict=True)
+        if record is not None
+    ]
     return TraceRows(rows, lost)
 
 
 def trace_row(rollouts: Rollouts, number: int, tokenizer: Tokenizer) -> dict[str, Any] | None:
     """One rollout as its texts, up to its end; None if they do not give its ids back, or a token was not drawn."""
-    kept, real = rollouts.completion_mask[number].bool(), rollouts.prompt_mask[number].bool()
-    ids, steps = rollouts.completion_ids[number][kept].tolist(), rollouts.step_map[number].tolist()
+    inside, real = rollouts.completion_mask[number].bool(), rollouts.prompt_mask[number].bool()
+    ids, steps = rollouts.completion_ids[number][inside].tolist(), rollouts.step_map[number].tolist()
     prompt = rollouts.prompt_ids[number][real].tolist()
-    texts = [tokenizer.decode(one, skip_special=False) for one in (prompt, ids)]
+    texts = [tokenizer.decode(each, skip_special=False) for each in (prompt, ids)]
     again = [tokenizer.encode(text, special=True) for text in texts]
     if again != [prompt, ids] or min(steps[: len(ids)], default=0) < 1:
         return None

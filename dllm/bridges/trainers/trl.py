@@ -73,16 +73,16 @@ class TrlRollouts:
         groups = [(prompt, len(list(same))) for prompt, same in groupby(prompts)]
         counts = {count for _, count in groups}
         n = counts.pop() if len(counts) == 1 else 1
-        asked = [prompt for prompt, _ in groups] if n > 1 else list(prompts)
+        batch = [prompt for prompt, _ in groups] if n > 1 else list(prompts)
         own = getattr(args, "seed", 0) if self.seed is None else self.seed
         rollouts = self.decoder.rollouts(
-            asked,
+            batch,
             n=n,
             seed=seed_of(own, trainer.accelerator.process_index),
             step=step * CALLS_OF_A_STEP + self.called[1],
         )
         rows = [row_ids(rollouts, number) for number in range(len(rollouts))]
-        # Of equal answers to a prompt the first one stands for all: their rewards are equal, and so ratios stay 1.
+        # The first of equal answers to a prompt stands for all: their rewards are equal, and so ratios stay 1.
         places = {row: number for number, row in reversed([*enumerate(rows)])}
         self.kept.append((places, rollouts))
         logps = self.reported(rollouts).tolist()
@@ -119,9 +119,9 @@ class TrlRollouts:
         """The rollouts of some rows. cut: the mask of the row's answer is 0 everywhere, so that pads follow its ids.
         Raises UserError for a row that was not drawn here."""
         for places, rollouts in reversed(self.kept):
-            numbers = [number_in_batch(places, row, one) for row, one in zip(rows, cut, strict=True)]
+            numbers = [number_in_batch(places, row, is_cut) for row, is_cut in zip(rows, cut, strict=True)]
             if None not in numbers:
-                return rollouts.select([one for one in numbers if one is not None])
+                return rollouts.select([number for number in numbers if number is not None])
         raise UserError(
             f"the trainer scores a row that none of its last {KEPT_BATCHES} batches of rollouts has. Generate by "
             "TrlRollouts alone, and leave the prompts and answers as they are."
@@ -143,17 +143,17 @@ def with_trainer_s(options: Mapping[str, Any], args: Any) -> dict[str, Any]:
         "temperature": args.temperature, **filters_of(args.top_p, args.top_k),
         "gen_length": args.max_completion_length, "chat_template_kwargs": args.chat_template_kwargs,
     }  # fmt: skip
-    found = dict(options)
+    out = dict(options)
     for ours, value in theirs.items():
         name = "max_completion_length" if ours == "gen_length" else ours
         if value is None and ours in UNSAID:
             continue
-        if found.setdefault(ours, value) != value:
+        if out.setdefault(ours, value) != value:
             raise UserError(
-                f"GRPOConfig({name}={getattr(args, name)!r}) and TrlRollouts({ours}={found[ours]!r}) differ. Say it in "
+                f"GRPOConfig({name}={getattr(args, name)!r}) and TrlRollouts({ours}={out[ours]!r}) differ. Say it in "
                 "GRPOConfig alone."
             )
-    return found
+    return out
 
 
 def number_in_batch(places: Mapping[TrlRow, int], row: TrlRow, cut: bool) -> int | None:
@@ -161,8 +161,8 @@ def number_in_batch(places: Mapping[TrlRow, int], row: TrlRow, cut: bool) -> int
     if not cut:
         return places.get(row)
     prompt, answer = row
-    fits = [one for one in places if one[0] == prompt and one[1] == answer[: len(one[1])]]
-    return places[max(fits, key=lambda one: len(one[1]))] if fits else None
+    fits = [pair for pair in places if pair[0] == prompt and pair[1] == answer[: len(pair[1])]]
+    return places[max(fits, key=lambda pair: len(pair[1]))] if fits else None
 
 
 class DiffusionGRPOMixin:
@@ -180,11 +180,11 @@ class DiffusionGRPOMixin:
         own forward leads to, and ours goes around it."""
         loss: Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
         if isinstance(self.model_wrapped, DistributedDataParallel) and self.accelerator.sync_gradients:
-            for one in self.model_wrapped.parameters():
-                if one.requires_grad:
-                    one.grad = torch.zeros_like(one) if one.grad is None else one.grad
-                    torch.distributed.all_reduce(one.grad)
-                    one.grad /= torch.distributed.get_world_size()
+            for weight in self.model_wrapped.parameters():
+                if weight.requires_grad:
+                    weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+                    torch.distributed.all_reduce(weight.grad)
+                    weight.grad /= torch.distributed.get_world_size()
         return loss
 
     def _get_per_token_logps_and_entropies(
@@ -192,10 +192,10 @@ class DiffusionGRPOMixin:
         batch_size: int | None = None, compute_entropy: bool = False, compute_aux_loss: bool = False, **_: Any,
     ) -> tuple[Tensor, Tensor | None, None]:  # fmt: skip
         """Log-probabilities [B, logits_to_keep] of the answers' tokens in the forwards that drew them, 0 where none
-        did. In the place of entropies: minus the log-probability of each token, whose mean is the entropy."""
-        drawn = self.rollout_func
-        if not isinstance(drawn, TrlRollouts):
-            raise UserError(f"rollout_func={drawn!r} must be a TrlRollouts for DiffusionGRPOMixin. Pass one.")
+        did. Instead of entropies: minus the log-probability of each token, whose mean is the entropy."""
+        sampler = self.rollout_func
+        if not isinstance(sampler, TrlRollouts):
+            raise UserError(f"rollout_func={sampler!r} must be a TrlRollouts for DiffusionGRPOMixin. Pass one.")
         if self.top_entropy_quantile < 1.0 or self._entropy_bonus_enabled:
             name = f"top_entropy_quantile={self.top_entropy_quantile}"
             raise UserError(f"{'an entropy bonus' if self._entropy_bonus_enabled else name} needs the entropy of every "
@@ -205,12 +205,12 @@ class DiffusionGRPOMixin:
                             "0.")  # fmt: skip
         start = input_ids.shape[1] - logits_to_keep
         cut = (attention_mask[:, start:] == 0).all(1)  # rows of mask_truncated_completions, whose loss is times 0
-        seen = attention_mask.bool()
-        seen[:, start:] |= cut[:, None]
+        visible = attention_mask.bool()
+        visible[:, start:] |= cut[:, None]
         rows = [(tuple(ids[:start][real[:start]].tolist()), tuple(ids[start:][real[start:]].tolist()))
-                for ids, real in zip(input_ids, seen, strict=True)]  # fmt: skip
-        rollouts = drawn.found(rows, cut.tolist())
-        logps = drawn.scored(drawn.of(model, self), rollouts, batch_size or 32)[:, :logits_to_keep]
+                for ids, real in zip(input_ids, visible, strict=True)]  # fmt: skip
+        rollouts = sampler.found(rows, cut.tolist())
+        logps = sampler.scored(sampler.of(model, self), rollouts, batch_size or 32)[:, :logits_to_keep]
         logps = nn.functional.pad(logps, (0, logits_to_keep - logps.shape[1]))
         return logps, -logps.detach() if compute_entropy else None, None
 
