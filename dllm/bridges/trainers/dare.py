@@ -179,8 +179,8 @@ def block_slices(rollouts: Rollouts, prompts: Tensor, block: int) -> dict[str, T
 
 def prediction_steps(model: Model, rollouts: Rollouts) -> dict[str, Tensor]:
     """The tensors of mdpo [R, T, G]: the answer before each forward, what the forward predicted of it, and the
-    probability of each prediction under what it was drawn from (1 where nothing was masked, 0 where nothing was scored). Rows that ended
-    earlier repeat their answer."""
+    probability of each prediction under what it was drawn from (1 where nothing was masked, 0 where nothing was
+    scored). Rows that ended earlier repeat their answer."""
     assert rollouts.draw_ids is not None and rollouts.canvas_ids is not None, "asked for with draws=True"
     draws, before = rollouts.draw_ids.long(), rollouts.canvas_ids.long()
     over = torch.arange(draws.shape[1], device=draws.device) >= rollouts.forwards[:, None]
