@@ -160,7 +160,7 @@ def nbdiff(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     block, length = params["block_length"], params["max_new_tokens"]
     parts = CaseParts(
         NBDIFF_RULES[params["alg"]](params["threshold"]), Fixed(block // params["num_small_blocks"]), way[0](),
-        FillAfterBlock("any"), Sampling(top_p=params["top_p"], top_k=params["top_k"], tempered=True),
+        FillAfterBlock("any"), Sampling(suppress_mask=False, top_p=params["top_p"], top_k=params["top_k"], tempered=True),
     )  # fmt: skip
     ids = Ids(params["mask_token_id"], params["eos_token_id"], ())
     found = decoded(model_of(folder, way[1], block), rows, [length] * len(rows), parts, ids)

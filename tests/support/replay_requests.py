@@ -37,9 +37,11 @@ def rule(params: Case) -> Sampler:
     return Confidence(params["threshold"])
 
 
-def upto(tokens: Sequence[int], stops: Sequence[int]) -> tuple[list[int], int | None]:
-    """The tokens before the first stop, and the stop."""
-    at = next((at for at, token in enumerate(tokens) if token in stops), None)
+def upto(tokens: Sequence[int], stops: Sequence[int], length: int) -> tuple[list[int], int | None]:
+    """The tokens before the first stop, and the stop. lmdeploy looks for none in a block that reaches the length: there
+    the last token alone may be one."""
+    first = 0 if len(tokens) < length else length - 1
+    at = next((at for at, token in enumerate(tokens) if at >= first and token in stops), None)
     return (list(tokens), None) if at is None else (list(tokens[:at]), tokens[at])
 
 
@@ -55,7 +57,7 @@ def replayed(case: Case, decode: Decode) -> Case:
         record = decode(case, prompt, length, CaseParts(rule(params), Fixed(size), eos=StopAtBlock(*stops)))
         decided = record.nfe and max(end for _, _, end in record.blocks)
         records.append(record)
-        found.append(upto(record.tokens[len(prompt) : decided], stops))
+        found.append(upto(record.tokens[len(prompt) : decided], stops, length))
         prompt = [*prompt, *found[-1][0], *(params["insert"] if len(records) == 1 else ())]
     coarse, fine = records
     return {
