@@ -158,10 +158,9 @@ def nbdiff(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     params = rows[0]["params"]
     assert all(row["params"] == params for row in rows)
     block, length = params["block_length"], params["max_new_tokens"]
-    parts = CaseParts(
-        NBDIFF_RULES[params["alg"]](params["threshold"]), Fixed(block // params["num_small_blocks"]), way[0](),
-        FillAfterBlock("any"), Sampling(suppress_mask=False, top_p=params["top_p"], top_k=params["top_k"], tempered=True),
-    )  # fmt: skip
+    sampling = Sampling(suppress_mask=False, tempered=True, top_p=params["top_p"], top_k=params["top_k"])
+    parts = CaseParts(NBDIFF_RULES[params["alg"]](params["threshold"]), Fixed(block // params["num_small_blocks"]),
+                      way[0](), FillAfterBlock("any"), sampling)  # fmt: skip
     ids = Ids(params["mask_token_id"], params["eos_token_id"], ())
     found = decoded(model_of(folder, way[1], block), rows, [length] * len(rows), parts, ids)
     return [nbdiff_fields(row, block, ids.eos, way[0] is Finished) for row in found]
