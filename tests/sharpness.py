@@ -3,10 +3,10 @@
 A line for each file and parameter: the cases that are no longer equal with the parameter 5 % lower, and 5 % higher
 (whole numbers: by one). A case whose changed parameter is refused is not counted. Exit code 1, and stderr says which,
 where no case notices a parameter and no exception names it in the file's own ``exceptions`` ({parameter: reason}). No
-exception is needed where the published code does not use the parameter (``UNUSED``), where each changed value is
-refused, and where sharp/NAME.json beside a file NAME.json notices it. A file whose method was not recorded on flatter
-models says why in its field ``sharp``, which is printed first. A case that cannot be tried at all is named, too: exit
-code 1.
+exception is needed where the published code does not use the parameter (``unused`` of METHOD.yaml), where each changed
+value is refused, and where sharp/NAME.json beside a file NAME.json notices it. A file whose method was not recorded on
+flatter models says why in its field ``sharp``, which is printed first. A case that cannot be tried at all is named,
+too: exit code 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parent / "support"))  # what the tests share
 
 import torch
 from replay import ELSEWHERE, MODELS, outcomes, refusal
-from replay_params import CANVAS, NEUTRAL, UNUSED
+from replay_params import CANVAS, NEUTRAL, unused
 
 SHARP = Path(__file__).parent / "data" / "goldens" / "sharp"
 
@@ -92,7 +92,7 @@ def exception(data: Data, name: str) -> str | None:
     ours = SHARP / f"{data['method']}.json"
     named = json.loads(ours.read_text()).get("exceptions", {}) if ours.is_file() else {}
     own: str | None = {**named, **data.get("exceptions", {})}.get(name)
-    return own or UNUSED.get(data["method"], {}).get(name)
+    return own or unused(data["method"]).get(name)
 
 
 def lines(file: Path, models: Path, first: bool = False) -> Iterator[tuple[str, bool]]:

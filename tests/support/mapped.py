@@ -4,34 +4,25 @@ A mapping names each part's class (of ``dllm.parts``, or an accident or stand-in
 come from: a list of them, or their names. Of an argument: ``threshold`` is the case's parameter of that name, ``=word``
 the word itself, a number or null itself. ``{by: NAME, VALUE: ..., else: ...}`` chooses by the value of a parameter
 (null where the case has none), ``{or: [NAME, DEFAULT]}`` is a parameter that a case may lack. ``COMPUTED`` has what
-follows from several parameters.
+follows from several parameters. ``unused`` is read by ``replay_params``; a file may hold it alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
 from accidents import ACCIDENTS, STAND_INS
+from replay_params import FOLDER, mapping_of
 from replay_parts import CACHES, Case, CaseParts, steps_of_a_block
 
 from dllm import parts
 from dllm.parts import Sampling
 
-FOLDER = Path(__file__).parents[1] / "data" / "goldens"
 COMPUTED: dict[str, Callable[[Case], Any]] = {
     "steps_of_a_block": steps_of_a_block,
     "published_cache": lambda params: CACHES[params["cache"]](),
 }
-
-
-@cache
-def mapping_of(method: str) -> dict[str, Any]:
-    mapping: dict[str, Any] = yaml.safe_load((FOLDER / f"{method}.yaml").read_text())
-    return mapping
 
 
 def class_called(name: str) -> Callable[..., Any]:
@@ -69,7 +60,7 @@ def parts_by(mapping: dict[str, Any], params: Case) -> CaseParts:
         value = params.get(mapping["by"])
         return parts_by(mapping[value] if value in mapping else mapping["else"], params)
     sampling = Sampling(**({"suppress_mask": False} | options(mapping.get("sampling", {}), params)))
-    rest = options({name: of for name, of in mapping.items() if name != "sampling"}, params)
+    rest = options({name: of for name, of in mapping.items() if name not in ("sampling", "unused")}, params)
     return CaseParts(sampling=sampling, **rest)
 
 
@@ -77,4 +68,5 @@ def replayed_by(method: str) -> Callable[[Case], CaseParts]:
     return lambda params: parts_by(mapping_of(method), params)
 
 
-METHODS = {file.stem: replayed_by(file.stem) for file in sorted(FOLDER.glob("*.yaml"))}
+METHODS = {file.stem: replayed_by(file.stem) for file in sorted(FOLDER.glob("*.yaml"))
+           if mapping_of(file.stem).keys() - {"unused"}}  # fmt: skip

@@ -16,6 +16,8 @@ from pathlib import Path
 import torch
 from accidents import accident
 from flattened import load_model
+from mapped import parts_by
+from replay_params import mapping_of
 from replay_parts import Case, CaseParts
 from torch import Tensor
 
@@ -24,19 +26,16 @@ from dllm.parts import (
     Cal,
     Canvas,
     Confidence,
-    Daedal,
     Dream,
     Extra,
     Fixed,
     Forward,
     FullLength,
     Ids,
-    Length,
     Need,
     NoCache,
     Parts,
     Request,
-    RhoEos,
     Sampling,
     State,
     Static,
@@ -145,31 +144,14 @@ def model_of(folder: Path) -> Transformer:
     return load_model(folder, dtype=torch.float32)
 
 
-def length_of(method: str, params: Case, ids: Ids) -> Length:
-    common = {"limit": params["max_gen_length"], "factor": params["expansion_factor"],
-              "checked": params["eos_check_tokens"]}  # fmt: skip
-    if method == "daedal":
-        part: Length = Daedal(
-            sure_end=params["eos_confidence_threshold"],
-            sure_end_inside=params["expand_eos_confidence_threshold"],
-            doubt=params["low_conf_threshold"],
-            **common,
-        )
-    else:
-        part = RhoEos(low=params["low_density_threshold"], high=params["high_density_threshold"],
-                      schedule=params["scheduler"], **common)  # fmt: skip
-    return part.resolved(ids, 1 << 30)
-
-
 def decoded(data: Case, case: Case, prompts: Sequence[list[int]], models: Path) -> list[Row]:
     """The prompts, decoded as one batch by the parts of a case."""
     params, model = case["params"], model_of(models / case["model"])
     config = model.config
     assert config.mask_id is not None and config.eos_id is not None and config.pad_id is not None
     ids = Ids(config.mask_id, config.eos_id, ())
-    rule = Published(params["high_conf_threshold"], config.mask_id)
-    parts = CaseParts(rule, Fixed(params["block_length"]), NoCache(), FullLength(), Sampling(suppress_mask=False),
-                  length_of(data["method"], params, ids))  # fmt: skip
+    parts = parts_by(mapping_of(data["method"]), params)
+    parts = replace(parts, length=parts.length.resolved(ids, 1 << 30))
     forward = Forward.of(model, ids, parts)
     if "mask_bias" in case:
         forward = replace(forward, extras=(*forward.extras, Biased(config.mask_id, case["mask_bias"])))

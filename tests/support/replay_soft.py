@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from accidents import accident, named
 from flattened import load_model, read_model_config
+from mapped import parts_by
+from replay_params import mapping_of
 from replay_parts import Case, CaseParts
 from replay_record import relative
 from torch import Tensor
 
 from dllm.parts import (
-    Blocks,
     BlockState,
     CacheView,
     Canvas,
@@ -33,7 +34,6 @@ from dllm.parts import (
     Ids,
     Memory,
     Owner,
-    ReMix,
     Request,
     Setting,
     State,
@@ -243,10 +243,9 @@ def given(model: Transformer, row: Row, at: int) -> Tensor:
 def remix(case: Case, folder: Path) -> dict[str, Any]:
     """Every field of a case of ReMix."""
     params, model = case["params"], load_model(folder, dtype=torch.float32)
-    blocks: Blocks = Fixed(params["block_length"])
-    rule = ReMix(params["threshold"], params["js_threshold"], params["beta_mix"])
-    rule = rule.resolved(Setting(model.config, blocks, params["gen_length"]))
-    row = decoded(model, case, CaseParts(rule, blocks))
+    parts = parts_by(mapping_of("remix"), params)
+    rule = parts.sampler.resolved(Setting(model.config, parts.blocks, params["gen_length"]))
+    row = decoded(model, case, replace(parts, sampler=rule))
     plain = [turn["number"] == 1 or at == 1 for at, turn in enumerate(row.turns)]
     shown = [x[turn["span"]][turn["masked"]] for x, turn in zip(row.shown, row.turns, strict=True)]
     return {
