@@ -22,7 +22,7 @@ SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder
 
 # Settings that cannot change a sample. Prompts, questions, judges and checkpoints count by content, not by place.
 PRESENTATION = frozenset(
-    ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
+    ("again", "animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
     + ("task.name", "task.run", "task.path", "task.grammar", "task.bertscore")
     + ("model.name", "model.path", "model.adapter", "model.prompt", "model.expects", "model.tp_timeout")
     + ("model.architecture",)  # what older folders call model.expects

@@ -26,6 +26,7 @@ python run.py chat=true                         a conversation
 python run.py sampler=static sampler.steps=16   another sampler, and one of its options
 python run.py model=llada-8b-instruct model.path=FOLDER
 python run.py resume=FOLDER                     resume a run that was stopped
+python run.py again=FOLDER                      decode a run once more, and say whether it is equal
 python run.py trace=true                        keep every turn, and a page to look at them
 python run.py task=parallelbench                score a benchmark
 python run.py -m experiment=small name=NAME     a grid of methods; then: python run.py report FOLDER

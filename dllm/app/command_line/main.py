@@ -30,7 +30,7 @@ from dllm.app.command_line.sweep import run_or_hold_cell, run_sweep
 from dllm.app.command_line.too_little import memory_advice
 from dllm.app.commands.pull import run_list, run_pull
 from dllm.app.commands.report import run_report
-from dllm.app.runs.destinations import resumed
+from dllm.app.runs.destinations import repeated, resumed
 from dllm.common.errors import COMMAND_LINE, TYPED_NAMES, SettingWarning, UserError, first_line, nearest, worded_in
 from dllm.common.signals import SIGNALLED, Terminated, obey_signals, raise_if_told, work_is_done
 from dllm.common.terminal import complain, excepthook, say
@@ -40,6 +40,7 @@ from dllm.compose.naming import CHOICES, part_at, typed_choices
 from dllm.compose.parts import OWN, composed, store_inner_choices, use_folder
 from dllm.compose.trusted import VARIABLE, refuse_command, refuse_shapes, refuse_strangers, trust_choices, with_trust
 
+AGAIN = "dllm.app.commands.again.run"
 BROUGHT = ("allow_code", "published", "quantize")  # settings that some choices of ours bring
 
 
@@ -57,9 +58,10 @@ def run_single(config: DictConfig, overrides: Sequence[str], folder: str, flags:
     the command line, for ranks that it has to start."""
     refuse_grids(config.grids, overrides)
     given = setting_names(overrides)
-    chosen = resumed(with_run_dir(named(config, given), given, folder), given)
+    chosen = repeated(resumed(with_run_dir(named(config, given), given, folder), given), given)
     refuse_command(task := chosen["task"].get("run"))
     settings = checked_settings(chosen)
+    task = task if settings["again"] is None else AGAIN
     try:
         start = resolve_name(task)
     except (ImportError, AttributeError, ValueError):

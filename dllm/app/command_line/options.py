@@ -61,6 +61,7 @@ class Options:
     output: str  # folder of runs
     name: str | None  # folder of this run inside output; None: its time
     resume: str | None  # folder of a run to finish
+    again: str | None  # folder of a run to decode once more
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> Options:

@@ -22,7 +22,7 @@ from dllm.common.errors import UserError, nearest
 # with what a list or mapping begins, where it may be one
 STRUCTURED = {"stop": "[", "constraint.schema": "{", "constraint.functions": "["}
 TEXT_SETTINGS = ("prompt", "constraint.pattern", "constraint.grammar", *STRUCTURED)
-PATH_SETTINGS = ("prompts", "trace", "resume", "name", "output", "model.path")
+PATH_SETTINGS = ("prompts", "trace", "resume", "again", "name", "output", "model.path")
 
 
 SHOW_FLAGS = ("cfg", "info")  # Hydra's flags that show a configuration instead of running it

@@ -87,6 +87,19 @@ def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def repeated(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
+    """The settings of the folder that ``again`` names, without what shows or keeps a run; ``config`` itself without
+    it. Raises UserError as ``resumed``, and for other settings beside it than where the model is."""
+    folder = config["again"]
+    if folder is None:
+        return config
+    for name in sorted(set(given).difference(("again", "model.path", "model.device"))):
+        raise UserError(f"again={folder} decodes with that run's own settings, so {name} cannot be set. Drop it.")
+    found = resumed({**config, "resume": folder}, [name for name in given if name != "again"])
+    shown = {"trace": False, "compare": False, "live": False, "animate": False}
+    return {**found, **shown, "resume": None, "again": folder}
+
+
 def stored_config(folder: Path) -> dict[str, Any]:
     """The resolved configuration in a run folder. Raises UserError if it is missing or broken."""
     try:

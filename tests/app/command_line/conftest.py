@@ -41,7 +41,7 @@ def run(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyte
     def call(*arguments: str, model: Path = tiny) -> Outcome:
         monkeypatch.chdir(tmp_path)
         given = [f"model.path={model}", "output=runs", "blocks.block_length=8", "gen_length=16", *arguments]
-        plain = any(argument.startswith(("resume=", "task=", "-")) for argument in arguments)
+        plain = any(argument.startswith(("resume=", "again=", "task=", "-")) for argument in arguments)
         monkeypatch.setattr(sys, "argv", ["run.py", *(arguments if plain else given)])
         code = 0
         try:
