@@ -1,5 +1,5 @@
 """Short commands beside NAME=VALUE: ``dllm run "PROMPT"``, ``chat``, ``serve``, ``check``, ``fits``,
-``quantize``, ``sweep``, ``report``, ``pull``, ``list``.
+``quantize``, ``sweep``, ``report``, ``diff``, ``pull``, ``list``.
 
 Each stands for settings, and takes any others after it. A word without ``=`` is the prompt of ``run``, the folder of
 ``check``, ``quantize`` and ``report``, and else the model.
@@ -85,6 +85,11 @@ COMMANDS = {
         (("dllm report runs/mine", "written to runs/mine/report"),
          ("dllm report runs/mine --baseline confidence", "differences against one method")), (),
     ),
+    "diff": Command(
+        "ONE OTHER", "where two decodes part, and what they cost: traces, or folders of runs", (),
+        (("dllm diff runs/a runs/b", "settings, the first forward that differs, score and forwards"),
+         ("dllm diff runs/a/traces/1-0.json runs/b/traces/1-0.json", "what each knew there")), (),
+    ),
     "pull": Command(
         "NAME", "fetch a checkpoint of the hub, or go on with it", (),
         (("dllm pull tiny-a2d", "by its word here"), ("dllm pull owner/name@v1", "by its name on the hub"),
@@ -94,7 +99,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
-OF_THEIR_OWN = ("report", "pull", "list")  # they take words alone, and have their own help
+OF_THEIR_OWN = ("report", "diff", "pull", "list")  # they take words alone, and have their own help
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:

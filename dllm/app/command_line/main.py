@@ -28,6 +28,7 @@ from dllm.app.command_line.overrides import at_home, config_folder, flags_of, hy
 from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.command_line.sweep import run_or_hold_cell, run_sweep
 from dllm.app.command_line.too_little import memory_advice
+from dllm.app.commands.diff import run_diff
 from dllm.app.commands.pull import run_list, run_pull
 from dllm.app.commands.report import run_report
 from dllm.app.runs.destinations import repeated, resumed
@@ -40,7 +41,7 @@ from dllm.compose.naming import CHOICES, part_at, typed_choices
 from dllm.compose.parts import OWN, composed, store_inner_choices, use_folder
 from dllm.compose.trusted import VARIABLE, refuse_command, refuse_shapes, refuse_strangers, trust_choices, with_trust
 
-AGAIN = "dllm.app.commands.again.run"
+_AGAIN = "dllm.app.commands.again.run"
 BROUGHT = ("allow_code", "published", "quantize")  # settings that some choices of ours bring
 
 
@@ -61,7 +62,7 @@ def run_single(config: DictConfig, overrides: Sequence[str], folder: str, flags:
     chosen = repeated(resumed(with_run_dir(named(config, given), given, folder), given), given)
     refuse_command(task := chosen["task"].get("run"))
     settings = checked_settings(chosen)
-    task = task if settings["again"] is None else AGAIN
+    task = task if settings["again"] is None else _AGAIN
     try:
         start = resolve_name(task)
     except (ImportError, AttributeError, ValueError):
@@ -139,7 +140,9 @@ def main() -> None:
                 install()
                 trust_choices(given)
             store_inner_choices()
-            own = {"report": run_report, "pull": run_pull, "list": run_list}.get(given[0] if given else "")
+            own = {"report": run_report, "diff": run_diff, "pull": run_pull, "list": run_list}.get(
+                given[0] if given else ""
+            )
             if own is not None:
                 own(at_home(given[1:]))
             else:

@@ -36,7 +36,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         raise UserError(f"again={folder}: it {why}. Name a folder of a run that has decoded something.")
     with TemporaryDirectory() as place:
         own = {**config, "again": None, "output": place, "name": "again"}
-        now = {key_of(row): row for row in decoded(own, folder, known.get("content", {}), then)}
+        now = {key_of(row): row for row in decoded_samples(own, folder, known.get("content", {}), then)}
         since = json.loads((Path(place) / "again" / ENVIRONMENT).read_text())
     wrong = [(key, what) for key, row in then.items() if (what := row_difference(row, now.get(key)))]
     say(f"{folder}: {len(then) - len(wrong)} of {len(then)} equal")
@@ -48,7 +48,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         raise SystemExit(1)
 
 
-def decoded(
+def decoded_samples(
     config: dict[str, Any], folder: Path, content: Mapping[str, str], wanted: Mapping[SampleKey, ResultRow]
 ) -> list[ResultRow]:
     """The ``wanted`` samples, and those of their batches, once more. content: what the run was made of."""

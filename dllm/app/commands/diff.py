@@ -1,0 +1,188 @@
+"""``dllm diff A B``: where two decodes part, of two traces or two run folders, and what they differ in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from dllm.app.command_line.program import command
+from dllm.common.errors import UserError
+from dllm.common.terminal import VisibleParser, say
+
+_DOES = "The settings that differ, the first forward and position that differ and what each decode knew there, and the \
+score and the forwards of two runs with paired intervals."
+MOST_DIFFERENT_SETTINGS = 12  # printed ones
+
+
+def run_diff(arguments: Sequence[str]) -> None:
+    """Print the comparison. Raises UserError for what is neither a trace nor a run folder, and for two models."""
+    made = VisibleParser(command("diff"), description=_DOES)
+    for name in ("one", "other"):
+        made.add_argument(name, type=Path, metavar=name.upper(), help="a trace file, or the folder of a run")
+    given = made.parse_args(arguments)
+    for line in diff_lines(read_side(given.one), read_side(given.other)):
+        say(line)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A trace or a run folder."""
+
+    place: Path  # the file or the folder
+    config: Mapping[str, Any]  # the settings of its decodes
+    checkpoint: str | None  # fingerprint of the weights (None: not noted)
+    rows: Mapping[Any, Mapping[str, Any]]  # finished samples by key, of a folder
+    traces: Mapping[Any, Any]  # traces by the same keys
+
+
+def read_side(place: Path) -> Side:
+    """Raises UserError for what is neither a trace nor a run folder."""
+    from dllm.app.runs.destinations import stored_config
+    from dllm.app.runs.folder import trace_name
+    from dllm.record.folders import ENVIRONMENT, TRACES, key_of, read_all_results
+    from dllm.record.trace import read_trace
+
+    def checkpoint(folder: Path) -> str | None:
+        file = folder / ENVIRONMENT
+        noted = json.loads(file.read_text()) if file.is_file() else {}
+        found = noted.get("content", {}).get("checkpoint") if isinstance(noted, dict) else None
+        return None if found is None else str(found)
+
+    if not place.exists():
+        raise UserError(f"{place} is not there. Name a trace file or the folder of a run.")
+    if place.is_dir():
+        rows = {key_of(row): row for row in read_all_results(place)}
+        files = {key: place / TRACES / trace_name(key) for key in rows}
+        traces = {key: read_trace(file)[1] for key, file in files.items() if file.is_file()}
+        return Side(place, stored_config(place), checkpoint(place), rows, traces)
+    data, trace = read_trace(place)
+    key = (str(data["id"]), int(data["sample"]))
+    return Side(place, data["config"] or {}, checkpoint(place.resolve().parent.parent), {}, {key: trace})
+
+
+def diff_lines(one: Side, other: Side) -> Iterator[str]:
+    """The lines of a comparison."""
+    refuse_other_models(one, other)
+    yield from _setting_lines(one, other)
+    if one.rows and other.rows:
+        yield from row_lines(one, other)
+        return
+    if len(one.traces) != 1 and len(other.traces) != 1:
+        raise UserError(f"{one.place} and {other.place} hold no trace. Decode with trace=true.")
+    yield from trace_lines(one, other)
+
+
+def refuse_other_models(one: Side, other: Side) -> None:
+    """Raise UserError for decodes of two checkpoints, as far as it is noted which they are."""
+    names = [str((side.config.get("model") or {}).get("path")) for side in (one, other)]
+    if one.checkpoint is not None and other.checkpoint is not None:
+        same = one.checkpoint == other.checkpoint
+    else:
+        same = not (one.config and other.config) or Path(names[0]).name == Path(names[1]).name
+    if not same:
+        raise UserError(
+            f"{one.place} was decoded by {names[0]} and {other.place} by {names[1]}, other weights: their forwards "
+            "part for that alone. Compare decodes of one checkpoint."
+        )
+
+
+def _setting_lines(one: Side, other: Side) -> Iterator[str]:
+    """The settings that differ."""
+    from dllm.app.runs.folder import setting_differences
+    from dllm.record.folders import relevant
+
+    kept = [relevant(side.config) for side in (one, other)]
+    both = kept[0].keys() & kept[1].keys()  # a trace from Python keeps fewer
+    own = [{key: value for key, value in side.items() if key in both or _of_part(key)} for side in kept]
+    found = list(setting_differences(*own))
+    yield "Settings that differ (one | other):" if found else "Settings: the same."
+    for name, was, now in found[:MOST_DIFFERENT_SETTINGS]:
+        yield f"  {name}: {was} | {now}"
+    if len(found) > MOST_DIFFERENT_SETTINGS:
+        yield f"  and {len(found) - MOST_DIFFERENT_SETTINGS} more"
+
+
+def _of_part(key: str) -> bool:
+    return key.partition(".")[0] in ("sampler", "blocks", "cache", "eos", "length")
+
+
+def trace_lines(one: Side, other: Side) -> Iterator[str]:
+    """Where two traces part."""
+    ((_, first),), second = list(one.traces.items())[:1], next(iter(other.traces.values()))
+    if first.prompt[: first.start] != second.prompt[: second.start]:
+        raise UserError(f"{one.place} and {other.place} decode other prompts. Compare decodes of one prompt.")
+    yield from parting_lines(first, second)
+    yield f"Forwards: {len(first.turns)} | {len(second.turns)}"
+
+
+def parting_lines(first: Any, second: Any) -> Iterator[str]:
+    from dllm.record.parting import parting
+
+    found = parting(first, second)
+    if found is None:
+        yield "The decodes are equal, forward by forward."
+        return
+    yield f"They part in forward {found.forward}, at position {found.position} of the answer:"
+    for name, known in zip(("one", "other"), found.known, strict=True):
+        yield f"  {name}: {known}"
+
+
+def row_lines(one: Side, other: Side) -> Iterator[str]:
+    """How many answers are equal, where the first that is not parts, and what the runs cost and score."""
+    from dllm.record.parting import parted_rows
+
+    pairs = {
+        key: (row, other.rows[key]) for key, row in one.rows.items()
+        if key in other.rows and row["prompt_tokens"] == other.rows[key]["prompt_tokens"]
+    }  # fmt: skip
+    if not pairs:
+        raise UserError(f"{one.place} and {other.place} share no sample of one prompt. Compare runs of one task.")
+    same = {key: (row["canvas"], row["turns"]) == (its["canvas"], its["turns"]) for key, (row, its) in pairs.items()}
+    unequal = [key for key, equal in same.items() if not equal]
+    texts = sum(row["tokens"] == its["tokens"] for row, its in pairs.values())
+    yield f"Answers: {texts} of {len(pairs)} equal; {len(pairs) - len(unequal)} forward by forward"
+    if unequal:
+        key = unequal[0]
+        row, its = pairs[key]
+        yield f"The first that differs is {key[0]}{f' (sample {key[1]})' if key[1] else ''}."
+        if key in one.traces and key in other.traces:
+            yield from parting_lines(one.traces[key], other.traces[key])
+        else:
+            forward, position = parted_rows(row["canvas"], its["canvas"], (row["turns"], its["turns"]))
+            yield (f"They part in forward {forward}, at position {position} of the answer. For what each knew there, "
+                   "decode with trace=true.")  # fmt: skip
+    yield from measure_lines(list(pairs.values()))
+
+
+def measure_lines(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Iterator[str]:
+    """Forwards, time and score of both, and the differences with their intervals."""
+    from dllm.record.paired import paired_difference
+
+    for name, words in (("nfe", "Forwards an answer"), ("cpu_seconds", "CPU seconds an answer")):
+        first, second = ([float(row[name]) for row in side] for side in zip(*pairs, strict=True))
+        apart = [after - before for before, after in zip(first, second, strict=True)]
+        yield f"{words}: {fmean(first):.3g} | {fmean(second):.3g}{paired_interval(apart)}"
+    groups: dict[str, list[float]] = {}
+    for row, its in pairs:
+        scores = [(side.get("scores") or {}).get("score") for side in (row, its)]
+        if scores[0] is not None and scores[1] is not None:
+            groups.setdefault(str(row.get("task")), []).append(scores[1] - scores[0])
+    if groups:
+        found = paired_difference(list(groups.values()))
+        mean, low, high = (f"{100 * value:+.1f}" for value in (found.mean, found.low, found.high))
+        yield f"Score: {mean} points from one to other (95 % interval {low} to {high}), {found.items} items"
+
+
+def paired_interval(differences: Sequence[float]) -> str:
+    """The mean of paired differences with its 95 % interval (Student's t); nothing for a single pair."""
+    from dllm.record.measures import quantile_of_t
+
+    if len(differences) < 2:  # noqa: PLR2004
+        return ""
+    mean, half = fmean(differences), quantile_of_t(len(differences) - 1) * stdev(differences) / sqrt(len(differences))
+    return f", difference {mean:+.3g} (95 % interval {mean - half:+.3g} to {mean + half:+.3g})"
