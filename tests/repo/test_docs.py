@@ -25,6 +25,7 @@ from dllm.parts import DEFAULT_GEN_LENGTH, Cache, Sampler, Task, build_part, cho
 from experiments.pages.parts import options, sections
 from experiments.support.marked import marks
 from tests.support.gguf_files import mini_gguf
+from tests.support.mini_llama import mini_llama
 from tests.support.tiny import MODELS, make_tiny
 
 ROOT = Path(__file__).parents[2]
@@ -231,6 +232,7 @@ def settled(words: list[str], tiny: Path) -> list[str]:
     return [*kept, *canvas, f"model.path={path}", "gen_length=16", "prompt=w1 w2", "model.device=cpu"]
 
 
+MINI_LLAMA = "mini-llama"
 CAUSAL = {
     "model=wedlm-8b": "tiny-wedlm",
     "model=nbdiff-7b": "tiny-nbdiff",
@@ -244,13 +246,16 @@ CAUSAL = {
     "model=efficient-dlm-8b": "tiny-a2d-bd3lm",
     "model=dmax-16b": "tiny-llada21",
     "model=diffusiongemma-26b": "dg_dev",
+    "experiment=ar": MINI_LLAMA,
 }  # their small ones
 
 
 def family_of(tiny: Path, name: str) -> Path:
     """The small model of another family, with the tokenizer of ``tiny``."""
     folder = tiny.parent / name
-    return folder if folder.exists() else make_tiny(folder, MODELS / name)
+    if folder.exists():
+        return folder
+    return mini_llama(folder) if name == MINI_LLAMA else make_tiny(folder, MODELS / name)
 
 
 LINE = '{"prompt": "Copy the list:\\n[\\"Kai\\", \\"Emma\\", \\"Ada\\"]", "answer": "x"}\n'
