@@ -34,13 +34,13 @@ def reference(
     probability, and ln sum exp z. credit [R, K]: float64, 0 in free slots. masked, beta, gamma, alpha [R].
     """
     credit = credit * beta[:, None]
-    held = (credit > 0) & (ids == token[:, None])
+    has = (credit > 0) & (ids == token[:, None])
     gain = torch.where(masked, first**gamma, 0.0)
-    new = ~held.any(1) & (gain > 0)
+    new = ~has.any(1) & (gain > 0)
     place = torch.arange(ids.shape[1], device=ids.device) == credit.argmin(1, keepdim=True)
-    taken = place & new[:, None]  # the first free slot, else the one with the least credit
-    ids = torch.where(taken, token[:, None], ids)
-    credit = torch.where(taken, 0.0, credit) + gain[:, None] * (held | taken)
+    fresh = place & new[:, None]  # the first free slot, else the one with the least credit
+    ids = torch.where(fresh, token[:, None], ids)
+    credit = torch.where(fresh, 0.0, credit) + gain[:, None] * (has | fresh)
     used = credit > 0
     p = torch.where(ids == token[:, None], first[:, None], (slots.double() - logsumexp[:, None]).exp())
     p = torch.where(used, p, 0.0)

@@ -64,8 +64,8 @@ def obstacle(device: torch.device) -> str | None:
             return None
         return f"Triton needs a GPU and the model is on {device.type}. For tests TRITON_INTERPRET=1 interprets it."
     if (kind := amd_kind(device)) is not None:
-        known = ", ".join(AMD_GPUS)
-        return None if kind in AMD_GPUS else f"the kernels support the AMD GPUs {known}, and this is {kind}."
+        kinds = ", ".join(AMD_GPUS)
+        return None if kind in AMD_GPUS else f"the kernels support the AMD GPUs {kinds}, and this is {kind}."
     capability = torch.cuda.get_device_capability(device)
     if capability < MIN_CAPABILITY:
         version, least = ".".join(map(str, capability)), ".".join(map(str, MIN_CAPABILITY))

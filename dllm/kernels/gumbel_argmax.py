@@ -21,8 +21,8 @@ def reference(logits: Tensor, state: Tensor, random: Tensor) -> Tensor:
     """Ids int64 [...] drawn from softmax(logits) [..., V], of equals the lowest. state int64 [...]: of the noise. Where
     ``random`` [...] does not hold, the argmax of the logits alone."""
     vocabulary = torch.arange(logits.shape[-1], device=logits.device)
-    drawn = logits + noise.gumbel_of(noise.mixed(vocabulary, after=state.unsqueeze(-1)))
-    return torch.where(random.unsqueeze(-1), drawn, logits.double()).argmax(-1)
+    noisy = logits + noise.gumbel_of(noise.mixed(vocabulary, after=state.unsqueeze(-1)))
+    return torch.where(random.unsqueeze(-1), noisy, logits.double()).argmax(-1)
 
 
 @jit()
@@ -84,8 +84,8 @@ def gumbel_argmax(logits: Tensor, state: Tensor, random: Tensor, triton: bool = 
         rows, state.reshape(-1).contiguous(), random.reshape(-1).to(torch.int8).contiguous(), values, index, vocabulary,
         rows.stride(0) if count > 1 else vocabulary, splits, **_HASH, **_CONFIG.arguments,
     )  # fmt: skip
-    found = index.gather(1, values.argmax(1, keepdim=True)).long()
-    return found.view(logits.shape[:-1])
+    ids = index.gather(1, values.argmax(1, keepdim=True)).long()
+    return ids.view(logits.shape[:-1])
 
 
 BUILDS = tuple(

@@ -54,18 +54,18 @@ def library() -> Library | None:
     if compiler is None:
         return None
     made_of = (C_FILE.read_text(), COMPILER_FLAGS, compiler, processor())
-    kept = note().parent / f"bytes-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:32]}.so"
+    target = note().parent / f"bytes-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:32]}.so"
     with suppress(OSError):
-        return Library(kept)
+        return Library(target)
     with suppress(OSError, subprocess.SubprocessError), TemporaryDirectory() as folder:
-        file = Path(folder) / kept.name
+        file = Path(folder) / target.name
         words = [compiler, *COMPILER_FLAGS, "-o", str(file), str(C_FILE), "-lm"]
         subprocess.run(words, capture_output=True, timeout=MOST_SECONDS, check=True)
         with suppress(OSError):
-            own = kept.with_suffix(f".{os.getpid()}")
-            kept.parent.mkdir(parents=True, exist_ok=True)
+            own = target.with_suffix(f".{os.getpid()}")
+            target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, own)
-            own.replace(kept)
+            own.replace(target)
         return Library(file)
     return None
 

@@ -58,8 +58,8 @@ class PackedLinear(nn.Module):
 
 def in_layout(weight: Tensor) -> Tensor:
     """A matrix in oneDNN's layout."""
-    found: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, LAYOUT_ROWS)
-    return found
+    matrix: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, LAYOUT_ROWS)
+    return matrix
 
 
 def padded_rows(rows: int) -> int:
@@ -78,10 +78,10 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     try:
         if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return False
-        found = PackedLinear(linear)(x)
+        product = PackedLinear(linear)(x)
     except (RuntimeError, AttributeError):  # a PyTorch without these operators, or with others
         return False
-    return torch.allclose(found, F.linear(x, linear.weight, linear.bias), atol=PACKED_TOLERANCE[dtype])
+    return torch.allclose(product, F.linear(x, linear.weight, linear.bias), atol=PACKED_TOLERANCE[dtype])
 
 
 def packed_from(dtype: torch.dtype) -> int:
@@ -98,7 +98,7 @@ def measured_packing() -> int:
     for outputs, columns in TIMED_SHAPES:
         linear, rows = nn.Linear(columns, outputs), torch.randn(LAYOUT_ROWS, columns)
         calls = 1 + WEIGHTS_OF_A_RUN // linear.weight.numel()
-        plain, packed = (least_seconds(partial(one, rows), calls) for one in (linear, PackedLinear(linear)))
+        plain, packed = (least_seconds(partial(layer, rows), calls) for layer in (linear, PackedLinear(linear)))
         if plain < packed:
             slower.append(2 * linear.weight.numel())
     return max(slower)

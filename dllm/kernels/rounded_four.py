@@ -34,13 +34,13 @@ class FourBitTiles:
 
     def operator(self, rows: Tensor) -> Tensor:
         """[R, N] by PyTorch's operator, which widens the weights for every row or two."""
-        found: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.narrow, GROUP, self.scale)
-        return found
+        product: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.narrow, GROUP, self.scale)
+        return product
 
     def product(self, rows: Rounded, dtype: torch.dtype, most: int, plain: bool) -> Tensor:
         """[R, N] of rows [R, D]. plain: by PyTorch's own product of bytes, else by oneDNN's
         operator."""
-        given = list(rows.steps.split(AT_ONCE)) if plain else rows.bytes(most + 1)
+        parts = list(rows.steps.split(AT_ONCE)) if plain else rows.bytes(most + 1)
         count = len(rows.steps)
         out = torch.empty(count - len(rows.again), len(self.narrow), dtype=dtype)
         many = max(1, TILE_WEIGHTS // self.width // (2 * self.half)) * 2 * self.half
@@ -49,9 +49,9 @@ class FourBitTiles:
             end = min(begin + many, len(self.narrow))
             weight, scale = self.tile(begin, end, buffer), self.tops[begin:end]
             there = weight if plain else weight.to_mkldnn()
-            found = [scaled(torch._int_mm(part, there), scale) if plain else with_bytes(part, most + 1, there, scale)
-                     for part in given]  # fmt: skip
-            whole = (found[0] if len(found) == 1 else torch.cat(found))[:count]
+            products = [scaled(torch._int_mm(part, there), scale) if plain else with_bytes(part, most + 1, there, scale)
+                     for part in parts]  # fmt: skip
+            whole = (products[0] if len(products) == 1 else torch.cat(products))[:count]
             rows.joined(whole, dtype, out[:, begin:end])
         return out
 
@@ -78,7 +78,7 @@ class FourBitTiles:
         nibbles = torch.stack([parts & 15, parts >> 4], 2).to(torch.int16).view(-1, GROUP, end - begin)
         size, zero = (self.scale[:, begin:end].float() * self.inverse[begin:end, None]).round_().unbind(-1)
         least = zero.sub(size, alpha=8).add_(2 ** (POINT - 1))
-        step, least = (one.to(torch.int16)[:, None] for one in (size, least))
+        step, least = (tensor.to(torch.int16)[:, None] for tensor in (size, least))
         return weight.copy_(nibbles.mul_(step).add_(least).bitwise_right_shift_(POINT).view_as(weight))
 
 

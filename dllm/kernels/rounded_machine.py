@@ -43,8 +43,8 @@ def exact_levels() -> int:
         rows[1] = -most
         with suppress(RuntimeError, AttributeError, NotImplementedError):
             steps = in_steps(rows, most)
-            found = PackedBytes(weight, torch.ones(64), most)(steps, torch.float64)
-            if torch.allclose(found, rows[:, :1].double() * expected, rtol=1e-5, atol=1e-3):
+            product = PackedBytes(weight, torch.ones(64), most)(steps, torch.float64)
+            if torch.allclose(product, rows[:, :1].double() * expected, rtol=1e-5, atol=1e-3):
                 return most
     return 0
 

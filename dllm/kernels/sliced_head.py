@@ -45,8 +45,8 @@ class HeadSlice:
         """Logits [R, K] of a few ids [R, K] of the whole head: the owner's, added up over ranks."""
         assert self.weight is not None
         mine, at = self.inside(ids)
-        found = slot_logits(hidden, self.weight, at, triton and can_fuse(hidden, self.weight))
-        return self.ranks.sum(torch.where(mine, found * self.scale, 0.0))
+        logits = slot_logits(hidden, self.weight, at, triton and can_fuse(hidden, self.weight))
+        return self.ranks.sum(torch.where(mine, logits * self.scale, 0.0))
 
 
 def sliced_head_statistics(
@@ -58,14 +58,14 @@ def sliced_head_statistics(
     begin, end = head.ranks.share(head.vocab)
     own = tuple(token - begin for token in banned if begin <= token < end)
     parts = [_own_part(rows, head, own, ids, triton) for rows, ids in _chunks(hidden, at)]
-    found = head.ranks.gather(parts[0] if len(parts) == 1 else torch.cat(parts, 1))  # [N, 5 or 6, R]
-    sums, ids = found[:, :4].permute(1, 2, 0), found[:, 4].T
+    summaries = head.ranks.gather(parts[0] if len(parts) == 1 else torch.cat(parts, 1))  # [N, 5 or 6, R]
+    sums, ids = summaries[:, :4].permute(1, 2, 0), summaries[:, 4].T
     if triton:
         out = statistics_of(Summaries(sums.contiguous(), ids.to(torch.int32).contiguous()))
     else:
         out = final(fold(sums, ids))
     out = {name: value for name, value in out.items() if name in wanted or name == "token"}
-    return out if at is None else out | {"logit": found[:, 5].sum(0).double()}
+    return out if at is None else out | {"logit": summaries[:, 5].sum(0).double()}
 
 
 def _chunks(hidden: Tensor, at: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
@@ -93,10 +93,10 @@ def _own_part(hidden: Tensor, head: HeadSlice, banned: tuple[int, ...], at: Tens
     mine, place = head.inside(at)
     if logits is None:
         assert weight is not None
-        found = head.scale * slot_logits(hidden, weight, place[:, None], triton).squeeze(1)
+        values = head.scale * slot_logits(hidden, weight, place[:, None], triton).squeeze(1)
     else:
-        found = logits.gather(1, place[:, None]).squeeze(1)
-    return torch.cat([rows, torch.where(mine, found, 0.0).to(rows.dtype)[None]])
+        values = logits.gather(1, place[:, None]).squeeze(1)
+    return torch.cat([rows, torch.where(mine, values, 0.0).to(rows.dtype)[None]])
 
 
 def own_summary(logits: Tensor, begin: int, triton: bool) -> Tensor:

@@ -42,11 +42,11 @@ class SteppedLinear(nn.Module):
     @staticmethod
     def joined(linears: Sequence[nn.Module]) -> SteppedLinear:
         """One layer with the outputs of all, in order."""
-        parts = [SteppedLinear.of(one) for one in linears]
-        biases: list[Tensor] = [one.bias for one in parts if one.bias is not None]
+        parts = [SteppedLinear.of(linear) for linear in linears]
+        biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
         return SteppedLinear(
-            torch.cat([one.steps for one in parts]),
-            torch.cat([one.sizes for one in parts]),
+            torch.cat([part.steps for part in parts]),
+            torch.cat([part.sizes for part in parts]),
             torch.cat(biases) if biases else None,
         )
 
@@ -67,7 +67,7 @@ class SteppedLinear(nn.Module):
 def stepped_experts(pairs: Sequence[tuple[nn.Module, nn.Module]], triton: bool, as_stored: bool) -> NarrowExperts:
     """Routed experts of their gate over up, and down, each."""
     (gate_up, gate_up_scale), (down, down_scale) = (
-        map(torch.stack, zip(*(SteppedLinear.of(one).form(triton, as_stored) for one in linears), strict=True))
+        map(torch.stack, zip(*(SteppedLinear.of(linear).form(triton, as_stored) for linear in linears), strict=True))
         for linears in zip(*pairs, strict=True)
     )
     return NarrowExperts(gate_up, gate_up_scale, down, down_scale, STEP_BITS, triton=triton)
@@ -75,4 +75,4 @@ def stepped_experts(pairs: Sequence[tuple[nn.Module, nn.Module]], triton: bool, 
 
 def has_steps(part: nn.Module) -> bool:
     """Whether a part has weights that came on sixteen steps."""
-    return any(isinstance(one, SteppedLinear) for one in part.modules())
+    return any(isinstance(module, SteppedLinear) for module in part.modules())

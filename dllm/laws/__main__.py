@@ -68,12 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--cases", type=int, default=60, help="how many combinations (default: 60; 0: all)")
     parser.add_argument("--seed", type=int, default=0, help="which ones (default: 0)")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        in_range("--cases", given.cases, 0)
-        use_folder(given.config_dir)
-        group, mine = built(given.part, given.options)
-        return _tried(Trials(group, mine), given.cases, given.seed)
+        in_range("--cases", options.cases, 0)
+        use_folder(options.config_dir)
+        group, mine = built(options.part, options.options)
+        return _tried(Trials(group, mine), options.cases, options.seed)
     except UserError as error:
         complain("error:", error)
         return 2
@@ -91,9 +91,9 @@ def built(name: str, words: Sequence[str]) -> tuple[str, Any]:
             raise UserError(f"{name}: laws try parts of {', '.join(TRIED_GROUPS)}. Write sampler=NAME or MODULE.CLASS.")
         return group, part(group, choice, **options) or FixedLength()
     group = group_of(name)
-    known = arguments_of(class_of(group, name))
+    arguments = arguments_of(class_of(group, name))
     inner = {key: part_config(f"{group}.{key}", value, {}) for key, value in options.items()
-             if key in known and takes_part(known[key]) and isinstance(value, str)}  # fmt: skip
+             if key in arguments and takes_part(arguments[key]) and isinstance(value, str)}  # fmt: skip
     return group, build_part(group, {"_target_": name, **options, **inner}, per_request=False)
 
 
@@ -128,10 +128,10 @@ def _tried(trials: Trials, count: int, seed: int) -> int:
         for name, words in failing_case(trials, case):
             broken[name].append((case, words))
     decoded = len(cases) - len(broken[next(iter(LAWS))])  # in others no further law could be tried
-    for name, found in broken.items():
-        say(f"{'BROKEN' if found else 'holds ':6} in {len(found) or decoded:4} of {len(cases)}: {name}")
-        if found:
-            say("\n".join(smallest(trials, name, found)))
+    for name, failures in broken.items():
+        say(f"{'BROKEN' if failures else 'holds ':6} in {len(failures) or decoded:4} of {len(cases)}: {name}")
+        if failures:
+            say("\n".join(smallest(trials, name, failures)))
     return int(any(broken.values()))
 
 
@@ -182,16 +182,16 @@ def said(trial: Trial, law: Callable[[Trial], None]) -> str:
     return ""
 
 
-def smallest(trials: Trials, name: str, found: Sequence[tuple[TrialCase, str]]) -> list[str]:
+def smallest(trials: Trials, name: str, failures: Sequence[tuple[TrialCase, str]]) -> list[str]:
     """The plainest failing combination, made plainer, and its requests shortened, as long as the law is broken."""
-    case, words = min(found, key=lambda one: (one[0].unusual, str(one[0])))
+    case, words = min(failures, key=lambda failure: (failure[0].unusual, str(failure[0])))
     case, words = plainer(trials, name, case, words)
     batch = requests()
     for fewer in _shortened(batch):
         if again := breaks(trials, name, case, fewer):
             batch, words = fewer, again
             break
-    sizes = ", ".join(f"{one.answer_start}+{len(one.tokens) - one.answer_start}" for one in batch)
+    sizes = ", ".join(f"{request.answer_start}+{len(request.tokens) - request.answer_start}" for request in batch)
     return [f"    {words}", f"    smallest: {case}; rows of prompt+answer {sizes}"]
 
 
@@ -211,9 +211,11 @@ def _shortened(batch: tuple[Request, ...]) -> Iterator[tuple[Request, ...]]:
         for length in (2, 4, 8):
             yield tuple(
                 replace(
-                    one, tokens=one.tokens[: one.answer_start + length], masked=one.masked[: one.answer_start + length]
+                    request,
+                    tokens=request.tokens[: request.answer_start + length],
+                    masked=request.masked[: request.answer_start + length],
                 )
-                for one in batch[:rows]
+                for request in batch[:rows]
             )
 
 

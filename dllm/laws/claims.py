@@ -54,7 +54,7 @@ class Trial:
 
     def decode(self, numbers: Sequence[int], lag: int | None = None) -> list[Decoded]:
         """The requests so numbered, as one batch."""
-        return recorded(self.network, self.parts, [self.requests[one] for one in numbers], self.sampling, lag)
+        return recorded(self.network, self.parts, [self.requests[n] for n in numbers], self.sampling, lag)
 
     @cached_property
     def together(self) -> list[Decoded]:
@@ -81,8 +81,8 @@ def holds(condition: bool, sentence: str) -> None:
 def may_stand_still(sampler: Sampler) -> bool:
     """Whether a rule says that it may leave a row as it is for a turn: it takes back what it commits, verifies drafts,
     follows a plan of turns, or has another patience than usual."""
-    traits, one = sampler.traits, Canvas.of([Request.answer([0], 64, 0)], 0)
-    plans = type(sampler).turns is not Sampler.turns or int(sampler.may_wait(one)) > traits.patience
+    traits, canvas = sampler.traits, Canvas.of([Request.answer([0], 64, 0)], 0)
+    plans = type(sampler).turns is not Sampler.turns or int(sampler.may_wait(canvas)) > traits.patience
     return bool(traits.revocable or traits.verifies or plans or traits.patience != SamplerTraits.patience)
 
 
@@ -91,11 +91,11 @@ def every_turn_commits(trial: Trial, exempt: bool = False) -> None:
     rule may leave a row as it is."""
     sampler = trial.parts.sampler
     exempt = exempt or trial.parts.cache.traits.closes
-    for row, one in enumerate(trial.together):
-        trace = one.known.trace
+    for row, decoded in enumerate(trial.together):
+        trace = decoded.known.trace
         assert trace is not None
-        waits = waiting_turns(trial, one)
-        for number, (record, undecided) in enumerate(zip(trace.turns, one.undecided, strict=True), 1):
+        waits = waiting_turns(trial, decoded)
+        for number, (record, undecided) in enumerate(zip(trace.turns, decoded.undecided, strict=True), 1):
             _, begin, end = record.block
             if number <= waits:
                 continue
@@ -108,12 +108,12 @@ def every_turn_commits(trial: Trial, exempt: bool = False) -> None:
                                "of the answer are not all decided")  # fmt: skip
 
 
-def waiting_turns(trial: Trial, one: Decoded) -> int:
+def waiting_turns(trial: Trial, decoded: Decoded) -> int:
     """Turns before the first commit, in which a rule for the length may keep everything closed."""
     if type(trial.parts.length).waits is Length.waits:
         return 0
-    assert one.known.trace is not None
-    return len([*takewhile(lambda record: not record.candidates[0].positions, one.known.trace.turns)])
+    assert decoded.known.trace is not None
+    return len([*takewhile(lambda record: not record.candidates[0].positions, decoded.known.trace.turns)])
 
 
 def commits_stay(trial: Trial) -> None:
@@ -121,10 +121,10 @@ def commits_stay(trial: Trial) -> None:
     replace tokens of the open block, and the trace keeps both. Where a row changes its length, tokens keep their order,
     and none but the last ones go."""
     traits = trial.parts.sampler.traits
-    for row, one in enumerate(trial.together):
-        trace = one.known.trace
+    for row, decoded in enumerate(trial.together):
+        trace = decoded.known.trace
         assert trace is not None
-        for before, after, record in zip(one.canvases, one.canvases[1:], trace.turns, strict=False):
+        for before, after, record in zip(decoded.canvases, decoded.canvases[1:], trace.turns, strict=False):
             start, turn, change = trace.start, f"row {row}, block {record.block}", record.length
             there = before if change is None else change.canvas(before, start, -1, trace.eos_id)
             holds(len(there) == len(after), f"{turn}: {len(after)} columns, where the trace has {len(there)}")
@@ -135,8 +135,8 @@ def commits_stay(trial: Trial) -> None:
             edited = {at: token for commits in record.edited for at, token, *_ in commits.rows()}
             holds(edited.keys() <= undone and (not edited or traits.edits), f"{turn}: edits {edited} are not declared")
             holds(all(after[start + at] == token for at, token in edited.items()), f"{turn}: edits are not shown")
-            told = remasked | edited.keys() | {at for candidate in record.rolled for at in candidate}
-            holds(undone <= told, f"{turn}: positions {sorted(undone - told)} lost their tokens without a word")
+            reports = remasked | edited.keys() | {at for candidate in record.rolled for at in candidate}
+            holds(undone <= reports, f"{turn}: positions {sorted(undone - reports)} lost their tokens without a word")
             holds(not remasked or traits.revocable, f"{turn}: takes back {sorted(remasked)}, and is not revocable")
             outside = [at for at in undone if not record.block[1] <= at < record.block[2]]
             holds(not outside, f"{turn}: positions {outside} of another block lost their tokens")
@@ -145,8 +145,8 @@ def commits_stay(trial: Trial) -> None:
 def a_block_gains(trial: Trial) -> None:
     """A block commits more than it takes back. Not every turn does: wino, rcr and remdm may mask more in a turn than
     they commit in it."""
-    for row, one in enumerate(trial.together):
-        trace = one.known.trace
+    for row, decoded in enumerate(trial.together):
+        trace = decoded.known.trace
         assert trace is not None
         gained = Counter[int]()
         for record in trace.turns:
@@ -158,8 +158,8 @@ def a_block_gains(trial: Trial) -> None:
 
 def all_is_decided(trial: Trial) -> None:
     """Nothing stays masked, the prompt is as it was, the answer as long as it may be, and forwards are bounded."""
-    for row, (one, request) in enumerate(zip(trial.together, trial.requests, strict=True)):
-        result, start, length = one.known, request.answer_start, len(request.tokens) - request.answer_start
+    for row, (decoded, request) in enumerate(zip(trial.together, trial.requests, strict=True)):
+        result, start, length = decoded.known, request.answer_start, len(request.tokens) - request.answer_start
         holds(result.prompt_tokens == list(request.tokens[:start]), f"row {row}: another prompt")
         most = longest_answer(trial, request)
         fits = len(result.canvas) <= most if trial.parts.length.traits.changes else len(result.canvas) == length
@@ -168,19 +168,19 @@ def all_is_decided(trial: Trial) -> None:
         if trial.fills_up:
             holds(result.trace.mask_id not in result.canvas, f"row {row}: masks are left in {result.canvas}")
         holds(result.trace.mask_id not in result.tokens, f"row {row}: masks are left in the text {result.tokens}")
-        most = 2 * (len(result.canvas) + redecoded(trial, one)) + held_turns(trial, one)
-        most += resized_turns(one) if trial.parts.length.traits.changes else 0
+        most = 2 * (len(result.canvas) + redecoded(trial, decoded)) + held_turns(trial, decoded)
+        most += resized_turns(decoded) if trial.parts.length.traits.changes else 0
         holds(0 < result.nfe <= most, f"row {row}: {result.nfe} forwards for {length} positions, {most} at most")
 
 
-def redecoded(trial: Trial, one: Decoded) -> int:
+def redecoded(trial: Trial, decode: Decoded) -> int:
     """Positions that are decided again at the cost of further forwards: those that an editing rule has masked again,
     and those that the schedule has rolled back where a second forward verifies drafts and may take none. Other rules
     commit in every forward, and two a position cover these."""
-    assert one.known.trace is not None
+    assert decode.known.trace is not None
     if trial.parts.sampler.traits.edits:
-        return sum(len(positions) for record in one.known.trace.turns for positions in record.remasked)
-    rolled = sum(len(positions) for record in one.known.trace.turns for positions in record.rolled)
+        return sum(len(positions) for record in decode.known.trace.turns for positions in record.remasked)
+    rolled = sum(len(positions) for record in decode.known.trace.turns for positions in record.rolled)
     return rolled if trial.parts.sampler.traits.verifies == "beside" else 0
 
 
@@ -192,27 +192,27 @@ def longest_answer(trial: Trial, request: Request) -> int:
     return int(limit[request.param_index or 0] if isinstance(limit, Sequence) else limit)
 
 
-def resized_turns(one: Decoded) -> int:
+def resized_turns(decoded: Decoded) -> int:
     """Turns that changed the length of a row, or found before its first commit that it stays, and positions that are
     decided again after a cut."""
-    assert one.known.trace is not None
-    changes = [record.length for record in one.known.trace.turns if record.length is not None]
+    assert decoded.known.trace is not None
+    changes = [record.length for record in decoded.known.trace.turns if record.length is not None]
     return len(changes) + 2 * sum(change.cut for change in changes) + 1
 
 
-def held_turns(trial: Trial, one: Decoded) -> int:
+def held_turns(trial: Trial, decoded: Decoded) -> int:
     """Turns of an editing sampler on full blocks: at most ``post_edit_steps`` of each."""
-    sampler, trace = trial.parts.sampler, one.known.trace
+    sampler, trace = trial.parts.sampler, decoded.known.trace
     if not sampler.traits.edits:
         return 0
     assert trace is not None
-    held = Counter[tuple[int, int, int]]()
-    for record, undecided in zip(trace.turns, one.undecided, strict=True):
+    turns = Counter[tuple[int, int, int]]()
+    for record, undecided in zip(trace.turns, decoded.undecided, strict=True):
         _, begin, end = record.block
-        held[record.block] += not any(undecided[trace.start + begin : trace.start + end])
+        turns[record.block] += not any(undecided[trace.start + begin : trace.start + end])
     most = getattr(sampler, "post_edit_steps", sampler.traits.patience)
-    holds(max(held.values()) <= most, f"a full block is held for {max(held.values())} turns, {most} at most")
-    return sum(held.values())
+    holds(max(turns.values()) <= most, f"a full block is held for {max(turns.values())} turns, {most} at most")
+    return sum(turns.values())
 
 
 def batches(count: int) -> list[list[int]]:
@@ -224,26 +224,26 @@ def a_row_is_alone(trial: Trial, tried: Sequence[Sequence[int]] | None = None) -
     """A row decodes the same alone and in any batch. tried: the batches to compare with all rows together."""
     for numbers in batches(len(trial.requests)) if tried is None else tried:
         beside = "alone" if len(numbers) == 1 else f"in the order {list(numbers)}"
-        for one, number in zip(trial.decode(numbers), numbers, strict=True):
-            same_row(one, trial.together[number], f"row {number} {beside}, and among {len(trial.requests)} rows")
+        for decoded, number in zip(trial.decode(numbers), numbers, strict=True):
+            same_row(decoded, trial.together[number], f"row {number} {beside}, and among {len(trial.requests)} rows")
 
 
 def the_same_again(trial: Trial) -> None:
     """The same batch decodes the same once more: nothing is kept between decodes, or drawn from elsewhere."""
-    for number, one in enumerate(trial.decode(range(len(trial.requests)))):
-        same_row(one, trial.together[number], f"row {number} of the second decode, and of the first")
+    for number, decoded in enumerate(trial.decode(range(len(trial.requests)))):
+        same_row(decoded, trial.together[number], f"row {number} of the second decode, and of the first")
 
 
-def same_row(one: Decoded, other: Decoded, which: str) -> None:
+def same_row(row: Decoded, other: Decoded, which: str) -> None:
     """Whether two decodes of a request agree, turn by turn."""
-    for turn, (mine, theirs) in enumerate(zip(one.canvases, other.canvases, strict=False), 1):
+    for turn, (mine, theirs) in enumerate(zip(row.canvases, other.canvases, strict=False), 1):
         holds(len(mine) == len(theirs), f"{which}: {len(mine)} and {len(theirs)} columns before forward {turn}")
         apart = [at for at, (left, right) in enumerate(zip(mine, theirs, strict=True)) if left != right]
         holds(not apart, f"{which}: before forward {turn} they differ in columns {apart}")
-    counts = f"{len(one.canvases)} and {len(other.canvases)} forwards"
-    holds(len(one.canvases) == len(other.canvases), f"{which}: {counts}")
-    holds(one.known.canvas == other.known.canvas, f"{which}: the answers are {one.known.canvas}, {other.known.canvas}")
-    holds(one.known.turns == other.known.turns, f"{which}: committed in turns {one.known.turns}, {other.known.turns}")
+    counts = f"{len(row.canvases)} and {len(other.canvases)} forwards"
+    holds(len(row.canvases) == len(other.canvases), f"{which}: {counts}")
+    holds(row.known.canvas == other.known.canvas, f"{which}: the answers are {row.known.canvas}, {other.known.canvas}")
+    holds(row.known.turns == other.known.turns, f"{which}: committed in turns {row.known.turns}, {other.known.turns}")
 
 
 def candidates_may_lie_side_by_side(trial: Trial) -> None:
@@ -253,36 +253,36 @@ def candidates_may_lie_side_by_side(trial: Trial) -> None:
     if not trial.parts.sampler.traits.branches or not isinstance(cache, Buffered):
         return
     rows = replace(trial.parts, cache=replaced(cache, shared_call=CandidateCalls.in_rows))
-    for number, one in enumerate(replace(trial, parts=rows).together):
-        same_row(one, trial.together[number], f"row {number} with its candidates in rows, and side by side")
+    for number, decoded in enumerate(replace(trial, parts=rows).together):
+        same_row(decoded, trial.together[number], f"row {number} with its candidates in rows, and side by side")
 
 
 def a_trace_redraws(trial: Trial) -> None:
     """Every canvas that a forward saw is found again in the trace, and so is every mixture that it was given."""
-    for row, one in enumerate(trial.together):
-        trace = one.known.trace
+    for row, decoded in enumerate(trial.together):
+        trace = decoded.known.trace
         assert trace is not None
-        told = [{}, *map(partial(mixtures_told, trace.start), trace.turns)]
-        for turn, (given, mixed) in enumerate(zip(one.mixed, told, strict=False), 1):
+        reports = [{}, *map(partial(mixtures_told, trace.start), trace.turns)]
+        for turn, (given, mixed) in enumerate(zip(decoded.mixed, reports, strict=False), 1):
             apart = sorted(at for at in {*given, *mixed} if given.get(at) != mixed.get(at))
             holds(not apart, f"row {row}: before forward {turn} the trace has other mixtures in columns {apart}")
-        *seen, final = trace.canvases()
+        *canvases, final = trace.canvases()
         noise, mask = trace.mask_id is None, trace.mask_id
         redrawn = [
             [
                 -1 if shown == -1 and (noise or token == mask) else token
                 for token, shown in zip(canvas, real, strict=True)
             ]
-            for canvas, real in zip(seen, one.canvases, strict=True)
+            for canvas, real in zip(canvases, decoded.canvases, strict=True)
         ]
-        holds(redrawn == one.canvases, f"row {row}: the trace shows other canvases than the forwards saw")
-        holds(final[trace.start :] == one.known.canvas, f"row {row}: the trace ends in another canvas")
+        holds(redrawn == decoded.canvases, f"row {row}: the trace shows other canvases than the forwards saw")
+        holds(final[trace.start :] == decoded.known.canvas, f"row {row}: the trace ends in another canvas")
 
 
 def mixtures_told(start: int, record: TurnRecord) -> dict[int, tuple[list[int], list[float]]]:
     """The mixtures that a turn left, by column: tokens that have a weight, and their weights."""
-    shown = record.mixtures or ShownMixtures([], [], [])
-    rows = zip(shown.positions, shown.tokens, shown.weights, strict=True)
+    mixtures = record.mixtures or ShownMixtures([], [], [])
+    rows = zip(mixtures.positions, mixtures.tokens, mixtures.weights, strict=True)
     return {start + at: (tokens, weights) if any(weights) else ([], []) for at, tokens, weights in rows}
 
 
@@ -295,12 +295,12 @@ def infilling_keeps_what_is_given(trial: Trial, gaps: Request, open_end: Request
     for one in recorded(trial.network, trial.parts, [gaps, open_end], trial.sampling)[:1]:
         result = one.known
         whole = result.prompt_tokens + result.canvas
-        kept = zip(whole, gaps.tokens, gaps.masked, strict=True)
-        changed = [at for at, (new, old, hole) in enumerate(kept) if not hole and new != old]
+        cells = zip(whole, gaps.tokens, gaps.masked, strict=True)
+        changed = [at for at, (new, old, hole) in enumerate(cells) if not hole and new != old]
         holds(not changed, f"infilling changed given columns {changed}")
         if trial.fills_up:
-            left = [at for at, token in enumerate(whole) if token == config.mask_id and gaps.masked[at]]
-            holds(config.mask_id is None or not left, f"infilling left masks in columns {left}")
+            masks = [at for at, token in enumerate(whole) if token == config.mask_id and gaps.masked[at]]
+            holds(config.mask_id is None or not masks, f"infilling left masks in columns {masks}")
 
 
 def a_row_may_join(trial: Trial) -> None:

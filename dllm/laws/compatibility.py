@@ -85,14 +85,14 @@ class GeneralWording(Wording):
 
     def setting(self, place: str, value: Any) -> str:
         """A part of these groups stands for others; an option for any value."""
-        shown = {"sampler": "this sampler", "cache": "this cache"}.get(place)
-        return shown or (f"{place}=N" if "." in place else super().setting(place, value))
+        words = {"sampler": "this sampler", "cache": "this cache"}.get(place)
+        return words or (f"{place}=N" if "." in place else super().setting(place, value))
 
     def filled(self, says: str, facts: Mapping[str, Any]) -> str:
         """What is said of one model is said of all."""
         general = {"kind": "of another kind", "model": "NAME", "length": "N", "own": ""}
-        found = super().filled(says, {**facts, **{key: general[key] for key in general.keys() & facts.keys()}})
-        return found.replace("this", "This", 1) if found.startswith("this") else found
+        text = super().filled(says, {**facts, **{key: general[key] for key in general.keys() & facts.keys()}})
+        return text.replace("this", "This", 1) if text.startswith("this") else text
 
 
 REFUSED = "!"  # begins a cell that holds a reason

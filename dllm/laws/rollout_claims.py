@@ -78,13 +78,13 @@ def a_rollout_is_scored_again(trial: Trial) -> None:
             )
 
 
-def _near(found: Tensor, noted: Tensor, near: float, what: str) -> None:
-    off = (found - noted).abs()
+def _near(again: Tensor, noted: Tensor, near: float, what: str) -> None:
+    off = (again - noted).abs()
     worst = off.nan_to_num(torch.inf).flatten().argmax().item()
-    row, column = divmod(int(worst), found.shape[1])
+    row, column = divmod(int(worst), again.shape[1])
     holds(
         bool((off <= near).all()),
-        f"row {row}, column {column}, {what}: noted {noted[row, column]:.15g}, again {found[row, column]:.15g}",
+        f"row {row}, column {column}, {what}: noted {noted[row, column]:.15g}, again {again[row, column]:.15g}",
     )
 
 

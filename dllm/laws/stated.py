@@ -88,11 +88,11 @@ def _with(view: View, confidence: Tensor) -> View:
     return replace(view, scores=replace(view.scores, confidence=confidence))
 
 
-def _alike(one: Step, other: Step) -> bool:
+def _alike(step: Step, other: Step) -> bool:
     """Whether two steps commit the same tokens in the same rows."""
-    if one.commit.shape != other.commit.shape or not torch.equal(one.commit, other.commit):
+    if step.commit.shape != other.commit.shape or not torch.equal(step.commit, other.commit):
         return False
-    return torch.equal(one.tokens[one.commit], other.tokens[one.commit])
+    return torch.equal(step.tokens[step.commit], other.tokens[step.commit])
 
 
 def _sinks(view: View, step: Step) -> bool:
