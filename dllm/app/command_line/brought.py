@@ -138,6 +138,6 @@ def near_setting(word: str, known: Mapping[str, Any]) -> str:
 
 
 def values_beside(arguments: Sequence[str]) -> dict[str, Any]:
-    """What can be set beside the choices that a command line makes, as far as they exist."""
+    """What can be set beside the choices of a command line that exist."""
     pairs = [(argument, *argument.partition("=")[::2]) for argument in arguments]
     return setting_values(composed([one for one, group, name in pairs if group in SEARCHED and name in choices(group)]))

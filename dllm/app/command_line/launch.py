@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 WITHOUT_WEIGHTS = ("check", "quantize")  # tasks that hold no model
 COMING = 300.0  # seconds in which all ranks must have come; a busy machine imports PyTorch in up to a minute
-# Of an exchange of tensors, which waits for whatever rank 0 does between two turns. ``Links`` notices who died.
+# The timeout of an exchange, which waits for the work of rank 0 between two turns. ``Links`` notices who died.
 EXCHANGE = timedelta(days=7)
 LEAVING = 5.0  # seconds in which a follower that this command started must end after it
 PORT = "MASTER_PORT"

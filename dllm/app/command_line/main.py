@@ -254,7 +254,7 @@ def warnings_as_sentences() -> Iterator[None]:
 
 
 def stop(sentence: str) -> NoReturn:
-    """Print an error and exit with code 2. Of processes that refuse the same, one prints it."""
+    """Print an error and exit with code 2. One of several processes that refuse prints it."""
     if not said_by_another(sentence):
         complain("Error:", " ".join(sentence.split()))
     raise SystemExit(2)

@@ -309,7 +309,7 @@ def _token_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]
 
 
 def _spell(number: int | None, tokenizer: Tokenizer | None) -> str:
-    """An id with its string, as far as both are known."""
+    """An id with its string, if both are known."""
     if number is None:
         return "unknown"
     text = None if tokenizer is None else tokenizer.token(number)

@@ -1,4 +1,4 @@
-"""``task=fits``: whether the chosen parts go together with the model, and what would in the place of each."""
+"""``task=fits``: whether the chosen parts go together with the model, and what would instead of each."""
 
 from __future__ import annotations
 

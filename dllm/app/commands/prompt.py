@@ -245,7 +245,7 @@ class Unfinished:
         self.last = turn
 
     def texts(self) -> Iterator[str]:
-        """The answers of rows under way, as far as they are decided."""
+        """The decided parts of the answers of rows under way."""
         if self.last is None:
             return
         canvas, first = self.last.candidates, self.last.step.owner.first.tolist()

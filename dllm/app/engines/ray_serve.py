@@ -1,6 +1,6 @@
 """``engine=ray`` of ``task=serve``: replicas of the whole server after Ray Serve, one for each device.
 
-A request needs one replica from beginning to end and nothing outlives it, so Ray may send each to whichever is free.
+A request needs one replica from beginning to end and nothing outlives it, so Ray may send each to any free one.
 A reply lost with its replica can be asked for again: the same seed gives the same reply.
 """
 

@@ -47,7 +47,7 @@ class DecisionCount:
 
     It keeps a few tensors of every turn, and copies them to the host when a request is finished. A copy in every turn
     would make the host wait for the GPU, instead of launching the next turn.
-    Of several candidates the one that the next forward keeps counts, as in a trace.
+    Where a turn has several candidates, the one that the next forward keeps counts, as in a trace.
     """
 
     noted: list[TurnDecisions] = field(default_factory=list)  # turns whose numbers are still on the device

@@ -26,7 +26,7 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_made(folder: Path) -> None:
-    """Remove an empty folder, and the empty ones above it, as far as this process made them."""
+    """Remove an empty folder, and those above it that are empty and that this process made."""
     for place in (folder.absolute(), *folder.absolute().parents):
         if place not in MADE:
             return

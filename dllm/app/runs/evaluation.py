@@ -76,7 +76,7 @@ class Evaluation:
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> Evaluation:
-        """Reads the task's data, no weights. Raises UserError for whatever cannot work."""
+        """Reads the task's data, no weights. Raises UserError for what cannot work."""
         task = task_of(config["task"])
         items = {item.id: item for item in task.items()}
         if not items:
@@ -146,7 +146,7 @@ class Evaluation:
         return {"scores": scores, "parts": parts} if parts else {"scores": scores}
 
     def totals(self, rows: Sequence[ResultRow]) -> Totals:
-        """The metrics over all answers, by sub-task. Of several answers to each item the mean of each number's."""
+        """The metrics over all answers, by sub-task. Several answers to an item count by their mean."""
         return {name: found for name, mine in by_task(rows).items() if (found := self._totals(name, mine))}
 
     def _totals(self, task: str, rows: Sequence[ResultRow]) -> dict[str, float | None]:

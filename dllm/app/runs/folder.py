@@ -176,7 +176,7 @@ class RunFolder:
 
     def refuse_deleted(self) -> None:
         """Raise UserError when the file of results was deleted with its folder, moved or replaced: the open file takes
-        lines all the same, which no one will find."""
+        lines all the same, which nothing reads."""
         if not self.in_place:
             way_out = "Put it back, or give the same command again: it decodes what is missing."
             raise UserError(f"{self.path / self.name} was deleted, moved or replaced in mid-run. {way_out}")

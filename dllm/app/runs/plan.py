@@ -65,7 +65,7 @@ class RunPlan:
 
     @staticmethod
     def of(config: dict[str, Any]) -> RunPlan:
-        """Raises UserError for whatever cannot work."""
+        """Raises UserError for what cannot work."""
         options, sampling, model = Options.of(config), checked_sampling(config["sampling"]), config["model"]
         chosen = Parts.of(config, sampling)
         found = bundle.describe(model["path"], **how_read(model))

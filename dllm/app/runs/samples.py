@@ -204,7 +204,7 @@ def _entry(
 
 
 def _prompt(key: str, value: Any, prompts: Prompts) -> Prompt:
-    """The prompt in a line's ``value``: whatever a prompt may be in Python. Raises UserError for another shape."""
+    """The prompt in a line's ``value``, in any form of a prompt in Python. Raises UserError for another shape."""
     if key == "prompt" and isinstance(value, str):
         return value
     if key in ("prompt", "messages") and _list_of(value, dict) and all(map(_is_message, value)):

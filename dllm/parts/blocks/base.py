@@ -145,7 +145,7 @@ class Blocks:
         return opened.resized(canvas, end, self._open_end(canvas, end, blocks))
 
     def _containing(self, canvas: Canvas, column: Tensor, blocks: BlockState) -> tuple[Tensor, Tensor, Tensor]:
-        """``containing``, whose answer is refused (UserError) where it is none."""
+        """``containing``, whose answer is refused (UserError) where it is not a block."""
         found, what = self.containing(canvas, column, blocks.index + 1, blocks.params), f"blocks={name_of(self)}"
         if not isinstance(found, tuple) or len(found) != 3:
             raise UserError(

@@ -11,7 +11,7 @@ from dllm.parts.eos.base import EndOfText, after_first, answer_ends
 
 
 class FillAtOnce(EndOfText):
-    """Every mask after the leftmost committed end of text becomes one, whatever block it is in; positions before it go
+    """Every mask after the leftmost committed end of text becomes one, in every block; positions before it go
     on. Positions that are decided already keep their token (the published code writes over them)."""
 
     traits = EosTraits(at_once=True, fills=True, shrinks=False)

@@ -1,4 +1,4 @@
-"""Decode the full length, whatever is committed (LLaDA's and Dream's own loops)."""
+"""Decode the full length, also after an end of text (LLaDA's and Dream's own loops)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from dllm.parts.lengths.base import Length, Search
 
 class Cal(Length):
     """Lay the gap with several numbers of masks, and ask the model once how sure it is of each: the mean probability of
-    its likeliest tokens there. That falls with the length whatever the text; divided by the general fall (``bias``), it
+    its likeliest tokens there. That falls with the length for every text; divided by the general fall (``bias``), it
     peaks near the true one. The search climbs from ``begin`` masks up to ``limit``, then down to 1.
 
     span: masks between two tries. misses: tries in a row without a better one, after which a direction ends. bias:

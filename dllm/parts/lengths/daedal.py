@@ -18,9 +18,9 @@ from dllm.parts.lengths.by_end import ByEnd, end_confidence
 
 class Daedal(ByEnd):
     """Before anything is decided, append masks until the model itself would end the text inside the canvas. While
-    decoding, put ``factor`` masks in the place of the mask of the open block that the model knows least of.
+    decoding, replace the least certain mask of the open block by ``factor`` masks.
 
-    limit: columns of an answer at most. factor: masks appended at once, and masks in the place of one. checked: ends of
+    limit: columns of an answer at most. factor: masks appended at once, and masks that replace one. checked: ends of
     text that the model must see, over which their probability is averaged. sure_end: the average that ends the growth
     before the decode; sure_end_inside: the average from which nothing is inserted. doubt: the probability below which a
     mask is one to expand.

@@ -19,7 +19,7 @@ class Adas(Wrapper):
     """``inner`` ranks and stops as before, but a position's error 1 - c (for rules of entropy: its entropy) counts a
     debt more: ``weight`` times its attention to each position chosen before it, times that one's own error.
 
-    Positions are chosen one by one, each time the one of least error and debt; who is sure charges no one. layers:
+    Positions are chosen one by one, each time the one of least error and debt; a certain position adds no debt. layers:
     attention is the mean over that many of the last layers (None: a quarter of them).
     """
 

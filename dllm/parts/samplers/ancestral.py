@@ -60,7 +60,7 @@ class Ancestral(Sampler):
 
 
 def routes(now: Tensor, then: Tensor, same: Tensor, vocab: int) -> tuple[Tensor, Tensor, Tensor]:
-    """How much of q(x_s | x_t, x_0) goes to x_0, to x_t, and to noise, as far as these are told apart; they add up to
+    """How much of q(x_s | x_t, x_0) goes to x_0, to x_t, and to noise, where these can be told apart; they add up to
     the share of x_t. now, then: alpha_t < alpha_s. same: x_t is x_0."""
     survival = now / then  # of a clean token from s to t
     clean = (then - now) / vocab + now * same

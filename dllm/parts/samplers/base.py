@@ -128,7 +128,7 @@ class Sampler:
         )
 
     def decide(self, view: View, state: State, vocab: int) -> Step:
-        """What the loop calls: ``propose``, whose step is refused (UserError) where it is none. vocab: how many ids
+        """What the loop calls: ``propose``, whose step is refused (UserError) if it is no Step. vocab: how many ids
         there are."""
         step, wraps = self.propose(view, state), type(self).propose is not Sampler.propose
         if wraps:
@@ -157,7 +157,7 @@ def scored_masks(view: View) -> Tensor:
 
 
 def margin(scores: Scores) -> Tensor:
-    """Probability of the likeliest token minus that of the runner-up [B, L], whichever is proposed. A confidence of -1
+    """Probability of the likeliest token minus that of the runner-up [B, L]. A confidence of -1
     (``eos_last``) stays -1."""
     return torch.where(scores.confidence < 0, scores.confidence, scores.statistic("first") - scores.statistic("second"))
 

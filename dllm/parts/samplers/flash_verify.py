@@ -21,7 +21,7 @@ from dllm.parts.samplers.base import Sampler
 class FlashVerify(Sampler):
     """Commit each open position whose confidence is at least ``threshold``, and always the most confident one. The
     others are drafted, the most confident first: as many as the cache lays into the next forward. There a draft's mask
-    sees the drafts before it. Of the drafts, the longest run is committed whose probabilities there have a product of
+    sees the drafts before it. The longest run of drafts is committed whose probabilities there have a product of
     at least ``gamma``; it may be empty. Nothing is drafted that comes last by ``sampling.eos_last``.
     """
 

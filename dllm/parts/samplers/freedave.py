@@ -131,7 +131,7 @@ class FreeDave(Wrapper):
 
 
 def candidates_of(drafts: Tensor, most: Tensor, least: Tensor) -> tuple[Tensor, Owner]:
-    """Of ``drafts`` [B, K, L] the first ``most`` [B] (at least one) as candidates: what each commits [N, L], and their
+    """The first ``most`` [B] (at least one) of ``drafts`` [B, K, L] as candidates: what each commits [N, L], and their
     owner. Those that repeat their predecessor are left out, except among the first ``least`` [B]."""
     rows, count, _ = drafts.shape
     grown = drafts.sum(2)

@@ -25,7 +25,7 @@ class Oracle(Sampler):
 
     reference: the answer's tokens for every request, in order, or the folder of a run over the same prompts, which are
     matched by their tokens. With one-token-per-step decodes as reference, rules that only select positions hardly need
-    fewer forwards than this one. Positions beyond the reference's end count as right, whatever the proposal.
+    fewer forwards than this one. Positions beyond the reference's end count as right with every proposal.
     """
 
     traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False, tokens="given")
@@ -75,7 +75,7 @@ class Oracle(Sampler):
 
 
 def answers_of(folder: Path) -> dict[tuple[int, ...], list[int]]:
-    """The answers by prompt of a run's folder, or of a results.jsonl itself. Of several samples, the first. Raises
+    """The answers by prompt of a run's folder, or of a results.jsonl itself. The first sample counts. Raises
     UserError for any other path."""
     file = folder / "results.jsonl" if folder.is_dir() else folder
     try:

@@ -146,7 +146,7 @@ class Prophet(Wrapper):
         return step.but(commit=step.commit | rest, accepted=accepted, stop=sure | step.stop)
 
     def gap(self, view: View) -> Tensor:
-        """Mean top-2 logit gap over the region [B]; -inf where nothing of it is scored."""
+        """Mean top-2 logit gap over the region [B]; -inf where no position of it is scored."""
         relative = view.canvas.columns - view.canvas.start[:, None]
         first = self.begin or 0
         region = view.canvas.undecided if self.region == "all_masked" else (

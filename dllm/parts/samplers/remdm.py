@@ -21,7 +21,7 @@ from dllm.parts.samplers.scheduled import Scheduled
 class ReMDM(Scheduled):
     """Commit what the fixed schedule says, the most confident first. ``extra`` corrections come on top of a block's S
     scheduled forwards: before each of them, the ``number`` committed tokens of the block that were least confident when
-    committed are remasked, and the forward commits as many masks, whichever are most confident.
+    committed are remasked, and the forward commits as many masks, the most confident ones.
 
     The corrections come in a row after x = max(min(floor(7 K / 8), K - 1), 1) forwards of a block of K masks, or, where
     the schedule is shorter, at its end. steps, per_step: the schedule's, as in ``Scheduled`` (both None: 4 positions

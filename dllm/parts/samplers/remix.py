@@ -29,7 +29,7 @@ LEAST_CHANCE = 2.0**-23  # the least probability that the divergence counts with
 
 @dataclass(frozen=True)
 class OwnLogits(AllLogits):
-    """All logits as the model has them, whatever a constraint allows."""
+    """All logits as the model has them, without a constraint."""
 
     def without(self, found: ByColumn, disallowed: Disallowed) -> ByColumn:
         return found
@@ -101,7 +101,7 @@ class ReMix(Sampler):
 
 
 def looked_at(view: View, before: Tensor, origin: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of every column the tokens of its mixture and their probabilities [B, L, k], and how far its distribution moved
+    """For every column, the tokens of its mixture and their probabilities [B, L, k], and how far its distribution moved
     [B, L] since ``before`` [B, W, V], which is by columns from ``origin`` [B] on; and the distributions now, by columns
     from the block's first on."""
     found, length, width = view.scores.of(OwnLogits()), len(view.canvas.columns), before.shape[1]

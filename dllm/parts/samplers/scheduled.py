@@ -17,7 +17,7 @@ from dllm.parts.samplers.base import Sampler
 
 
 def _block_count(c: Selection) -> int | None:
-    """How many blocks an answer has, as far as its length tells."""
+    """How many blocks an answer has, by its length."""
     count = c.blocks.count(Canvas.of([Request.answer([0], c.gen_length or 0, 0)], 0))
     return None if count is None else int(count[0])
 

@@ -20,7 +20,7 @@ from dllm.parts.samplers.freedave import FreeDave
 class Scout(FreeDave):
     """Candidate 0 is what the inner rule would do. The others are what it may do after that: candidate 0 with a few
     tokens more, the likeliest such canvases first. The next forward runs on all of them. The row goes on along the
-    inner rule's own steps, from candidate 0, as far as each step ends on a candidate. So every canvas that is kept is
+    inner rule's own steps, from candidate 0, while each step ends on a candidate. So every canvas that is kept is
     one of the inner rule's, and the answer is exactly its answer.
 
     The tree: from each canvas one more token may follow, at any open position, one of its ``top_k`` likeliest, with a

@@ -13,12 +13,12 @@ from dllm.parts.samplers.wrapper import Wrapper
 
 
 class Spaced(Wrapper):
-    """Of what the ``inner`` rule commits, best first, keep a position if it is at least a gap away from all that are
+    """Of the ``inner`` rule's commits, best first, keep a position if it is at least a gap away from all that are
     kept; the others wait. The gap is max(2, floor(M ``start_stride`` / K)) columns, where M of the block's K columns
     are masks (``start_stride`` 0: no gap).
 
     Best is what the inner rule ``ranks_by``; where it does not say, least entropy if it reads entropies, else most
-    confidence. Of equals the lowest position.
+    confidence. Ties go to the lowest position.
     """
 
     def __init__(self, inner: Sampler, start_stride: int = 8) -> None:
@@ -50,7 +50,7 @@ class Spaced(Wrapper):
 
 
 def spaced_out(chosen: Tensor, score: Tensor, gap: Tensor) -> Tensor:
-    """Of the ``chosen`` [B, L], best ``score`` first, those at least ``gap`` [B] columns from all that are kept."""
+    """The ``chosen`` positions [B, L], best ``score`` first, at least ``gap`` [B] columns from all that are kept."""
     kept, left = torch.zeros_like(chosen), chosen
     columns = torch.arange(chosen.shape[1], device=chosen.device)
     while bool(left.any()):
