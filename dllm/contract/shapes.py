@@ -88,9 +88,10 @@ class Shapes:
         return int(mask.sum(1).max())
 
     def entries(self, columns: Tensor, length: int) -> Tensor | None:
-        """Which of ``columns`` [N, r] are before ``length``, flat [k], where the host knows how many; None: all may
-        be."""
-        return (columns < length).flatten().nonzero()[:, 0]
+        """Which of ``columns`` [N, r] are before ``length``, flat [k], where the host knows how many; None: all are, or
+        may be."""
+        found = (columns < length).flatten().nonzero()[:, 0]
+        return None if found.shape[0] == columns.numel() else found
 
     def last_column(self, mask: Tensor) -> int:
         """Column after the last set entry of ``mask`` [B, L], or its width."""

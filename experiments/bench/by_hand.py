@@ -7,7 +7,7 @@ recorded and nothing refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,16 +91,17 @@ class Weights:
         tokens[columns[surest]] = best[surest, 0]
 
 
-def none(w: Weights, tokens: Tensor, start: int, block: int) -> None:
+def none(w: Weights, tokens: Tensor, start: int, block: int) -> Iterator[None]:
     """Every turn computes the canvas."""
     kept, everything = w.buffers(len(tokens)), slice(None)
     for begin in range(start, len(tokens), block):
         for _ in range(min(block, len(tokens) - begin)):
             open_ = begin + (tokens[begin : begin + block] == w.mask).nonzero()[:, 0]
             w.commit(w.forward(tokens, everything, kept)[open_], open_, tokens)
+            yield
 
 
-def dual(w: Weights, tokens: Tensor, start: int, block: int) -> None:
+def dual(w: Weights, tokens: Tensor, start: int, block: int) -> Iterator[None]:
     """A block's first turn computes the canvas, the others the block."""
     kept = w.buffers(len(tokens))
     for begin in range(start, len(tokens), block):
@@ -109,9 +110,10 @@ def dual(w: Weights, tokens: Tensor, start: int, block: int) -> None:
             at = slice(begin, end) if turn else slice(0, len(tokens))
             open_ = begin + (tokens[begin:end] == w.mask).nonzero()[:, 0]
             w.commit(w.forward(tokens, at, kept)[open_ - at.start], open_, tokens)
+            yield
 
 
-def window(w: Weights, tokens: Tensor, start: int, block: int, active: int = 16) -> None:
+def window(w: Weights, tokens: Tensor, start: int, block: int, active: int = 16) -> Iterator[None]:
     """A phase of ``block`` turns begins with one that computes the canvas. The others compute the first ``active``
     masks and what the phase has committed. No answer is longer than the wide window: all turns attend to the canvas."""
     kept = w.buffers(len(tokens))
@@ -124,6 +126,7 @@ def window(w: Weights, tokens: Tensor, start: int, block: int, active: int = 16)
             hidden = w.forward(tokens, torch.cat([open_, recent]), kept)[: len(open_)]
         w.commit(hidden, open_, tokens)
         recent = torch.cat([recent, open_[tokens[open_] != w.mask]])
+        yield
 
 
 @dataclass
@@ -136,7 +139,7 @@ class Drift:
     whole: int = 0  # the first layer that computes the canvas, in the turn under way
 
 
-def elastic(w: Weights, tokens: Tensor, start: int, block: int, active: int = 16, gamma: float = 0.9) -> None:
+def elastic(w: Weights, tokens: Tensor, start: int, block: int, active: int = 16, gamma: float = 0.9) -> Iterator[None]:
     """A turn computes the first ``active`` masks, the last commit, and the decided column that each layer's window
     attended to most. Layers after one in which these attend otherwise than before compute the canvas."""
     length, kept = len(tokens), w.buffers(len(tokens))
@@ -152,6 +155,7 @@ def elastic(w: Weights, tokens: Tensor, start: int, block: int, active: int = 16
         w.commit(hidden, open_, tokens)
         last = open_[tokens[open_] != w.mask]
         drift.watched = received.masked_fill(masked, 0.0).argmax(-1).unique()
+        yield
 
 
 def drifting(
@@ -188,13 +192,15 @@ def drifting(
     return x[open_] if len(x) > len(at) else x[:count], torch.stack(received)
 
 
-Turns = Callable[..., None]
+Turns = Callable[..., Iterator[None]]
 BY_HAND: dict[str, Turns] = {"none": none, "dual": dual, "elastic": elastic, "window": window}
 
 
-def decoded(model: Transformer, ids: list[int], answer: int, block: int, cache: str, **options: Any) -> Tensor:
-    """The tokens [L] of a prompt and its answer, of a model that ``Weights.of`` takes. options: of the cache."""
+def decoded(
+    model: Transformer, ids: list[int], answer: int, block: int, cache: str, **options: Any
+) -> tuple[Tensor, Iterator[None]]:
+    """The tokens [L] of a prompt and its answer, and the turns that fill them in, of a model that ``Weights.of`` takes.
+    options: of the cache."""
     w = Weights.of(model, len(ids) + answer)
     tokens = torch.tensor([*ids, *([w.mask] * answer)])
-    BY_HAND[cache](w, tokens, len(ids), block, **options)
-    return tokens
+    return tokens, BY_HAND[cache](w, tokens, len(ids), block, **options)

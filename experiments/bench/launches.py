@@ -25,7 +25,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton
 import torch
 import torch.nn.attention.varlen as varlen
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from dllm.common import debug
 from dllm.compose.fitted import Parts
@@ -38,6 +38,7 @@ from dllm.loop.recorded import empty, settle_into
 from dllm.loop.recorded_turn import copy_all
 from dllm.loop.rows import Rows
 from dllm.loop.runtime.compiled_stages import CompiledStages
+from experiments.bench.operations import Launches
 from experiments.bench.step import SMALL, Workload, decode, named, random_model
 
 TINY = replace(
@@ -50,25 +51,6 @@ WORK = Workload(1, 24, 32, 32, 1)
 LAYERS, WARM, TURNS = 32, 3, 4
 FEW, MORE = 2, 3  # layers of the two models
 IN_LAYERS = ("_add_norm", "_rope_scatter", "_silu_times")  # interpreted they take most of a minute
-
-
-class Launches(TorchDispatchMode):
-    """Counts operations that a GPU would launch: all but views, and memory that is only set aside."""
-
-    FREE = ("view", "expand", "expand_as", "slice", "select", "transpose", "t", "unsqueeze", "squeeze", "alias",
-            "detach", "empty", "as_strided", "unbind", "split", "permute", "_unsafe_view", "new_empty", "empty_like",
-            "lift_fresh", "unsafe_split", "reshape", "numpy_T", "resolve_conj", "resolve_neg", "flatten", "unflatten",
-            "split_with_sizes", "promote_types", "broadcast_tensors")  # fmt: skip
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        made, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
-        if name not in self.FREE and not (name == "to" and made.data_ptr() == args[0].data_ptr()):
-            self.count += 1
-        return made
 
 
 @contextmanager

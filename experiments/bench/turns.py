@@ -2,7 +2,7 @@
 
 mini-llada on one thread of a CPU, one row, one token a turn, eager. The decode by hand (``experiments.bench.by_hand``)
 has the same weights and gives the same tokens, which is asserted. It is what a framework can cost at least without
-leaving PyTorch's operations. Whole decodes alternate, so that a busy machine slows both. Operations are those of
+leaving PyTorch's operations. Decodes alternate, so that a busy machine slows both. Operations are those of
 PyTorch but views; calls are those of Python's functions and built-in ones.
 """
 
@@ -13,19 +13,18 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from dllm import Decoder, load, part
+from dllm import Decoder, Model, load, part
 from dllm.contract import Turn
 from experiments.bench.by_hand import BY_HAND, decoded
-from experiments.bench.launches import Launches
+from experiments.bench.operations import Launches
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
 
@@ -52,54 +51,60 @@ class Calls:
         self.count += event in ("call", "c_call")
 
 
-def decoder(model: Any, cache: str) -> Decoder:
+def decoder(model: Model, cache: str) -> Decoder:
     """Ours, with the blocks of the cache's paper."""
     blocks = part("blocks", "whole") if cache in ("elastic", "window") else part("blocks", "fixed", block_length=BLOCK)
     rule = part("sampler", "static", steps=ANSWER)
     return Decoder(model, rule, blocks, cache, "none", gen_length=ANSWER)
 
 
-def tokens_of(turns: Sequence[Turn]) -> Tensor:
-    return turns[-1].candidates.tokens[0]
-
-
-def milliseconds(decode: Callable[[], Any]) -> float:
-    """CPU time of a turn."""
-    began = time.process_time()
-    decode()
-    return 1000 * (time.process_time() - began) / ANSWER
-
-
-def per_turn(decoding: Decoder, ids: list[int], by_hand: Callable[[], Any]) -> list[float]:
-    """Operations and calls of a usual turn of ours and by hand: ours, by hand, ours, by hand."""
-    found = list[float]()
-    for counter in (Launches(), Calls()):
-        turns = iter(decoding.turns(ids))
-        for _ in islice(turns, WARM):
-            pass
-        with counter:
-            for _ in islice(turns, COUNTED):
-                pass
-        found.append(counter.count / COUNTED)
-        turns.close()  # type: ignore[attr-defined]
-        counter.count = 0
-        with counter:
-            by_hand()
-        found.append(counter.count / ANSWER)
+def seconds(turns: Iterable[Any]) -> list[float]:
+    """CPU time of each turn."""
+    found, began = list[float](), time.process_time()
+    for _ in turns:
+        found.append(time.process_time() - began)
+        began = time.process_time()
     return found
 
 
+def per_turn(turns: Iterable[Any], counter: Launches | Calls) -> float:
+    """Operations or calls of a usual turn."""
+    running = iter(turns)
+    for _ in islice(running, WARM):
+        pass
+    with counter:
+        for _ in islice(running, COUNTED):
+            pass
+    for _ in running:
+        pass
+    return counter.count / COUNTED
+
+
+def milliseconds(decodes: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Of a turn: the mean of each turn's least, and the median of all."""
+    least = statistics.mean(min(turn) for turn in zip(*decodes, strict=True))
+    return 1000 * least, 1000 * statistics.median(one for decode in decodes for one in decode)
+
+
 @torch.inference_mode()
-def measured(model: Any, plain: Any, ids: list[int], cache: str, repeats: int) -> list[str]:
+def measured(model: Model, plain: Model, ids: list[int], cache: str, repeats: int) -> list[str]:
     """A line of the table. plain: the same model, whose weights are not packed."""
     decoding = decoder(model, cache)
-    by_hand = lambda: decoded(plain.transformer, ids, ANSWER, BLOCK, cache)  # noqa: E731
-    ours = lambda: list(decoding.turns(ids))  # noqa: E731
-    assert torch.equal(tokens_of(ours()), by_hand()), f"cache={cache}: the decode by hand gives other tokens"
-    times = [(milliseconds(ours), milliseconds(by_hand)) for _ in range(repeats)]
-    (best, usual), (least, middle) = ((min(one), statistics.median(one)) for one in zip(*times, strict=True))
-    counts = per_turn(decoding, ids, by_hand)
-    return [cache, *(f"{one:.2f}" for one in (best, usual, least, middle, best / least)),
+
+    def ours() -> Iterable[Turn]:
+        return decoding.turns(ids)
+
+    def by_hand() -> Iterable[None]:
+        return decoded(plain.transformer, ids, ANSWER, BLOCK, cache)[1]
+
+    *_, last = ours()
+    tokens, turns = decoded(plain.transformer, ids, ANSWER, BLOCK, cache)
+    assert len(list(turns)) == ANSWER
+    assert torch.equal(last.candidates.tokens[0], tokens), f"cache={cache}: the decode by hand gives other tokens"
+    times = [(seconds(ours()), seconds(by_hand())) for _ in range(repeats)]
+    (least, usual), (best, middle) = (milliseconds(one) for one in zip(*times, strict=True))
+    counts = [per_turn(turns(), counter()) for counter in (Launches, Calls) for turns in (ours, by_hand)]
+    return [cache, *(f"{one:.2f}" for one in (least, usual, best, middle, least / best)),
             *(f"{one:.0f}" for one in counts)]  # fmt: skip
 
 
@@ -121,8 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model, plain = (load("mini-llada", pack=pack) for pack in (True, False))
     ids = decoder(model, "none").encode("Latin square:\nA,B,C,D")
     print(f"{processor()}; torch {torch.__version__}, one thread, load {os.getloadavg()[0]:.1f}. mini-llada, prompt "
-          f"{len(ids)}, answer {ANSWER}, blocks of {BLOCK}, one token a turn; CPU ms a turn, the least of "
-          f"{options.repeats} decodes and their median:\n", flush=True)  # fmt: skip
+          f"{len(ids)}, answer {ANSWER}, blocks of {BLOCK}, one token a turn; CPU ms a turn: each turn's "
+          f"least of {options.repeats} decodes, and the median of all:\n", flush=True)  # fmt: skip
     rows = [measured(model, plain, ids, cache, options.repeats) for cache in options.caches]
     print(markdown.table(HEADS, rows))
     return 0

@@ -100,7 +100,7 @@ def test_ranks_decode_what_one_decodes(case: Case) -> None:
 # What reads heads, or adds up a layer, by the function that asks for the exchange, and a decode that needs it.
 READERS = {
     "drift.attention_similarity": ("static", part("cache", "elastic", similarity="keys", gamma=0.99, window_length=5)),
-    "drift.cosine": ("static", part("cache", "elastic", gamma=0.97, window_length=5)),
+    "drift.products": ("static", part("cache", "elastic", gamma=0.97, window_length=5)),
     "elastic._track": ("static", part("cache", "elastic", gamma=0.9, window_length=5)),
     "d2cache.attend": ("static", part("cache", "d2cache", masks=6, rollout=0.4, sigma=4.0)),
     "dllm_cache._turned": ("static", part("cache", "dllm_cache", prompt_interval=5, response_interval=4)),

@@ -36,7 +36,10 @@ class MLP(nn.Module):
         self.register_module("gate_up", None)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = (self.gate(x), self.up(x)) if self.gate_up is None else self.gate_up(x).split(self.sizes, -1)
+        if self.gate_up is None:
+            gate, up = self.gate(x), self.up(x)
+        else:
+            gate, up = self.gate_up(x).split_with_sizes(self.sizes, -1)  # 3 us faster than split
         return self.down(self.times(gate, up, self.triton))
 
 

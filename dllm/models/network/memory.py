@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from dllm.common.kept_property import kept_property
 from dllm.kernels.add_norm import add_norm
 from dllm.kernels.rope_scatter import HeadNorms, rope_scatter, rotated
 from dllm.models.network.attention import ALL, Visible, attend, attend_first
@@ -101,6 +102,7 @@ class Projected:
     norms: HeadNorms | None = None  # of the heads of queries and keys; None: the model has none
     scale: float | None = None  # of the products of queries and keys; None: 1 / sqrt(h)
     windowed: bool = False  # the layer's keys lie in a window
+    together: Tensor | None = None  # [B, n, H + H_kv, h] queries and keys, if one product made both
 
     @property
     def by_count(self) -> bool:
@@ -123,14 +125,18 @@ class Projected:
         if self.norms is not None:
             query = add_norm(query, None, self.norms.query, self.norms.eps, self.triton)[1]
             key = add_norm(key, None, self.norms.key, self.norms.eps, self.triton)[1]
-        query, key = (rotated(x, *self.angles, self.wide) for x in (query, key))
+        if self.together is not None and self.norms is None:  # half the operations
+            both = rotated(self.together, *self.angles, self.wide)
+            query, key = both.split_with_sizes([query.shape[2], key.shape[2]], 2)
+        else:
+            query, key = (rotated(x, *self.angles, self.wide) for x in (query, key))
         return query, key.transpose(1, 2), value
 
     def by_call(self, shapes: Sequence[tuple[int, int]]) -> list[Projected]:
         """The rows of a stream [1, T, ...] by the calls of ``shapes`` (b, n) that make it up, rotated together."""
         query, key, value = self.rotated()
         calls = (by_call(one, shapes) for one in (query, key.transpose(1, 2), value.transpose(1, 2)))
-        return [replace(self, query=query, key=key, value=value, angles=None, norms=None)
+        return [replace(self, query=query, key=key, value=value, angles=None, norms=None, together=None)
                 for query, key, value in zip(*calls, strict=True)]  # fmt: skip
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, visible: Visible) -> Tensor:
@@ -138,21 +144,24 @@ class Projected:
         seen = visible.in_window() if self.windowed else visible
         return attend(query, keys, values, seen, self.varlen, self.tiled, self.scale)
 
-    def into(self, keys: Tensor, values: Tensor, slots: Tensor | None, rows: Tensor | None = None) -> Tensor:
+    def into(
+        self, keys: Tensor, values: Tensor, slots: Tensor | None, rows: Tensor | None, row: Callable[[], Tensor]
+    ) -> Tensor:
         """Write keys and values to ``slots`` [B, n] (None: the first n) of ``rows`` [B] (None: all) of the buffers
-        [B, H_kv, S, h], and return the rotated queries. Every slot must exist: buffers have one for padding."""
+        [B, H_kv, S, h], and return the rotated queries. Every slot must exist: buffers have one for padding. row: gives
+        the row of each slot [B, 1]."""
         # torch.compile fuses these operations itself. With ``rows`` the kernel does not run: that is rare.
         if self.triton and rows is None and self.angles is not None and not torch.compiler.is_compiling():
             return rope_scatter(
                 self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, self.norms, True
             )
         query, key, value = self.rotated()
+        at = None if slots is None else (row(), slots)
         for store, fresh in ((keys, key), (values, value)):
-            if slots is None:
+            if at is None:
                 store[slice(None) if rows is None else rows, :, : fresh.shape[2]] = fresh
             else:  # 2 to 5 times as fast as a scatter on a CPU, and compiled without a copy of the buffer
-                row = torch.arange(len(slots), device=slots.device) if rows is None else rows
-                store.transpose(1, 2).index_put_((row[:, None], slots), fresh.transpose(1, 2))
+                store.transpose(1, 2).index_put_(at, fresh.transpose(1, 2))
         return query
 
 
@@ -238,6 +247,7 @@ class DeviceCopies:
 
     def __init__(self) -> None:
         self.made: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
+        self.seen: tuple[Visible | None, torch.device | None, Visible] = None, None, ALL
 
     def __call__(self, tensor: M, device: torch.device) -> M:
         """The tensor itself, or its copy on ``device``."""
@@ -250,6 +260,8 @@ class DeviceCopies:
 
     def of(self, visible: Visible, device: torch.device) -> Visible:
         """What is visible, on ``device``."""
+        if visible is self.seen[0] and device == self.seen[1]:  # as in the layer before
+            return self.seen[2]
         moved = list[Tensor]()
 
         def there(one: Tensor) -> Tensor:
@@ -258,7 +270,8 @@ class DeviceCopies:
             return copy
 
         found = visible.with_tensors(there)
-        return found if moved else visible
+        self.seen = visible, device, found if moved else visible
+        return self.seen[2]
 
 
 class NoCacheMemory(Memory):
@@ -290,12 +303,23 @@ class StaticMemory(Memory):
     # not a copy
     ranges: tuple[tuple[int, int], ...] | None = None
 
+    @kept_property
+    def row(self) -> Tensor:
+        """The row of the stores [b, 1] that each slot is in. Made in every layer it took 8 us of a CPU."""
+        assert self.slots is not None, "rows without slots are the first ones"
+        rows = torch.arange(len(self.slots), device=self.slots.device) if self.rows is None else self.rows
+        return rows[:, None]
+
+    def into(self, layer: int, fresh: Projected) -> tuple[Tensor, KeyValues]:
+        """Keep the fresh rows; returns their rotated queries, and the layer's store."""
+        store = self.stores[layer]
+        assert store is not None, "buffers are made before they are used"
+        return fresh.into(*store, self.slots, self.rows, lambda: self.row), store
+
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         if not self.stores:
             return *fresh.rotated(), self.visible
-        store = self.stores[layer]
-        assert store is not None, "buffers are made before they are used"
-        query = fresh.into(*store, self.slots, self.rows)
+        query, store = self.into(layer, fresh)
         part = slice(None) if self.rows is None else self.rows
         keys, values = (buffer[part, :, : self.reach] for buffer in store)
         return query, keys, values, self.visible
@@ -304,16 +328,14 @@ class StaticMemory(Memory):
         in_place = fresh.by_count and self.rows is not None and self.visible.count is not None
         if self.ranges is None and not in_place:
             return super().attend(layer, fresh, columns)
-        store = self.stores[layer]
-        assert store is not None, "buffers are made before they are used"
+        query, (keys, values) = self.into(layer, fresh)
         if self.ranges is None:
-            query, (keys, values) = fresh.into(*store, self.slots, self.rows), store
             return attend_first(query, keys[:, :, : self.reach], values[:, :, : self.reach], self.visible, self.rows)
-        query, begin, out = fresh.into(*store, self.slots, self.rows), 0, []
+        begin, out = 0, list[Tensor]()
         for first, last in self.ranges:
             own = slice(begin, begin := begin + last - first)
-            keys, values = (buffer[first:last, :, : self.reach] for buffer in store)
-            out.append(fresh.attend(query[own], keys, values, self.visible.of(own)))
+            seen = (buffer[first:last, :, : self.reach] for buffer in (keys, values))
+            out.append(fresh.attend(query[own], *seen, self.visible.of(own)))
         return torch.cat(out)
 
 

@@ -123,25 +123,32 @@ class Attention(nn.Module):
         self.v = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
         self.o = nn.Linear(config.heads * config.head_dim, config.width, bias=config.output_bias)
         self.sizes = [config.heads * config.head_dim, config.kv_width, config.kv_width]
+        self.heads = [size // config.head_dim for size in self.sizes]
         self.register_module("qkv", None)
         self.q_norm = RMSNorm(config.head_dim, config.eps) if config.qk_norm else None
         self.k_norm = RMSNorm(config.head_dim, config.eps) if config.qk_norm else None
 
     def project(self, x: Tensor, angles: Angles) -> Projected:
         """Queries, keys and values of rows x [B, n, D], and the norms that come before the rotation."""
-        rows = (self.q(x), self.k(x), self.v(x)) if self.qkv is None else self.qkv(x).split(self.sizes, -1)
-        q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in rows)  # 2 us faster than einops
+        heads, both = self.heads, None
+        if self.qkv is None:
+            q, k, v = (one(x).unflatten(-1, (-1, self.head_dim)) for one in (self.q, self.k, self.v))
+        else:
+            rows = self.qkv(x).unflatten(-1, (-1, self.head_dim))
+            both, v = rows.split_with_sizes([heads[0] + heads[1], heads[2]], -2)
+            q, k = both.split_with_sizes(heads[:2], -2)
         if angles.query_scale is not None:
-            q = q * angles.query_scale.to(q.dtype)  # before the rotation is as after it
+            q, both = q * angles.query_scale.to(q.dtype), None  # before the rotation is as after it
         norms = None
         if self.q_norm is not None and self.k_norm is not None:
             if self.q_norm.weight.is_meta:  # accelerate copies offloaded weights when their module is called
-                q, k = self.q_norm(q)[1], self.k_norm(k)[1]
+                q, k, both = self.q_norm(q)[1], self.k_norm(k)[1], None
             else:
                 norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
         return Projected(
-            q, k, v, angles[:2], self.rope_float32, self.triton, self.varlen, self.tiled, norms, windowed=self.windowed
-        )
+            q, k, v, angles[:2], self.rope_float32, self.triton, self.varlen, self.tiled, norms,
+            windowed=self.windowed, together=both,
+        )  # fmt: skip
 
     def values(self, x: Tensor) -> Tensor:
         """The values [B, n, H_kv * h] of rows x [B, n, D] alone."""

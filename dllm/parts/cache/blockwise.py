@@ -50,10 +50,7 @@ class Blockwise(Pruning, Buffered):
         in_range("cache.warmup", warmup, 0, advice="It counts forwards.")
         in_range("cache.refresh_interval", refresh_interval, 1, advice="It counts forwards; {null} is none.")
         self.query_left, self.warmup, self.refresh_interval = query_left, warmup, refresh_interval
-
-    @property
-    def attends_all(self) -> bool:  # type: ignore[override]
-        return not self.prunes
+        self.traits = self.traits.but(attends_all=not self.prunes)
 
     def left(self, config: ModelConfig) -> int:
         """Columns before the block that a reuse forward computes too."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dllm.contract.canvas import packed
+from dllm.models.network.attention import ALL
 from dllm.models.network.memory import DeviceCopies, Exchanged, KeyValues, Memory, Projected, StaticMemory
 from dllm.parts.cache.base import Session
 from dllm.parts.cache.columns import gather_padded, gather_rows
@@ -20,6 +21,7 @@ class BufferMemory(Memory):
     def __init__(self, session: Session, forward: ForwardPass, call: Call) -> None:
         self.session, self.forward, self.call, self.copies = session, forward, call, DeviceCopies()
         self.lacking = session.kept
+        self.accessed: tuple[Call | None, torch.device | None, StaticMemory] = None, None, StaticMemory(ALL)
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         self._placed(columns)
@@ -77,9 +79,13 @@ class BufferMemory(Memory):
     def _access(self, device: torch.device) -> StaticMemory:
         """What a layer on ``device`` reads and writes."""
         call = self.call
+        if call is self.accessed[0] and device == self.accessed[1]:  # as in the layer before
+            return self.accessed[2]
         stores = self.session.stores if call.drafts is None else call.drafts.stores
         slots, rows = self.copies(call.slots, device), self.copies(call.buffers, device)
-        return StaticMemory(self.copies.of(call.visible, device), slots, call.reach, stores, rows, call.ranges)
+        found = StaticMemory(self.copies.of(call.visible, device), slots, call.reach, stores, rows, call.ranges)
+        self.accessed = call, device, found
+        return found
 
 
 def blank(key: Tensor, rows: int, size: int) -> KeyValues:

@@ -16,7 +16,7 @@ from dllm.models.network.attention import Visible
 from dllm.models.network.memory import AnyStack, Exchanged, Memory, Projected, Rerun, StaticMemory, summed
 from dllm.parts.cache.buffer_memory import BufferMemory
 from dllm.parts.cache.columns import gather_rows
-from dllm.parts.cache.drift import attended, attention_received
+from dllm.parts.cache.drift import attended
 from dllm.parts.cache.kept import KeptRows
 from dllm.parts.cache.passes import ForwardPass
 
@@ -40,8 +40,9 @@ class Track:
     narrow: int = 0  # how many layers have run narrow
     redo: Redo | None = None  # how rows run again in a recording (None: each from its bound on)
     again: Tensor | None = None  # [b] which rows these are (None: all)
-    alike: list[Tensor] = field(default_factory=list)  # by layer, [B, r] similarity of attention with the last one
-    received: dict[int, Tensor] = field(default_factory=dict)  # by layer, [B, S] attention from the window
+    # by layer, what the similarity of attention with the last one follows from
+    products: list[list[Tensor]] = field(default_factory=list)
+    received: dict[int, Tensor] = field(default_factory=dict)  # by layer, [B, w, S] attention from the window
 
     def whole(self, layers: Tensor | int) -> Tensor:
         """Rows [B, 1] in which a layer computes the whole canvas, or of several layers [B, l]."""
@@ -75,8 +76,8 @@ class DriftPass(ForwardPass):
 
 
 class WholeRows(Memory):
-    """Runs the whole canvas of some rows, each from the layer on that the host knows of it. received: by layer, [B, S]
-    attention from the window, which it replaces."""
+    """Runs the whole canvas of some rows, each from the layer on that the host knows of it. received: by layer,
+    [B, w, S] attention from the window, which it replaces."""
 
     def __init__(self, first: BufferMemory, forward: DriftPass, received: dict[int, Tensor]) -> None:
         self.first, self.session, self.forward, self.received, self.ran = first, first.session, forward, received, False
@@ -151,11 +152,9 @@ class WholeRows(Memory):
         device, rows, received = fresh.query.device, self._here(fresh.query.device), self.received
         query, keys, values, visible = self._exchange(layer, fresh)
         self._put(session.kept["queried"], layer, query, layer)
-        window, in_window = (
-            select_or_all(first.copies(one, device), rows) for one in (forward.window, forward.in_window)
-        )
+        window = select_or_all(first.copies(forward.window, device), rows)
         out, weights = attended(query, keys, values, visible, gather_rows(query, window), fresh.tiled)
-        found = attention_received(weights, in_window)
+        found = weights.sum(1)
         if self.bound is not None and layer in received:
             found = update_rows(self.bound <= layer, found, select_or_all(received[layer], rows))
         received[layer] = found if rows is None else received[layer].index_copy(0, rows, found)

@@ -25,7 +25,7 @@ from dllm.models.network.memory import AnyStack, Memory, Projected, summed
 from dllm.parts.cache.buffer import Buffered, CacheView, ColumnSession
 from dllm.parts.cache.buffer_memory import BufferMemory
 from dllm.parts.cache.columns import gather_rows, predictors
-from dllm.parts.cache.drift import attended, attention_received, attention_similarity, strongest
+from dllm.parts.cache.drift import attended, attention_received, attention_similarity, products, strongest
 from dllm.parts.cache.drifted_rows import DriftPass, Redo, Track, WholeRows
 from dllm.parts.cache.kept import LAYER_KEYS, LAYER_VALUES, PER_PLACE, Kept, KeptRows
 from dllm.parts.cache.passes import Call, ForwardPass
@@ -237,7 +237,7 @@ class NarrowMemory(BufferMemory):
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         session, forward, progress = self.session, self.forward, self.forward.progress
         device, window, old = fresh.query.device, forward.window.shape[1], None
-        probes, in_window = self.copies(forward.probes, device), self.copies(forward.in_window, device)
+        probes = self.copies(forward.probes, device)
         if self._tests:
             asking = self.queried.at(layer, self._places(self.copies(forward.watched, device)))
             keys = self.buffer(layer, fresh)[0][:, :, : self.call.reach]
@@ -248,10 +248,9 @@ class NarrowMemory(BufferMemory):
         few = columns is not None and query.dtype.itemsize > 2 and not fresh.tiled
         out, weights = attended(query, keys, values, visible, None if few else read, fresh.tiled)
         if old is not None:
-            seen, new = self.copies(forward.seen, device), weights[:, :, window : probes.shape[1]]
-            alike = attention_similarity(old, new, seen, self.policy.similarity, session.config.ranks)
-            progress.alike.append(alike)
-        progress.received[layer] = attention_received(weights[:, :, :window], in_window)
+            new = weights[:, :, window : probes.shape[1]]
+            progress.products.append(products(old, new, self.policy.similarity, session.config.ranks))
+        progress.received[layer] = weights[:, :, :window].sum(1)
         return out
 
     @property
@@ -269,7 +268,10 @@ class NarrowMemory(BufferMemory):
     def _test(self, first: int, end: int) -> None:
         """Find the rows that have drifted in the layers ``first`` to ``end`` - 1, for this forward or the next."""
         forward, progress, policy = self.forward, self.forward.progress, self.policy
-        alike = (by_layer(progress.alike[first:end], forward.valid.device) * forward.mean).sum(-1)  # [l, B]
+        home, ranks = forward.valid.device, self.session.config.ranks
+        sums = [by_layer(each, home) for each in zip(*progress.products[first:end], strict=True)]
+        alike = attention_similarity(sums, forward.seen, policy.similarity, ranks)
+        alike = (alike * forward.mean).sum(-1)  # [l, B]
         after = torch.arange(first + 1, end + 1, device=alike.device)[:, None]
         drifted = (alike < policy.gamma) & forward.mean.any(1)
         found = torch.where(drifted, after, self.session.config.layers).amin(0)  # what follows the first drift
@@ -297,8 +299,8 @@ class NarrowMemory(BufferMemory):
     def _track(self, received_by: dict[int, Tensor]) -> None:
         """After the last layer: watch the decided positions that each layer's window attends to most."""
         forward, progress, keys = self.forward, self.forward.progress, self.call.reach
-        received = by_layer([received_by[layer] for layer in sorted(received_by)], forward.valid.device)
-        received = self.session.config.ranks.sum(received)  # over heads
+        weights = by_layer([received_by[layer] for layer in sorted(received_by)], forward.valid.device)
+        received = self.session.config.ranks.sum(attention_received(weights, forward.in_window))  # over heads
         found = torch.where(forward.decided[:, :keys], received, 0.0)
         most = strongest(found, self.policy.track_num) & (found > 0)  # an empty window attends to nothing
         tracked = torch.zeros_like(forward.decided)
