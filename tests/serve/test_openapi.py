@@ -146,7 +146,7 @@ def test_the_tables_of_the_page_are_complete(server: Live) -> None:
     found = re.findall(r"^(dllm_\w+)", page, re.MULTILINE)
     made = {re.sub(r"_(created|bucket|count|sum)$", "", name) for name in found}
     assert sorted(name for name in made if f"`{name}" not in TEXT) == []
-    for name in ("max_rows", "max_tokens_in_flight", "max_prefill_tokens", "max_lanes", "max_waiting", "timeout",
+    for name in ("max_tokens_in_flight", "max_prefill_tokens", "max_lanes", "max_waiting", "timeout",
                  "max_connections", "compile_seconds"):  # fmt: skip
         assert f"| `task.{name}` |" in TEXT
         assert f"{int(composed(['task=serve']).task[name]):,}" in TEXT.split(f"| `task.{name}` |")[1].splitlines()[0]

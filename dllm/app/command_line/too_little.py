@@ -43,8 +43,10 @@ def _narrower(config: Mapping[str, Any]) -> Iterator[str]:
 def _fewer(config: Mapping[str, Any]) -> Iterator[str]:
     """Less at once. A server decodes rows of its own, and no batches of a run."""
     if config["task"]["name"] == "serve":
-        yield from (f"task.{name}={config['task'][name] // 2}" for name in ("max_rows", "max_tokens_in_flight")
-                    if isinstance(config["task"][name], int) and config["task"][name] > 1)  # fmt: skip
+        task = config["task"]
+        sizes = {**task, "max_rows": 8 if task["max_rows"] is None else task["max_rows"]}
+        yield from (f"task.{name}={sizes[name] // 2}" for name in ("max_rows", "max_tokens_in_flight")
+                    if isinstance(sizes[name], int) and sizes[name] > 1)  # fmt: skip
     elif isinstance(size := config["batch_size"], int) and size > 1:
         yield f"batch_size={size // 2}"
     length = DEFAULT_GEN_LENGTH if config["gen_length"] is None else config["gen_length"]

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,9 @@ def plan_of(config: dict[str, Any]) -> RunPlan:
 
 def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -> Service:
     """The model and everything around it but the process."""
+    from dllm.loop.runner import Runner
     from dllm.serve.dialects.request_parts import Defaults
+    from dllm.serve.engine.best_rows import best_rows
     from dllm.serve.engine.followers import Lead
     from dllm.serve.engine.scheduler import Scheduler
     from dllm.serve.http.app import Service
@@ -73,11 +76,14 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
         calibration=plan.calibration,
         refuses_unknown=settings.unknown_fields == "refuse",
     )
-    defaults.check()
+    usual, runtime = defaults.usual(), runtime_of(config)
     kept = {"model": config["model"], "runtime": config["runtime"], "lag": config["lag"], "kernels": config["kernels"]}
     links = current_links()
     lead = None if links is None else Lead(links)
-    scheduler = Scheduler(model, runtime_of(config), settings.limits, lead)
+    if settings.max_rows is None and lead is None:
+        rows = best_rows(Runner.of(model, usual.parts, runtime), usual, defaults.begin or length)
+        limits = replace(limits, max_rows=rows)
+    scheduler = Scheduler(model, runtime, limits, lead)
     if links is not None:
         links.on_loss = lambda _: _told_of_loss(scheduler)
     # 9 s that no request should wait for, nor the start. Not a daemon: one that an exit meets inside of C++ aborts it.

@@ -74,11 +74,11 @@ class Defaults:
     def parts(self) -> PartsBuilder:
         return PartsBuilder(self)
 
-    def check(self) -> None:
-        """Raise UserError for settings of the server that would fail in every request."""
+    def usual(self) -> RequestParts:
+        """The parts of a request that asks for none. Raises UserError for settings that would fail in every one."""
         limit = None if self.begin is None else self.length["limit"]
         configs = {group: getattr(self, group) for group in OFFERED_GROUPS}
-        self.parts.made(configs, self.sampling, self.begin or self.gen_length, limit)
+        return self.parts.made(configs, self.sampling, self.begin or self.gen_length, limit)
 
     def warm(self, wanted: Callable[[], bool]) -> None:
         """Compose everything that is offered, so that no request waits for it. wanted: asked before each of some 90

@@ -33,12 +33,11 @@ class Apart(Protocol):
 
 
 async def decisions_of(
-    asked: ParsedDecisions, scheduler: Scheduler, apart: Apart, timeout: float, ident: str = ""
+    asked: ParsedDecisions, scheduler: Scheduler, apart: Apart, timeout: float, most: int, ident: str = ""
 ) -> Decisions:
-    """The answers. Raises ApiError for questions that cannot be laid on a canvas, and where they cannot be read; Full
-    and Closing as the scheduler does."""
+    """The answers. most: canvases that they may take. Raises ApiError for questions that cannot be laid on a canvas,
+    and where they cannot be read; Full and Closing as the scheduler does."""
     began, waited = time.monotonic(), 0.0
-    most = scheduler.limits.max_rows * CANVASES_PER_ROW
     check_count(asked, most)
     work = deciding(asked.prompts, scheduler.model.ids, asked.state, asked.questions, asked.options, most)
     names = list(asked.questions)

@@ -38,7 +38,7 @@ from dllm.serve.dialects.responses import parse_response
 from dllm.serve.dialects.wire import ParsedRequest
 from dllm.serve.dialects.writer import Writer
 from dllm.serve.engine.compiling import Compiling, OneThread
-from dllm.serve.engine.deciding import Apart, decisions_of
+from dllm.serve.engine.deciding import CANVASES_PER_ROW, Apart, decisions_of
 from dllm.serve.engine.decoding import Decoding, too_late
 from dllm.serve.engine.jobs import Closing, Full, RetryTimes
 from dllm.serve.engine.scheduler import Scheduler
@@ -179,10 +179,11 @@ class Service:
         apart = self._reader(body)
         asked = await apart(lambda: parse_decisions(parsed(body), self.defaults))
         ident, timeout = request.state.ident, self.settings.timeout
+        most = self.settings.limits.max_rows * CANVASES_PER_ROW
         try:
             with self._queued():
                 async with while_connected(request.receive):
-                    found = await decisions_of(asked, self.scheduler, apart, timeout, ident)
+                    found = await decisions_of(asked, self.scheduler, apart, timeout, most, ident)
         except Left:
             return Response(status_code=GONE)
         request.state.line.prompt_tokens, request.state.line.completion_tokens = found.input_tokens, len(found)

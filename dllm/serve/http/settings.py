@@ -42,6 +42,7 @@ class ServeSettings:
     max_tokens: int | None = None
     unknown_fields: str = "note"  # of a request: ``note`` passes over them and says so, ``refuse`` refuses them
     prefix_sharing: str = "key"  # who shares prompts: requests of one ``key``, ``all``, or each ``request`` alone
+    max_rows: int | None = None  # answers decoded together; None: measured, and ``limits`` has what one request may ask
     limits: Limits = Limits()  # what may be decoded at once
 
     @staticmethod
@@ -53,7 +54,8 @@ class ServeSettings:
                 kind = "list[str]" if entry.name in ("names", "hosts", "cors") else str(entry.type)
                 value = coerce(f"task.{entry.name}", task[entry.name], kind)
                 values[entry.name] = tuple(value) if isinstance(value, list) else value
-        sizes = {e.name: coerce(f"task.{e.name}", task[e.name], str(e.type)) for e in fields(Limits)}
+        given = [entry for entry in fields(Limits) if entry.name not in values or values[entry.name] is not None]
+        sizes = {entry.name: coerce(f"task.{entry.name}", task[entry.name], str(entry.type)) for entry in given}
         for name, size in sizes.items():
             if name != "exact":
                 in_range(f"task.{name}", size, 0 if name == "prefix_gib" else 1)
