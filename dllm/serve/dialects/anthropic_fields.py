@@ -28,7 +28,7 @@ from dllm.serve.dialects.tools import (
     distinct_names,
     few_tools,
 )
-from dllm.serve.http.typed import TEXT_OR_LIST, AnyText, BodyObject, must, wrong
+from dllm.serve.http.typed import AnyText, BodyObject, TextOr, must, wrong
 
 
 class OfEveryBlock(BodyObject):
@@ -112,9 +112,7 @@ class ResultBlock(OfEveryBlock):
 
     type: Literal["tool_result"] = Field(description="its kind")
     tool_use_id: str = Field(description="of the call")
-    content: Annotated[
-        Annotated[str, Tag("<text>")] | Annotated[list[ResultPart], Tag("<list>")], TEXT_OR_LIST, _TEXT_OR_BLOCKS
-    ] = Field("", description="a text, or a list of blocks")
+    content: Annotated[TextOr[ResultPart], _TEXT_OR_BLOCKS] = Field("", description="a text, or a list of blocks")
     is_error: bool = Field(False, description="the call failed: its text begins with Error")
 
     @property
@@ -144,9 +142,7 @@ Block = Annotated[
     | Annotated[ThoughtBlock, Tag("<thinking>")] | Annotated[HiddenThoughtBlock, Tag("<redacted_thinking>")],
     *_of_kind("text", "document", "tool_use", "tool_result", "thinking", "redacted_thinking"),
 ]  # fmt: skip
-_Content = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[Block], Tag("<list>")], TEXT_OR_LIST, _TEXT_OR_BLOCKS
-]
+_Content = Annotated[TextOr[Block], _TEXT_OR_BLOCKS]
 
 
 class TurnMessage(BodyObject):
@@ -237,9 +233,9 @@ class MessagesBody(Common):
             False,
         ),
     ] = Field(description="what is to be answered; a last one of the assistant is how the answer begins")
-    system: Annotated[
-        Annotated[str, Tag("<text>")] | Annotated[list[TextBlock], Tag("<list>")], TEXT_OR_LIST, _TEXT_OR_BLOCKS
-    ] = Field("", description="a message of the system before all others")
+    system: Annotated[TextOr[TextBlock], _TEXT_OR_BLOCKS] = Field(
+        "", description="a message of the system before all others"
+    )
     stop_sequences: Annotated[list[str], AfterValidator(as_stops)] = Field(
         [], description="texts; the answer ends before the first"
     )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from dllm.common.coerce import is_text
 from dllm.prompts import Message, Prompts
@@ -19,7 +19,7 @@ from dllm.serve.dialects.other_fields import OtherField, others_of
 from dllm.serve.dialects.request_parts import Defaults
 from dllm.serve.dialects.wire import check_model
 from dllm.serve.http.api_errors import ApiError, as_refusal
-from dllm.serve.http.typed import TEXT_OR_LIST, AnyText, BodyObject, must, names_of, read_body, slip_of, wrong
+from dllm.serve.http.typed import AnyText, BodyObject, TextOr, must, names_of, read_body, slip_of, wrong
 
 MAX_QUESTIONS = 400
 MAX_ALTERNATIVES = 4096  # of all questions of a request
@@ -53,9 +53,7 @@ class JudgedPart(BodyObject):
 
 
 JudgedContent = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[JudgedPart], Tag("<list>")],
-    TEXT_OR_LIST,
-    must(lambda value: isinstance(value, str | list), "a text, or a list of parts", False),
+    TextOr[JudgedPart], must(lambda value: isinstance(value, str | list), "a text, or a list of parts", False)
 ]
 
 
@@ -183,12 +181,9 @@ class DecisionBody(BodyObject):
 
     refuses_unknown = True
     others = others_of("decision")
-    input: Annotated[
-        Annotated[str, Tag("<text>")] | Annotated[list[JudgedMessage], Tag("<list>")],
-        TEXT_OR_LIST,
-        BeforeValidator(few_entries),
-        BeforeValidator(_judged),
-    ] = Field(description="what is to be judged: a text, or a list of messages")
+    input: Annotated[TextOr[JudgedMessage], BeforeValidator(few_entries), BeforeValidator(_judged)] = Field(
+        description="what is to be judged: a text, or a list of messages"
+    )
     questions: Annotated[
         list[Annotated[AskedPredicate | AskedChoice | AskedScore, Field(discriminator="type")]],
         AfterValidator(_distinct),

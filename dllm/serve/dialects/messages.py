@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from dllm.common.coerce import is_list_of, is_text, is_whole
 from dllm.common.json_text import as_object, loaded
@@ -15,7 +15,7 @@ from dllm.models.text.chat_template import REASONING
 from dllm.prompts import Message
 from dllm.serve.dialects.other_fields import others_of
 from dllm.serve.http.api_errors import ApiError
-from dllm.serve.http.typed import TEXT_OR_LIST, AnyText, BodyObject, must, shown_value, wrong
+from dllm.serve.http.typed import AnyText, BodyObject, TextOr, must, shown_value, wrong
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MAX_ENTRIES = 2048  # messages of a conversation, and the parts of their contents
@@ -107,8 +107,7 @@ class SentCall(BodyObject):
 
 
 Content = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[TextPart], Tag("<list>")],
-    TEXT_OR_LIST,
+    TextOr[TextPart],
     must(
         lambda value: isinstance(value, str) or (isinstance(value, list) and value),
         'a text, or a list of {"type": "text", "text": ...}',

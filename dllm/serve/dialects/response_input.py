@@ -12,8 +12,8 @@ from dllm.common.coerce import is_text
 from dllm.common.errors import nearest
 from dllm.serve.dialects.messages import ROLES, Arguments, ChatMessage, MessageCall, TextPart, few_entries
 from dllm.serve.dialects.other_fields import others_of
-from dllm.serve.dialects.tools import FunctionName, FunctionSpec, distinct_names, few_tools, tool_choice_of
-from dllm.serve.http.typed import TEXT_OR_LIST, BodyObject, must, wrong
+from dllm.serve.dialects.tools import FunctionName, FunctionSpec, ModeOr, distinct_names, few_tools, tool_choice_of
+from dllm.serve.http.typed import BodyObject, TextOr, must, wrong
 
 _MESSAGE_SHAPE = 'a text, or a list of {"role": ..., "content": ...}'
 
@@ -26,8 +26,7 @@ class InputPart(TextPart):
 
 
 InputContent = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[InputPart], Tag("<list>")],
-    TEXT_OR_LIST,
+    TextOr[InputPart],
     must(
         lambda value: isinstance(value, str | list), 'a text, or a list of {"type": "input_text", "text": ...}', False
     ),
@@ -118,8 +117,7 @@ InputItem = Annotated[
     BeforeValidator(_known_kind),
 ]
 Input = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[InputItem], Tag("<list>")],
-    TEXT_OR_LIST,
+    TextOr[InputItem],
     BeforeValidator(few_entries),
     must(lambda value: is_text(value) or (isinstance(value, list) and value), _MESSAGE_SHAPE, False),
 ]
@@ -149,11 +147,7 @@ class FlatChoice(FunctionName):
     type: Literal["function"] = Field(description="its kind")
 
 
-FlatToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("<mode>")] | Annotated[FlatChoice, Tag("<named>")],
-    Discriminator(lambda value: "<mode>" if isinstance(value, str) else "<named>"),
-    tool_choice_of('{"type": "function", "name": NAME}'),
-]
+FlatToolChoice = Annotated[ModeOr[FlatChoice], tool_choice_of('{"type": "function", "name": NAME}')]
 
 
 @dataclass

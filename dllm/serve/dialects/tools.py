@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
@@ -131,11 +131,12 @@ def tool_choice_of(shape: str) -> BeforeValidator:
     return BeforeValidator(checked)
 
 
-ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("<mode>")] | Annotated[NamedChoice, Tag("<named>")],
+Named = TypeVar("Named")
+ModeOr = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("<mode>")] | Annotated[Named, Tag("<named>")],
     Discriminator(lambda value: "<mode>" if isinstance(value, str) else "<named>"),
-    tool_choice_of('{"type": "function", "function": {"name": NAME}}'),
 ]
+ToolChoice = Annotated[ModeOr[NamedChoice], tool_choice_of('{"type": "function", "function": {"name": NAME}}')]
 
 
 class CallableTools(BodyObject):

@@ -16,7 +16,8 @@ import threading
 import time
 import uuid
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -108,15 +109,8 @@ class Scheduler:
                 "Shorten the prompt or lower max_tokens."
             )
         self.runner_of(job.chosen)
-        with self.condition:
-            if self.status != "ready":
-                raise Closing(f"the server is {self.status} and takes no more requests.")
-            if len(self.queue) + len(self.reads) >= self.limits.max_waiting:
-                raise Full(len(self.queue) + len(self.reads))
-            self.count += 1
-            entry.number = self.count
+        with self._place() as entry.number:
             self.queue.append(entry)
-            self.condition.notify()
         return entry.number
 
     def submit_read(self, job: ReadJob, deliver: Callable[[ReadDone | Failed], None]) -> int:
@@ -127,15 +121,21 @@ class Scheduler:
                 f"the prompt and its template take {longest} tokens, and the server reads at most "
                 f"{self.limits.max_tokens_in_flight} at a time (max_tokens_in_flight). Shorten the prompt."
             )
+        with self._place() as number:
+            self.reads.add(ReadEntry(number, job, deliver), self.clock)
+        return number
+
+    @contextmanager
+    def _place(self) -> Iterator[int]:
+        """The number of a job, which is queued meanwhile. Raises Full and Closing."""
         with self.condition:
             if self.status != "ready":
                 raise Closing(f"the server is {self.status} and takes no more requests.")
             if len(self.queue) + len(self.reads) >= self.limits.max_waiting:
                 raise Full(len(self.queue) + len(self.reads))
             self.count += 1
-            self.reads.add(ReadEntry(self.count, job, deliver), self.clock)
+            yield self.count
             self.condition.notify()
-            return self.count
 
     def abort(self, number: int) -> None:
         """Drop a job before the coming turn. No event follows."""
@@ -179,11 +179,7 @@ class Scheduler:
         """Decode nothing more, and tell all clients why."""
         with self.condition:
             self.status = "failed"
-            lost: list[Entry | ReadEntry] = [
-                *(entry for lane in self.lanes.values() for entry in lane.everyone()),
-                *self.queue,
-            ]
-            lost += self.reads.entries
+            lost = self._everyone()
             self.queue.clear()
             self.lanes.clear()
             self.reads.entries.clear()
@@ -219,27 +215,29 @@ class Scheduler:
         """Drop what was aborted."""
         if not self.dropped:
             return
-        there: list[Entry | ReadEntry] = [
-            *self.queue,
-            *self.reads.entries,
-            *(entry for lane in self.lanes.values() for entry in lane.everyone()),
-        ]
-        self.told.ended["aborted"] += sum(entry.number in self.dropped for entry in there)
-        self.queue = deque(entry for entry in self.queue if entry.number not in self.dropped)
-        self.reads.drop(self.dropped)
-        for number in self.dropped:
-            for lane in self.lanes.values():
-                lane.drop(number)
+        self.told.ended["aborted"] += sum(entry.number in self.dropped for entry in self._everyone())
+        self._drop(self.dropped)
         self.dropped.clear()
+
+    def _everyone(self) -> list[Entry | ReadEntry]:
+        """Whoever waits for something."""
+        decoded = (entry for lane in self.lanes.values() for entry in lane.everyone())
+        return [*self.queue, *self.reads.entries, *decoded]
+
+    def _drop(self, numbers: set[int]) -> None:
+        """Let jobs leave."""
+        self.queue = deque(entry for entry in self.queue if entry.number not in numbers)
+        self.reads.drop(numbers)
+        for lane in self.lanes.values():
+            for number in numbers:
+                lane.drop(number)
         self._close_lanes()
 
     def _late(self, now: float) -> list[tuple[Entry | ReadEntry, str, str]]:
         """Drop the jobs whose time is up, or whose rows would never end."""
         out: list[tuple[Entry | ReadEntry, str, str]] = []
         closing = self.status == "closing" and now > self.stops_at
-        there: list[Entry | ReadEntry] = [*self.queue, *self.reads.entries]
-        there += [entry for lane in self.lanes.values() for entry in lane.everyone()]
-        for entry in there:
+        for entry in self._everyone():
             begun = entry.started is not None or (isinstance(entry, Entry) and entry.along)
             if closing or (self.turned_away and not begun):
                 out.append((entry, "closing", "the server has stopped."))
@@ -247,14 +245,8 @@ class Scheduler:
                 out.append((entry, "timeout", "the answer took too long."))
             elif isinstance(entry, Entry) and entry.stuck:
                 out.append((entry, "forwards", entry.stuck))
-        numbers = {entry.number for entry, _, _ in out}
-        if numbers:
-            self.reads.drop(numbers)
-            self.queue = deque(entry for entry in self.queue if entry.number not in numbers)
-            for lane in self.lanes.values():
-                for number in numbers:
-                    lane.drop(number)
-            self._close_lanes()
+        if out:
+            self._drop({entry.number for entry, _, _ in out})
         return out
 
     def _close_lanes(self) -> None:

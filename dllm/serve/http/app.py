@@ -7,12 +7,12 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -55,6 +55,20 @@ from dllm.serve.http.typed import build_models, note_of
 READERS = 2
 LARGE_BODY, MAX_LARGE = 32 << 10, 8  # bytes of a body that takes a while to read, and how many of them wait
 Found = TypeVar("Found")
+
+
+class Reader(Protocol):
+    """Reads a body of one form."""
+
+    def __call__(self, body: Mapping[str, Any], /, *, defaults: Defaults) -> ParsedRequest: ...
+
+
+FORMS: dict[str, Reader] = {
+    "/v1/chat/completions": partial(chat_request.parse_request, chat=True),
+    "/v1/completions": partial(chat_request.parse_request, chat=False),
+    "/v1/responses": parse_response,
+    "/v1/messages": parse_messages,
+}
 
 
 @dataclass(frozen=True)
@@ -113,10 +127,7 @@ class Service:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a prompt takes one thread, without Python's lock
         cors = [Middleware(CORSMiddleware, allow_origins=list(self.settings.cors), allow_headers=["*"])]
         routes = [
-            Route("/v1/chat/completions", self.chat, methods=["POST"]),
-            Route("/v1/completions", self.complete, methods=["POST"]),
-            Route("/v1/responses", self.respond, methods=["POST"]),
-            Route("/v1/messages", self.message, methods=["POST"]),
+            *(Route(path, partial(self._reply, read=read), methods=["POST"]) for path, read in FORMS.items()),
             Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
             Route("/api/chat", self.ollama, methods=["POST"]), Route("/api/generate", self.ollama, methods=["POST"]),
             *OllamaModels(self.defaults, self.settings.read_timeout).routes,
@@ -147,18 +158,6 @@ class Service:
         self.large.threads.shutdown(wait=False, cancel_futures=True)
         self.compiling.close()
 
-    async def chat(self, request: HttpRequest) -> Response:
-        return await self._reply(request, lambda body: chat_request.parse_request(body, True, self.defaults))
-
-    async def complete(self, request: HttpRequest) -> Response:
-        return await self._reply(request, lambda body: chat_request.parse_request(body, False, self.defaults))
-
-    async def respond(self, request: HttpRequest) -> Response:
-        return await self._reply(request, lambda body: parse_response(body, self.defaults))
-
-    async def message(self, request: HttpRequest) -> Response:
-        return await self._reply(request, lambda body: parse_messages(body, self.defaults))
-
     async def count_tokens(self, request: HttpRequest) -> Response:
         """The tokens of a conversation, without waiting for those that are decoded. Raises ApiError."""
         body = await body_of(request, self.settings.read_timeout)
@@ -167,9 +166,8 @@ class Service:
 
     async def ollama(self, request: HttpRequest) -> Response:
         """Answer in the form of Ollama's chat or generate. Raises ApiError."""
-        read = partial(parse_ollama, is_chat=request.url.path == "/api/chat", defaults=self.defaults)
         try:
-            return await self._reply(request, read)
+            return await self._reply(request, partial(parse_ollama, is_chat=request.url.path == "/api/chat"))
         except NothingAsked as asked:
             return JSONResponse(loaded_reply(asked.name, asked.is_chat, asked.leaves))
 
@@ -251,10 +249,10 @@ class Service:
             raise self.full_queue(waiting)  # before the body costs anything: a crowd must not starve /health
         return body
 
-    async def _reply(self, request: HttpRequest, read: Callable[[dict[str, Any]], ParsedRequest]) -> Response:
+    async def _reply(self, request: HttpRequest, read: Reader) -> Response:
         """Decode what a request asks for. read: what its body says. Raises ApiError for what cannot be decoded."""
         body, ident = await self._body(request), request.state.ident
-        asked = await self._reader(body)(lambda: self._made(read(parsed(body))))
+        asked = await self._reader(body)(lambda: self._made(read(parsed(body), defaults=self.defaults)))
         if unknown := asked.request.unknown:
             tell("unknown_fields", logging.INFO, ident, note_of(unknown), unknown=list(unknown))
         tenant = tenant_of(self.settings.prefix_sharing, key_in(request.headers), asked.jobs[0].tenant)

@@ -20,6 +20,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Discriminator,
+    Tag,
     ValidationError,
     ValidationInfo,
     model_validator,
@@ -171,8 +172,12 @@ def must(test: Callable[[Any], object], rule: str, shows: bool = True) -> Before
     return BeforeValidator(checked)
 
 
-# Tells ``Annotated[str, Tag("<text>")]`` from ``Annotated[list[...], Tag("<list>")]``; < > are in no name of a field.
-TEXT_OR_LIST = Discriminator(lambda value: "<text>" if isinstance(value, str) else "<list>")
+Part = TypeVar("Part")
+# A text, or a list of parts. < > are in no name of a field.
+TextOr = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[list[Part], Tag("<list>")],
+    Discriminator(lambda value: "<text>" if isinstance(value, str) else "<list>"),
+]
 # A text; a number in its place is written as one.
 AnyText = Annotated[str, BeforeValidator(lambda value: str(value) if is_number(value) else value)]
 
