@@ -6,8 +6,8 @@ and prints the server's memory, threads and open files every minute. Exit code 1
 grew by more than 2 % after the second minute.
 
 ``--streams`` asks nothing of the crowd. It prints the requests that the server answers a second of its processor's
-time, to so many clients at once, whole and as streams, beside a batch of as many rows that ``Decoder`` decodes. Exit
-code 1: an answer differs.
+time, to so many clients at once, whole and as streams, beside a batch of as many rows that ``Decoder`` decodes. Server
+and batches have the last core, clients the first (Linux). Exit code 1: an answer differs.
 """
 
 from __future__ import annotations
@@ -134,6 +134,10 @@ def streams(url: str, process: int, counts: Sequence[int]) -> bool:
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     offline = multiprocessing.get_context("spawn").Process(target=decode, args=(theirs, prompts), daemon=True)
     offline.start()
+    cores = sorted(os.sched_getaffinity(0))
+    for one, core in ((process, cores[-1]), (offline.pid, cores[-1]), (os.getpid(), cores[0])):
+        for thread in Path(f"/proc/{one}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), {core})
     httpx.get(f"{url}/v1/parts", timeout=300)  # composes what the server offers, which it else does when it is idle
     same, least = True, dict[tuple[int, str], float]()
     for _ in range(ROUNDS):
