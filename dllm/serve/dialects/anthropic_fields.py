@@ -16,7 +16,7 @@ from dllm.serve.dialects.fields import (
     WholeDiffusion,
     as_stops,
 )
-from dllm.serve.dialects.messages import ONLY_TEXT, few_entries
+from dllm.serve.dialects.messages import ONLY_TEXT, SOME_MESSAGES
 from dllm.serve.dialects.other_fields import NO_TOOLS, others_of
 from dllm.serve.dialects.response_formats import AnswerForm, SentSchema
 from dllm.serve.dialects.tools import (
@@ -224,15 +224,9 @@ class MessagesBody(Common):
     max_tokens: int | None = Field(
         None, ge=1, description="the answer's longest length in tokens; it has fewer where the model leaves fewer"
     )
-    messages: Annotated[
-        list[TurnMessage],
-        BeforeValidator(few_entries),
-        must(
-            lambda value: isinstance(value, list) and value,
-            'a list of {"role": ..., "content": ...}, and not empty',
-            False,
-        ),
-    ] = Field(description="what is to be answered; a last one of the assistant is how the answer begins")
+    messages: Annotated[list[TurnMessage], *SOME_MESSAGES] = Field(
+        description="what is to be answered; a last one of the assistant is how the answer begins"
+    )
     system: Annotated[TextOr[TextBlock], _TEXT_OR_BLOCKS] = Field(
         "", description="a message of the system before all others"
     )

@@ -184,13 +184,9 @@ def check_order(messages: Sequence[ChatMessage]) -> None:
         raise ApiError(400, f"{messages[-1].content} {EMPTY}", messages[-1].content)
 
 
-SentConversation = Annotated[
-    list[SentMessage],
-    BeforeValidator(few_entries),
-    must(
-        lambda value: isinstance(value, list) and value, 'a list of {"role": ..., "content": ...}, and not empty', False
-    ),
-]
+_SHAPE = 'a list of {"role": ..., "content": ...}, and not empty'
+SOME_MESSAGES = BeforeValidator(few_entries), must(lambda value: isinstance(value, list) and value, _SHAPE, False)
+SentConversation = Annotated[list[SentMessage], *SOME_MESSAGES]
 
 
 def as_messages(sent: Sequence[SentMessage], field: str = "messages") -> tuple[ChatMessage, ...]:
