@@ -10,7 +10,7 @@ from typing import Any, Never, Unpack
 
 import torch
 
-from dllm.common.errors import TooLarge, TooLargeForRanks, UserError, name_of
+from dllm.common.errors import Refusal, TooLarge, TooLargeForRanks, UserError, name_of
 from dllm.common.hints import unknown_argument
 from dllm.compose.auto_length import AUTO, another_length, auto_length
 from dllm.compose.fitted import Parts
@@ -97,11 +97,11 @@ class Decoder:
             gen_length, chosen_length = auto_length(model.name)
             length, eos = build_part("length", chosen_length), "none"
         if not isinstance(gen_length, int):
-            raise UserError(f"gen_length={gen_length!r} must be a whole number, or auto.")
+            raise Refusal("{gen_length:quoted} must be a whole number, or auto.", [gen_length])
         self.model, self.gen_length, self.batch_size, self.stop = model, gen_length, batch_size, tuple(stop)
         self.constraint = constraint
         if batch_size < 1:
-            raise UserError(f"batch_size={batch_size} must be at least 1.")
+            raise Refusal("{batch_size} must be at least 1.", [batch_size])
         self.prompts = Prompts(
             model.config, model.tokenizer, model.ids, model.name, gen_length, chat, chat_template_kwargs or {}
         )
@@ -428,8 +428,8 @@ class Decoder:
 def refuse_stop(stop: Sequence[str]) -> None:
     """Raise UserError for stop strings beside a constraint."""
     if stop:
-        raise UserError(
-            f"stop={list(stop)!r} cannot go with a constraint: its language says where the text ends. Drop stop."
+        raise Refusal(
+            "{stop:quoted} cannot go with a constraint: its language says where the text ends. Drop stop.", [list(stop)]
         )
 
 

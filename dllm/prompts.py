@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from dllm.common.errors import TooLong, UserError, nearest
+from dllm.common.errors import Refusal, TooLong, UserError, nearest, verbatim
 from dllm.contract.canvas import Request
 from dllm.models.text.chat_template import TEMPLATES_OWN
 from dllm.models.text.ids import Ids
@@ -67,9 +67,9 @@ class Prompts:
             if name in TEMPLATES_OWN or name not in names:
                 others = sorted(names.difference(TEMPLATES_OWN, SPECIAL_TOKEN_KEYS))
                 why = f"which reads {', '.join(others) or 'nothing but the messages'}" if names else "which has none"
-                raise UserError(
-                    f"chat_template_kwargs.{name} is not a switch of the chat template of {self.name}, {why}. Drop it: "
-                    f"model.chat_template_kwargs=null.{nearest(name, others)}"
+                raise Refusal(
+                    f"chat_template_kwargs.{name} is not a switch of the chat template of {self.name}, {why}. Drop "
+                    f"it: {{model.chat_template_kwargs=null}}.{nearest(name, others)}"
                 )
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:
@@ -84,10 +84,10 @@ class Prompts:
             _refuse_gaps(request, self.name)
         limit, length = self.config.max_length, len(request.tokens)
         if length > limit:
-            raise UserError(
+            raise Refusal(
                 f"the prompt takes {sum(not masked for masked in request.masked)} tokens and its answer "
-                f"{sum(request.masked)}, together more than the model's limit of {limit}. "
-                "Shorten the prompt or lower gen_length."
+                f"{sum(request.masked)}, together more than the model's limit of {limit}. Shorten the prompt or lower "
+                "{gen_length:name}."
             )
         return request
 
@@ -121,9 +121,9 @@ class Prompts:
 
     def _ids(self, tokens: list[int]) -> list[int]:
         if self.ids.mask in tokens:
-            raise UserError(
+            raise Refusal(
                 f"token id {self.ids.mask} is the mask, which a prompt cannot hold. Leave it out, or ask for holes by "
-                "infill=[TEXT, NUMBER, ...]."
+                "{infill=[TEXT, NUMBER, ...]}."
             )
         return tokens
 
@@ -148,7 +148,7 @@ class Prompts:
         refuse_other_parts(parts)
         limit = self.config.max_length
         if (holes := sum(piece for piece in parts if isinstance(piece, int))) > limit:
-            raise UserError(f"infill has {holes} masks, and the model's limit is {limit} tokens.")
+            raise Refusal(f"{{infill:name}} has {holes} masks, and the model's limit is {limit} tokens.")
         tokens: list[int] = []
         masked: list[bool] = []
         gap = None
@@ -161,11 +161,13 @@ class Prompts:
                 else self._tokenizer().encode(piece, most=limit, begins=not tokens)
             )
             if len(tokens) + len(ids) > limit:
-                raise TooLong(f"infill takes more tokens than the model's limit of {limit}. Shorten its texts.")
+                raise TooLong(
+                    f"{{infill:name}} takes more tokens than the model's limit of {limit}. Shorten its texts."
+                )
             tokens += ids
             masked += [isinstance(piece, int)] * len(ids)
         if not any(masked):
-            raise UserError(f"infill={list(parts)!r} has nothing to fill in: put numbers of masks between texts.")
+            raise Refusal("{infill:quoted} has nothing to fill in: put numbers of masks between texts.", [list(parts)])
         if prompt is None:
             return Request(tokens, masked, gap=gap)
         if isinstance(prompt, Request):
@@ -218,11 +220,11 @@ def refuse_other_parts(parts: object) -> None:
     """Raise UserError unless the parts of an infilling are a list of texts and numbers of masks."""
     rule = 'a list of texts and numbers of masks, such as ["The cat ", 3, " on the mat"]'
     if isinstance(parts, str | bytes) or not isinstance(parts, Sequence) or not parts:
-        raise UserError(f"infill={parts!r} must be {rule}.")
+        raise Refusal(f"{{infill:quoted}} must be {rule}.", [parts])
     for piece in parts:
         number = isinstance(piece, int) and type(piece) is not bool and piece > 0
         if not (piece is None or isinstance(piece, str) or number):
-            raise UserError(f"infill holds {piece!r}, and must be {rule}.")
+            raise Refusal(f"{{infill:name}} holds {verbatim(repr(piece))}, and must be {rule}.")
 
 
 def is_ids(prompt: list[Any]) -> bool:
@@ -234,7 +236,7 @@ def as_list(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     """Several prompts as they are, one prompt as a list of one. Raises UserError for what is not a prompt."""
     single = isinstance(prompts, str | PrefilledPrompt | ChatPrompt | Request)
     if not single and not isinstance(prompts, Sequence):
-        raise UserError(f"prompts={prompts!r} must be text, messages, token ids or a Request, or a list of such.")
+        raise Refusal("{prompts:quoted} must be text, messages, token ids or a Request, or a list of such.", [prompts])
     if single or (prompts and (is_ids(cast(list[Any], prompts)) or isinstance(cast(list[Any], prompts)[0], dict))):
         return [cast(Prompt, prompts)]
     return cast(Sequence[Prompt], prompts)

@@ -189,5 +189,5 @@ def test_a_request_names_its_temperature(model: Model) -> None:
     cold = Decoder(model, gen_length=24)
     (_, drawn), (_, argmax) = sorted(hot.run([replace(request, temperature=None), request]))
     assert drawn.canvas == hot("w4 w5 w6", seed=14)[0].canvas and argmax.canvas == cold("w4 w5 w6")[0].canvas
-    with pytest.raises(UserError, match="temperature=0.7.*Set sampling.temperature"):
+    with pytest.raises(UserError, match="temperature=0.7.*Set temperature"):
         list(cold.run([replace(request, temperature=0.7)]))

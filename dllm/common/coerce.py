@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, UserError
 
 KindTest = Callable[[Any], bool]
 
@@ -70,9 +70,9 @@ def coerce(name: str, value: Any, annotation: Any, example: Any = None) -> Any:
         return [str(entry) for entry in value]
     if len(kinds) < len(words) and not isinstance(value, str | int | float | None):
         return value
-    rule = " or ".join(kind for _, kind in kinds) or f"a part, chosen by {name.replace('.', '/')}=NAME"
+    rule = " or ".join(kind for _, kind in kinds) or f"a part, chosen by {{{name.replace('.', '/')}=NAME}}"
     such_as = f", such as {example}" if is_number(example) and not isinstance(value, list) else ""
-    raise UserError(f"{name}={value!r} must be {rule}{such_as}.")
+    raise Refusal(f"{{{name}:quoted}} must be {rule}{such_as}.", [value])
 
 
 def words_of(annotation: Any) -> list[str]:

@@ -8,9 +8,10 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import islice
 from math import inf
+from operator import and_
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,38 +30,60 @@ class Refusal(UserError):
 
     Args:
         says: the reason. ``{sampler}`` stands for a setting with its value, ``{sampler:name}`` for its name alone,
-            ``{kind:value}`` for a value alone, ``{null}`` for the word for nothing.
-        facts: values by the names in ``says`` and ``note``. Settings are called as on the command line.
+            ``{kind:value}`` for a value alone, ``{eos=none}`` for a setting with another value, ``{null}`` for the word
+            for nothing. What a user wrote is a fact or ``verbatim``, for it may have braces of its own.
+        facts: values by the names in ``says`` and ``note``, or in their order there. Settings are called as on the
+            command line.
         use: the ways out. Each one alone removes the refusal.
         note: a way out that no setting expresses, or what goes with one.
         at: the setting at fault (empty: the first one that ``says`` names).
 
-    >>> refusal = Refusal("{sampling.top_k} leaves nothing.", {"sampling.top_k": 0}, (Set("sampling.top_k", None),))
+    >>> refusal = Refusal("{sampling.top_k} leaves nothing.", [0], [Set("sampling.top_k", None)])
     >>> refusal.at, refusal.value, refusal.text(COMMAND_LINE)
     ('sampling.top_k', 0, 'sampling.top_k=0 leaves nothing. Set sampling.top_k=null.')
     """
 
     def __init__(
-        self, says: str, facts: Mapping[str, Any] | None = None, use: Sequence[Set] = (), note: str = "", at: str = ""
-    ) -> None:
-        named = PLACEHOLDER.search(says)
-        self.says, self.facts, self.use, self.note = says, dict(facts or {}), tuple(use), note
-        self.at = at or (named[1] if named else "")
+        self, says: str, facts: Mapping[str, Any] | Sequence[Any] = (), use: Sequence[Set] = (), note: str = "",
+        at: str = "",
+    ) -> None:  # fmt: skip
+        named = [name for name, _, _ in PLACEHOLDER.findall(says) if name]
+        # not strict: what a user wrote may look like a placeholder, and stays as it is
+        given = facts if isinstance(facts, Mapping) else zip(valued(f"{says} {note}"), facts, strict=False)
+        self.says, self.facts, self.use, self.note = says, dict(given), tuple(use), note
+        self.at = at or next(iter(named), "")
         super().__init__(says, self.facts, self.use, note, at)  # what pickle calls it with
 
     @property
     def value(self) -> Any:
         """What the setting at fault has."""
-        return self.facts.get(self.at)
+        written = {name: LITERAL_WORDS.get(other, other) for name, _, other in PLACEHOLDER.findall(self.says) if other}
+        return {**written, **self.facts}.get(self.at)
+
+    @property
+    def places(self) -> frozenset[str]:
+        """Every setting that it names."""
+        ways = {name for way in self.use for name in way.all}
+        return frozenset(ways.union(name for name, _, _ in PLACEHOLDER.findall(f"{self.says} {self.note}")))
 
     @property
     def reason(self) -> str:
         """The sentence without ways out."""
         return _in_use[-1].filled(self.says, self.facts)
 
-    def but(self, use: Sequence[Set]) -> Self:
-        """The same with other ways out."""
-        return type(self)(self.says, self.facts, use, self.note, self.at)
+    def but(self, use: Sequence[Set] | None = None, note: str | None = None) -> Self:
+        """The same with other ways out, or another note."""
+        use, note = self.use if use is None else use, self.note if note is None else note
+        return type(self)(self.says, self.facts, use, note, self.at)
+
+    def about(self, other: str) -> Self:
+        """The same of another setting in the place of the one at fault."""
+        says, note = (
+            re.sub(rf"\{{{re.escape(self.at)}(?=[:=}}])", f"{{{other}", text) for text in (self.says, self.note)
+        )
+        facts = {other if name == self.at else name: value for name, value in self.facts.items()}
+        use = [reduce(and_, (Set(other if k == self.at else k, v) for k, v in way.all.items())) for way in self.use]
+        return type(self)(says, facts, use, note, other)
 
     def text(self, words: Wording) -> str:
         """The sentence for those who use these words."""
@@ -88,8 +111,21 @@ class Set:
         return {self.name: self.value, **({} if self.also is None else self.also.all)}
 
 
-PLACEHOLDER = re.compile(r"\{([^{}:]+)(?::(\w+))?\}")
+# its name, the form, or another value; none of them: an escaped brace
+PLACEHOLDER = re.compile(r"\{(?:\{\}|([\w./\[\] ]+)(?::(\w+)|=([^{}]+))?\})")
 LITERAL_WORDS = {"null": None, "true": True, "false": False}
+
+
+def valued(says: str) -> list[str]:
+    """The names in a sentence that stand for values, each once."""
+    found = PLACEHOLDER.findall(says)
+    no_fact = ("", *LITERAL_WORDS)
+    return list(dict.fromkeys(n for n, form, other in found if form != "name" and not other and n not in no_fact))
+
+
+def verbatim(text: str) -> str:
+    """Text of a user's as a part of a sentence with placeholders."""
+    return text.replace("{", "{{}")
 
 
 @dataclass(frozen=True)
@@ -102,7 +138,9 @@ class Wording:
     # how None, True and False are written
     literals: Mapping[Any, str] = field(default_factory=lambda: {None: "null", True: "true", False: "false"})
     settings: Mapping[str, str] = field(default_factory=dict)  # of a setting with its value: what is said instead
+    typed: tuple[str, ...] = ()  # settings whose value is a type: ``response_format of type regex``
     both: str = " "  # between the settings that one way out takes together
+    form: str = "settings"  # how hints write what to give: settings, keywords (of Python) or json
 
     def but(self, names: Mapping[str, str], settings: Mapping[str, str] | None = None) -> Wording:
         """The same, with what these words call something called by ``names``."""
@@ -113,14 +151,15 @@ class Wording:
         for table in self.tables:
             begin = max((key for key in table if place == key or place.startswith((f"{key}.", f"{key}["))),
                         key=len, default=None)  # fmt: skip
-            place = place if begin is None else f"{table[begin]}{place[len(begin) :]}".removeprefix(".")
+            place = place if begin is None else f"{table[begin]}{place[len(begin) :]}".removeprefix(".") or place
         return place
 
     def field(self, place: str) -> str | None:
         """The field of a request that holds a setting; None: requests do not have it."""
         owner = self.name(re.split(r"[./]", place, maxsplit=1)[0])
         name = self.name(place)
-        return None if name == place else owner if name.startswith(f"{owner}.") else name
+        known = name != place or any(place in table for table in self.tables)
+        return (owner if name.startswith(f"{owner}.") else name) if known else None
 
     def value(self, value: Any) -> str:
         """How a value is written."""
@@ -128,14 +167,19 @@ class Wording:
 
     def setting(self, place: str, value: Any) -> str:
         """A setting with its value."""
-        text = f"{self.name(place)}={self.value(value)}"
-        return self.settings.get(text, text)
+        name, shown = self.name(place), self.value(value)
+        said = f"{name}={shown}"
+        return self.settings.get(said, f"{name} of type {shown}" if place in self.typed else said)
 
     def filled(self, says: str, facts: Mapping[str, Any]) -> str:
         """A sentence with these words in place of its ``{names}``."""
 
         def fill(match: re.Match[str]) -> str:
-            name, form = match.groups()
+            name, form, other = match.groups()
+            if name is None:
+                return "{"
+            if other is not None:
+                return self.setting(name, LITERAL_WORDS.get(other, other))
             if name in LITERAL_WORDS:
                 return self.value(LITERAL_WORDS[name])
             if form == "name":
@@ -148,12 +192,15 @@ class Wording:
 
         return PLACEHOLDER.sub(fill, says)
 
+    def way(self, way: Set) -> str:
+        """A way out: what it sets."""
+        return self.both.join(self.setting(name, value) for name, value in way.all.items())
+
     def ways(self, use: Sequence[Set]) -> str:
         """``Use sampler=confidence, or set sampling.guidance=0.``"""
         by_verb: dict[str, list[str]] = {}
         for way in use:
-            settings = self.both.join(self.setting(name, value) for name, value in way.all.items())
-            by_verb.setdefault("set" if "." in way.name else "use", []).append(settings)
+            by_verb.setdefault("set" if "." in way.name else "use", []).append(self.way(way))
         sentence = ", or ".join(f"{verb} {either(ways)}" for verb, ways in by_verb.items())
         return f"{sentence[0].upper()}{sentence[1:]}." if sentence else ""
 
@@ -164,8 +211,12 @@ def either(names: Sequence[str]) -> str:
 
 
 COMMAND_LINE = Wording()
-# A Python user gives the fields of ``Sampling`` as keywords.
-PYTHON = Wording(({"sampling": "", "sampler/inner": "inner"},), {None: "None", True: "True", False: "False"})
+# A Python user gives the fields of ``Sampling`` to ``Decoder`` as keywords, and the settings of a model to ``load``.
+PYTHON = Wording(
+    ({"sampling": "", "model": "", "sampler/inner": "inner"},),
+    {None: "None", True: "True", False: "False"},
+    form="keywords",
+)
 _in_use = [PYTHON]
 
 
@@ -179,7 +230,7 @@ def worded_in(words: Wording) -> Iterator[None]:
         _in_use.pop()
 
 
-class TooLarge(UserError):
+class TooLarge(Refusal):
     """What does not fit into memory; the sentence names what does. A sweep goes on with its other cells."""
 
 
@@ -187,7 +238,7 @@ class TooLargeForRanks(TooLarge):
     """The same, said by all ranks of a model together: none of them waits in a turn."""
 
 
-class TooLong(UserError):
+class TooLong(Refusal):
     """A prompt that the model's length does not hold."""
 
 
@@ -201,7 +252,8 @@ class SettingWarning(Warning):
 
 @lru_cache(1000)  # a run checks its parts and its checkpoint more than once; requests bring ever new numbers
 def warn_once(sentence: str) -> None:
-    """Warn, once in a process, of a setting that works but probably not as intended."""
+    """Warn, once in a process, of a setting that works but probably not as intended. sentence: with placeholders."""
+    sentence = _in_use[-1].filled(sentence, {})
     warnings.warn_explicit(sentence, SettingWarning, "dllm", 1)  # ``warnings.warn`` would keep each sentence
 
 
@@ -278,10 +330,11 @@ def install_command(extra: str) -> str:
     return "pip install " + " ".join(f"'{name}'" for name in names)
 
 
-def not_installed(what: str, library: str, extra: str, instead: str = "") -> UserError:
-    """The error for a missing library. what: the option that needs it; extra: what of dllm installs it."""
+def not_installed(what: str, library: str, extra: str, instead: str = "") -> Refusal:
+    """The error for a missing library. what: the option that needs it, as ``Refusal`` has it; extra: what of dllm
+    installs it."""
     way_out = f"Install it with: {install_command(extra)}{f', or {instead}' if instead else ''}."
-    return UserError(f"{what} needs {library}, which is not installed. {way_out}")
+    return Refusal(f"{what} needs {library}, which is not installed.", note=way_out)
 
 
 TYPED_NAMES: dict[str, str] = {}  # of users' own classes: MODULE.CLASS -> what the command line called it

@@ -3,6 +3,7 @@ Python and server.
 
 No synonym is accepted, since every setting has one spelling: the refusal of another says what to write, with the value
 given. An entry holds what to write on the command line; ``dllm.common.hints`` translates it for Python and requests.
+Sentences have placeholders, as those of a ``Refusal``.
 """
 
 from __future__ import annotations
@@ -56,42 +57,38 @@ SETTINGS: dict[str, Written] = {
 # Words for which there is no such setting, and why, or what does it instead.
 PENALTY = "tokens are never penalised here. Leave it out"
 STREAM = (
-    "live=true shows a decode in the terminal, decoder.stream(PROMPT) follows it in Python, and the server streams it"
+    "{live=true} shows a decode in the terminal, decoder.stream(PROMPT) follows it in Python, and the server streams it"
 )
 INSTEAD = {
     # transformers
     "do_sample": "a temperature above 0 draws tokens, and 0 takes the likeliest",
     "num_beams": "beam search does not exist here. Leave it out", "repetition_penalty": PENALTY,
     "length_penalty": PENALTY, "no_repeat_ngram_size": PENALTY,
-    "eos_token_id": "the end of text is the checkpoint's own. stop=TEXT adds another end",
+    "eos_token_id": "the end of text is the checkpoint's own. {stop=TEXT} adds another end",
     "pad_token_id": "the checkpoint says which token pads. Leave it out",
     "trust_remote_code": "no code of a checkpoint is ever run. Leave it out",
-    "attn_implementation": "kernels=triton takes our kernels, kernels=torch PyTorch's",
+    "attn_implementation": "{kernels=triton} takes our kernels, {kernels=torch} PyTorch's",
     "tokenizer": "the tokenizer is the one in the model's folder. Leave it out",
     # vLLM
-    "chat_template": "the template is the one in the model's folder, and chat=false leaves it out",
+    "chat_template": "the template is the one in the model's folder, and {chat=false} leaves it out",
     "presence_penalty": PENALTY, "frequency_penalty": PENALTY, "logit_bias": PENALTY,
     "min_p": "top_p and top_k bound what is drawn", "stream": STREAM,
-    "max_model_len": "the model's own limit holds, and gen_length=N sets the tokens of an answer",
-    "gpu_memory_utilization": "task.max_rows and task.max_tokens_in_flight bound a server's memory, batch_size a run's",
+    "max_model_len": "the model's own limit holds, and {gen_length=N} sets the tokens of an answer",
+    "gpu_memory_utilization": "{task.max_rows:name} and {task.max_tokens_in_flight:name} bound a server's memory, "
+                              "{batch_size:name} a run's",
     "messages": 'a conversation is a line {"messages": [...]} of the file prompts=FILE',
     # lm-eval
-    "model_args": "each of these is a setting of its own, such as model.path=FOLDER model.dtype=bfloat16",
-    "gen_kwargs": "each of these is a setting of its own, such as gen_length=256 sampling.temperature=0",
+    "model_args": "each of these is a setting of its own, such as {model.path=FOLDER} {model.dtype=bfloat16}",
+    "gen_kwargs": "each of these is a setting of its own, such as {gen_length=256} {sampling.temperature=0}",
     "log_samples": "every sample is kept, in results.jsonl of the run's folder. Leave it out",
-    "apply_chat_template": "it is applied where the model has one, and chat=false leaves it out",
+    "apply_chat_template": "it is applied where the model has one, and {chat=false} leaves it out",
 }  # fmt: skip
 
-# The same for a request to the server, which has other ways out than the command line.
+# The same for a request to the server, where it is another. A sentence that names what no request has is SERVERS_OWN.
 SERVERS_OWN = "it is the server's own, which a request cannot change. Leave it out"
 INSTEAD_IN_REQUESTS = {
-    "max_model_len": "the model's own limit holds, and max_tokens=N sets the tokens of an answer",
-    "attn_implementation": SERVERS_OWN, "tensor_parallel_size": SERVERS_OWN,
-    "enable_expert_parallel": SERVERS_OWN, "gpu_memory_utilization": SERVERS_OWN,
-    "model_args": SERVERS_OWN, "log_samples": SERVERS_OWN,
-    "chat_template": "the template is the checkpoint's, and /v1/completions uses none",
+    "log_samples": SERVERS_OWN, "chat_template": "the template is the checkpoint's, and /v1/completions uses none",
     "apply_chat_template": "/v1/chat/completions applies it, and /v1/completions does not",
-    "gen_kwargs": "each of these is a field of its own, such as max_tokens and temperature",
 }  # fmt: skip
 
 # Names elsewhere of a choice of ours, by its group.

@@ -1,80 +1,60 @@
-"""What a word of the table means here, written for the command line, for Python, and for a request to the server."""
+"""What a word of the table means here, written in the words of the command line, of Python, or of a request."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any
 
-from dllm.common.errors import UserError, nearest
+from dllm.common.errors import COMMAND_LINE, PYTHON, Refusal, Set, UserError, Wording, nearest
 from dllm.common.hint_table import INSTEAD, INSTEAD_IN_REQUESTS, OTHER_CHOICES, SERVERS_OWN, SETTINGS
 
+Meant = Set | str  # what to write here, or a sentence with placeholders where there is no such setting
 OptionsOf = Callable[[str], Mapping[str, Mapping[str, object]]]  # the options of each choice of a group
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
-# A field of a server's request, by the setting of the command line that it is.
-_FIELDS = {"gen_length": "max_tokens", "samples": "n", "seed": "seed", "stop": "stop", "prompt": "prompt",
-          "sampling.temperature": "temperature", "sampling.top_p": "top_p", "sampling.top_k": "top_k",
-          "sampling.min_tokens": "min_tokens", "sampling.forbid_eos": "ignore_eos"}  # fmt: skip
-_PARTS = ("sampler", "blocks", "cache", "eos", "length")  # what a request may choose, and what Decoder takes
+_PARTS = ("sampler", "blocks", "cache", "eos", "length", "constraint")  # what Decoder takes
 # Settings of model= that are load's.
 _LOADING = ("path", "device", "dtype", "mask_id", "quantize", "quantize_head", "activations", "adapter")
 _SHOWN, _LONGEST = 60, 200  # characters of a value in a sentence, and of a request's field
 _JOINED = {word.replace("_", ""): word for word in (*INSTEAD, *SETTINGS)}
-# What a response_format calls the option of a constraint.
-_FORMS = {"regex": "pattern", "grammar": "grammar", "choice": "options"}
 
 
-@dataclass(frozen=True)
-class Meaning:
-    """What a word means here."""
-
-    settings: tuple[tuple[str, Any], ...] = ()  # names and values as the command line has them
-    instead: str = ""  # a sentence where there is no such setting
-    in_requests: str = ""  # the same for a request, if that is another
-
-    def command_line(self) -> str:
-        """``write sampler=static sampler.steps=16``, or the sentence."""
-        return self.instead or f"write {' '.join(f'{key}={typed(value)}' for key, value in self.settings)}"
-
-    def python(self, choices: Mapping[str, str]) -> str:
-        """What to give to whom in Python. choices: the names of the parts chosen by now, by their groups."""
-        return self.instead or f"write {', '.join(_in_python(dict(self.settings), choices))}"
-
-    def request(self) -> str:
-        """The field of a request that says it."""
-        body = {name: value for key, value in self.settings for name in [_FIELDS.get(key)] if name is not None}
-        if options := _diffusion(dict(self.settings)):
-            body["diffusion"] = options
-        if form := _form(dict(self.settings)):
-            body["response_format"] = form
-        if self.instead or not body:
-            return self.in_requests or self.instead or SERVERS_OWN
-        text = json.dumps(body, ensure_ascii=False, default=str)[1:-1]
-        return f"write {text}" if len(text) <= _LONGEST else f"write {text[:_LONGEST]}..."
-
-
-def meaning(word: str, value: Any, has: Callable[[str], bool]) -> Meaning | None:
-    """What a word from elsewhere means here; None: unknown. value: as given; None: a flag without one. has:
-    whether the choices made have an option."""
+def meaning(word: str, value: Any, has: Callable[[str], bool], words: Wording = COMMAND_LINE) -> Meant | None:
+    """What a word from elsewhere means here; None: unknown. value: as given; None: a flag without one. has: whether the
+    choices made have an option. words: of whoever wrote it."""
     word = as_listed(word)
     if word in INSTEAD:
-        return Meaning((), INSTEAD[word], INSTEAD_IN_REQUESTS.get(word, ""))
+        return INSTEAD_IN_REQUESTS.get(word, INSTEAD[word]) if words.form == "json" else INSTEAD[word]
     entry = SETTINGS.get(word)
     if entry is None:
         return None
     if isinstance(entry, Mapping):
         entry = entry.get("true" if value is None else str(value).lower(), entry[""])
     elif isinstance(entry, tuple):
-        entry = next((setting for setting in entry if has(setting.partition("=")[0])), entry[-1])
-    pairs = (setting.partition("=") for setting in entry.split(" ") if "=" in setting)
-    return Meaning(tuple((key, _filled(key, pattern, value)) for key, _, pattern in pairs))
+        entry = next((one for one in entry if has(one.partition("=")[0])), entry[-1])
+    return _settings((key, _filled(key, pattern, value)) for key, pattern in _pairs(entry))
 
 
-def other_choice(group: str, value: str) -> str | None:
+def other_choice(group: str, value: str) -> Set | None:
     """What to write for a choice by its name elsewhere; None: unknown."""
     listed = OTHER_CHOICES.get(group, {}).get(as_listed(value))
-    return None if listed is None else f"write {listed}"
+    return None if listed is None else _settings(_pairs(listed))
+
+
+def as_advice(meant: Meant, words: Wording = COMMAND_LINE, chosen: Mapping[str, str] | None = None) -> str:
+    """``write sampler=static sampler.steps=16``, the same in other words, or the sentence. chosen: the names of the
+    parts that a program has chosen, by their groups."""
+    if isinstance(meant, str):
+        own = words.form == "json" and any(words.field(name) is None for name in Refusal(meant).places if name)
+        return SERVERS_OWN if own else words.filled(meant, {})
+    if words.form == "keywords":
+        return f"write {', '.join(_in_python(meant.all, chosen or {}))}"
+    if words.form == "json":
+        text = json.dumps(_body(meant.all, words), ensure_ascii=False, default=str)[1:-1]
+        return f"write {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}" if text else SERVERS_OWN
+    return f"write {' '.join(f'{key}={typed(value)}' for key, value in meant.all.items())}"
 
 
 def unknown_argument(
@@ -90,20 +70,18 @@ def unknown_argument(
         group, _, option = key.partition(".")
         return option in there.get(group, {}).get(chosen.get(group, ""), {})
 
-    hint = next((Meaning(((f"{group}.{name}", value),)) for group in chosen if has(f"{group}.{name}")), None)
-    hint = hint or meaning(name, value, has) or _owned(name, value, there)
-    if hint is not None:
-        return UserError(f"{called} has no argument {name!r}: {hint.python(chosen)}.")
+    own = next((Set(f"{group}.{name}", value) for group in chosen if has(f"{group}.{name}")), None)
+    meant = own or meaning(name, value, has, PYTHON) or _owned(name, value, there)
+    if meant is not None:
+        return UserError(f"{called} has no argument {name!r}: {as_advice(meant, PYTHON, chosen)}.")
     return UserError(f"{called} has no argument {name!r}; it has {', '.join(names)}.{nearest(as_listed(name), names)}")
 
 
-def _owned(name: str, value: object, there: Mapping[str, Mapping[str, Mapping[str, object]]]) -> Meaning | None:
+def _owned(name: str, value: object, there: Mapping[str, Mapping[str, Mapping[str, object]]]) -> Set | None:
     """An option of a part that was not chosen."""
-    for group, choices in there.items():
-        for choice, options in choices.items():
-            if name in options:
-                return Meaning(((group, choice), (f"{group}.{name}", value)))
-    return None
+    owners = [(group, choice) for group, choices in there.items() for choice, options in choices.items()
+              if name in options]  # fmt: skip
+    return Set(*owners[0]) & Set(f"{owners[0][0]}.{name}", value) if owners else None
 
 
 def as_listed(word: str) -> str:
@@ -118,6 +96,14 @@ def typed(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
+def _pairs(entry: str) -> list[tuple[str, str]]:
+    return [(key, pattern) for key, equals, pattern in (one.partition("=") for one in entry.split(" ")) if equals]
+
+
+def _settings(pairs: Iterable[tuple[str, Any]]) -> Set:
+    return reduce(and_, (Set(*pair) for pair in pairs))
+
+
 def _filled(key: str, pattern: str, value: Any) -> Any:
     value = "VALUE" if value is None else value
     if pattern != "{}":
@@ -128,35 +114,31 @@ def _filled(key: str, pattern: str, value: Any) -> Any:
     return value
 
 
-def _diffusion(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a request's field ``diffusion`` holds, in its form."""
-    parts: dict[str, Any] = {}
-    for key, value in settings.items():
-        group, _, option = key.partition(".")
-        if group in _PARTS:
-            parts.setdefault(group, {})[option or "name"] = value
-    guidance = settings.get("sampling.guidance")
-    alone = {group: part["name"] if part.keys() == {"name"} else part for group, part in parts.items()}
-    return alone if guidance is None else {**alone, "guidance": guidance}
+def _body(settings: Mapping[str, Any], words: Wording) -> dict[str, Any]:
+    """The fields of a request that say it: a part with options, or a form, is an object."""
+    body: dict[str, Any] = {}
+    for place, value in settings.items():
+        if words.field(place) is None:
+            continue
+        *path, last = words.name(place).split(".")
+        node = body
+        for step in path:
+            held = node.setdefault(step, {})
+            if not isinstance(held, dict):  # what the setting before it chose
+                held = node[step] = {"type" if place.partition(".")[0] in words.typed else "name": held}
+            node = held
+        node[last] = value
+    return body
 
 
-def _form(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a request's field ``response_format`` holds, in its form."""
-    kind = settings.get("constraint")
-    options = [value for key, value in settings.items() if key.startswith("constraint.")]
-    if kind == "json_schema":
-        return {"type": kind, "json_schema": {"schema": options[0]}}
-    return {} if kind is None else {"type": kind, _FORMS[kind]: options[0]}
-
-
-def _in_python(settings: dict[str, Any], choices: Mapping[str, str]) -> list[str]:
+def _in_python(settings: Mapping[str, Any], chosen: Mapping[str, str]) -> list[str]:
     """Each setting as the argument that it is, of Decoder, of its call, or of ``load``."""
-    out, parts = [], {key.partition(".")[0] for key in settings} & {*_PARTS, "constraint"}
+    out, parts = [], {key.partition(".")[0] for key in settings} & {*_PARTS}
     for group in sorted(parts):
         options = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{group}.")}
-        name = settings.get(group, choices.get(group, "NAME"))
-        arguments = "".join(f", {key}={value!r}" for key, value in options.items())
-        out.append(f'{group}=part("{group}", "{name}"{arguments})' if options else f'{group}="{name}"')
+        name = settings.get(group, chosen.get(group, "NAME"))
+        given = "".join(f", {key}={value!r}" for key, value in options.items())
+        out.append(f'{group}=part("{group}", "{name}"{given})' if options else f'{group}="{name}"')
     for key, value in settings.items():
         group, _, option = key.partition(".")
         if key in ("seed", "samples", "trace"):

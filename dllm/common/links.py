@@ -24,7 +24,7 @@ from hmac import compare_digest
 from queue import SimpleQueue
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from dllm.common.errors import UserError, first_line
+from dllm.common.errors import Refusal, UserError, first_line
 from dllm.common.terminal import complain
 
 DIED = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on
@@ -260,7 +260,9 @@ def _coming(rank: int, size: int, wait: float) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:  # RuntimeError: of the store
         missed = "rank 0 did not come" if rank else "the other ranks did not come"
-        raise UserError(f"model.tp={size}: {missed} within {wait:g} s ({error}). Start all of them at once.") from None
+        raise Refusal(
+            f"{{model.tp}}: {missed} within {wait:g} s ({error}). Start all of them at once.", [size]
+        ) from None
 
 
 def _followers(size: int, store: KeyStore, host: str, wait: float) -> list[Link]:

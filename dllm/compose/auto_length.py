@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, UserError
 from dllm.compose.naming import typed_name
 from dllm.compose.parts import part_config
 
@@ -36,7 +36,8 @@ def with_auto_length(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def another_length(name: str) -> UserError:
     """What is said of a rule that was chosen beside ``gen_length=auto``, which chooses one."""
-    return UserError(
-        f"gen_length=auto chooses a rule for the length, and length={name} is another. Set gen_length to the masks "
-        "that an answer begins with, or drop length."
+    return Refusal(
+        "{gen_length=auto} chooses a rule for the length, and {length} is another. Set {gen_length:name} to the "
+        "masks that an answer begins with, or drop length.",
+        [name],
     )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal
 from dllm.compose.choice_files import without_markup
 from dllm.compose.parts import add_class, arguments_of, class_of, takes_part
 
@@ -50,8 +50,8 @@ def _store(group: str, name: str, by_target: bool) -> None:
     place = group.replace("/", ".")
     try:
         kind = class_of(place, name)
-    except UserError as error:
-        raise UserError(str(error) if by_target else str(error).replace(f"{place}._target_=", f"{group}=", 1)) from None
+    except Refusal as error:
+        raise (error if by_target else error.about(group)) from None
     arguments = arguments_of(kind)
     node: dict[str, Any] = {"_target_": name, **{key: _default(argument) for key, argument in arguments.items()}}
     if "inner" in arguments and takes_part(arguments["inner"]):  # as the file of a wrapper has it

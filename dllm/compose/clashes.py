@@ -3,7 +3,7 @@ do is in its class (``clashes``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -64,22 +64,9 @@ def _options_of_blocks(c: Selection) -> Mapping[str, Any]:
     return {"what": "" if length is None else f" of {length} columns"}
 
 
-def _both(first: Callable[[Selection], Any], then: Callable[[Selection], Any]) -> Callable[[Selection], Any]:
-    return lambda c: first(c) and then(c)
-
-
-def _where(holds: Callable[[Selection], Any], *rows: Clash) -> tuple[Clash, ...]:
-    """The rows, where a combination has what all of them are about."""
-    return tuple(replace(row, when=_both(holds, row.when)) for row in rows)
-
-
-_ATTENTIONS = {
-    "decided": ("block-causal",),
-    "undecided": ("full", "block-causal"),
-}  # kinds of attention, by ``Soft.at``
+_ATTENTIONS = {"decided": ("block-causal",), "undecided": ("full", "block-causal")}  # by ``Soft.at``
 _SHOWS = "{sampler} shows mixtures of tokens and the mask"
-_SOFT = _where(
-    lambda c: c.does.soft is not None,
+_SOFT = (  # where a rule shows mixtures
     Clash(lambda c: c.model.prediction_shift or c.model.seed_shift,
           _SHOWS + " at the position that they predict, but this model predicts it from the one before.",
           [USE_CONFIDENCE], "A model without that shift, such as LLaDA2, goes with it, too."),
@@ -137,8 +124,7 @@ def _cannot_follow(c: Selection) -> str | None:
 
 
 _CHANGES = "{length} changes the length of rows"
-_LENGTHS = _where(
-    lambda c: c.length.traits.changes,
+_LENGTHS = (  # where rows change their length
     Clash(lambda c: not c.blocks.traits.follows,
           _CHANGES + ", and {blocks} does not say where a block ends after that.", [USE_FIXED, Set("blocks", "whole")],
           at="blocks"),
@@ -157,12 +143,7 @@ _LENGTHS = _where(
 )  # fmt: skip
 
 # Parts that read neither a later block nor committed tokens.
-WITHOUT_AHEAD = {
-    "sampler": USE_CONFIDENCE,
-    "blocks": USE_FIXED,
-    "eos": USE_NO_POLICY,
-    "length": ROWS_STAY,
-}  # read no later block
+WITHOUT_AHEAD = {"sampler": USE_CONFIDENCE, "blocks": USE_FIXED, "eos": USE_NO_POLICY, "length": ROWS_STAY}
 
 
 def _reads_ahead(c: Selection) -> list[str]:
@@ -199,7 +180,7 @@ def _ahead(group: str) -> Clash:
 
 _CALLED = "this model's attention is {kind:value}"
 _LAYER = "{sampler} reads {what:value}, "
-_READS = (
+_SEES = (  # where not all columns see all others
     Clash(lambda c: c.attention.causal and c.sampling.guidance,
           "{sampling.guidance} needs a prompt of masks, which means nothing where, as here, " + _CALLED + ".",
           [UNGUIDED]),
@@ -218,6 +199,8 @@ _READS = (
           "{sampler} tries tokens of several blocks, but " + _CALLED + ", and it predicts one block at a time.",
           [USE_CONFIDENCE]),
     *map(_ahead, WITHOUT_AHEAD),
+)  # fmt: skip
+_READS = (
     Clash(lambda c: c.model.carries and next((str(one) for one in c.reads if one.layer is not None), None),
           _LAYER + "but {model.architecture:value} runs its layers in two passes, and shows what leaves the last one "
           "only.", [USE_CONFIDENCE], "(A rule of your own reads HiddenState().)"),
@@ -233,8 +216,7 @@ _READS = (
 
 _TWO_FORWARDS = "{sampling.guidance_against} takes two forwards in every turn, and {sampler} "
 _AGAINST_PROMPT = Set("sampling.guidance_against", "prompt")
-_DOUBTED = _where(
-    lambda c: c.sampling.doubts,
+_DOUBTED = (  # where guidance is against doubted tokens
     Clash(lambda c: c.attention.name != "full",
           "{sampling.guidance_against} masks decided tokens of earlier blocks, but this model is {kind:value}, and has "
           "never seen masks there.", [UNGUIDED, Set("model", "mini-llada")]),
@@ -269,7 +251,7 @@ RANKS = (
 
 def tables(c: Selection) -> Iterator[PartRows]:
     """The rows that a combination is tried with, in order."""
-    yield "", None, _SOFT
+    yield "", None, _SOFT if c.does.soft is not None else ()
     for rule in reversed([*nested(c.sampler)]):
         yield "sampler", rule, rule.clashes
     yield "", None, _EOS_LAST
@@ -277,9 +259,12 @@ def tables(c: Selection) -> Iterator[PartRows]:
     yield "eos", c.eos, c.eos.clashes
     yield "", None, _ENDS
     yield "length", c.length, c.length.clashes
-    yield "", None, (*_LENGTHS, *_READS)
+    yield "", None, _LENGTHS if c.length.traits.changes else ()
+    yield "", None, _SEES if c.attention.name != "full" else ()
+    yield "", None, _READS
     yield "cache", c.cache, c.cache.clashes
-    yield "", None, (*_DOUBTED, *_WRITTEN)
+    yield "", None, _DOUBTED if c.sampling.doubts else ()
+    yield "", None, _WRITTEN
 
 
 def clash_in(c: Selection) -> Refusal | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dllm.common.errors import UserError, first_line, nearest
+from dllm.common.errors import Refusal, first_line, nearest
 
 if TYPE_CHECKING:
     from dllm.models.families import Family
@@ -25,7 +25,7 @@ def imported_class(name: str, target: str, base: type) -> type:
                and value.__module__ == module.__name__]  # fmt: skip
         there = f": {module.__name__} has {', '.join(own)}" if own else ""
         what = "is not a class" if hasattr(module, last) else "names no class"
-        raise UserError(f"{name}={target!r} {what}{there}.{nearest(last, own)} Write MODULE.CLASS.")
+        raise Refusal(f"{{{name}:quoted}} {what}{there}.{nearest(last, own)} Write MODULE.CLASS.", [target])
     return kind
 
 
@@ -38,9 +38,10 @@ def imported_family(target: str) -> Family:
     if not isinstance(found, Family):
         own = [key for key, value in vars(module).items() if isinstance(value, Family)]
         there = f": {module.__name__} has {', '.join(own)}" if own else ""
-        raise UserError(
-            f"model.family={target!r} names no dllm.models.families.Family{there}.{nearest(last, own)} "
-            "Write MODULE.FAMILY."
+        raise Refusal(
+            f"{{model.family:quoted}} names no dllm.models.families.Family{there}.{nearest(last, own)} Write "
+            "MODULE.FAMILY.",
+            [target],
         )
     return found
 
@@ -51,7 +52,7 @@ def _imported_module(name: str, target: str) -> tuple[ModuleType, str]:
     try:
         return import_module(module), last
     except Exception as error:  # whatever importing somebody's module raises
-        raise UserError(f"{name}={target!r} {_unimported(module, error)}") from error
+        raise Refusal(f"{{{name}:quoted}} {_unimported(module, error)}", [target]) from error
 
 
 def place_of_error(error: BaseException) -> str:

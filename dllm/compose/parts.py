@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 
 import dllm.parts
 from dllm.common.coerce import MAPPING, PER_REQUEST, VALUE_KINDS, coerce, words_of
-from dllm.common.errors import UserError, first_line, in_choices, nearest, warn_once
+from dllm.common.errors import TYPED_NAMES, Refusal, UserError, first_line, in_choices, nearest, warn_once
 from dllm.common.hints import other_choice
 from dllm.common.plain_yaml import plain_yaml
 from dllm.compose.importing import imported_class, place_of_error
@@ -100,7 +100,7 @@ def part_of(group: str, value: Any) -> Any:
     'a+'
     """
     if not isinstance(value, str | Mapping):
-        raise UserError(f'{group}={value!r} chooses no part: write {{"name": NAME, OPTION: VALUE}}.')
+        raise Refusal(f'{{{group}:quoted}} chooses no part: write {{"name": NAME, OPTION: VALUE}}.', [value])
     return build_part(group, _inside(group, value))
 
 
@@ -111,9 +111,11 @@ def part_config(group: str, choice: str, options: Mapping[str, Any]) -> dict[str
     in_choices("group", top, BASE_CLASSES)
     known = choices(top)
     if choice not in known:
-        if (advice := other_choice(top, choice)) is not None:
-            raise UserError(f"{group}={choice!r} is unknown here: {advice}.")
-        raise UserError(f"{group}={choice!r} is unknown; choose one of {', '.join(known)}.{nearest(choice, known)}")
+        if (other := other_choice(top, choice)) is not None:
+            raise Refusal(f"{{{group}:quoted}} is unknown here.", [choice], [other])
+        raise Refusal(
+            f"{{{group}:quoted}} is unknown; choose one of {', '.join(known)}.{nearest(choice, known)}", [choice]
+        )
     return with_options(group, choice, configurations(top, choice)[top], options)
 
 
@@ -125,7 +127,7 @@ def with_options(group: str, choice: str, config: Mapping[str, Any], options: Ma
     for key, value in options.items():
         if key not in known:
             listed = ", ".join(known) or "none"
-            raise UserError(f"{group}={choice} has no option {key!r}; it has {listed}.{nearest(key, known)}")
+            raise Refusal(f"{{{group}}} has no option {key!r}; it has {listed}.{nearest(key, known)}", [choice])
         name = f"{group}.{key}"
         new[key] = _inside(name, value) if _is_part(config[key]) else _value(name, value, config["_target_"])
     return new
@@ -139,14 +141,14 @@ def _inside(name: str, value: Any) -> Any:
         return value
     choice = value.get("name")
     if not isinstance(choice, str):
-        raise UserError(f'{name}={value!r} chooses no part: write {{"name": NAME, OPTION: VALUE}}.')
+        raise Refusal(f'{{{name}:quoted}} chooses no part: write {{"name": NAME, OPTION: VALUE}}.', [value])
     return part_config(name, choice, {key: option for key, option in value.items() if key != "name"})
 
 
 def _value(name: str, value: Any, target: Any) -> Any:
     group, _, key = name.rpartition(".")
     if isinstance(value, Mapping) and MAPPING not in words_of(arguments_of(class_of(group, target))[key].annotation):
-        raise UserError(f"{name}={value!r} must be a value: only a part inside another one may be a mapping.")
+        raise Refusal(f"{{{name}:quoted}} must be a value: only a part inside another one may be a mapping.", [value])
     return value
 
 
@@ -211,7 +213,7 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
             there = ", ".join(arguments) or "none"
             advice = f" A class of your own takes its options from {group}/NAME.yaml in a folder: --config-dir=FOLDER."
             advice = "" if kind.__module__.startswith("dllm.") else advice
-            raise UserError(f"{group}.{key}={value!r}: the choice has no such option; it has {there}.{advice}")
+            raise Refusal(f"{{{group}.{key}:quoted}}: the choice has no such option; it has {there}.{advice}", [value])
         name, argument = f"{group}.{key}", arguments[key]
         if value is None and argument.default is argument.empty:  # as if it were not there
             continue
@@ -221,11 +223,11 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
             options[key] = _converted(name, value, argument, per_request)
     lacking = [key for key, entry in arguments.items() if entry.default is entry.empty and key not in options]
     if lacking:
-        wanted = f"{group}.{lacking[0]}=VALUE"
-        raise UserError(f"{group} needs {wanted}: {kind.__name__} has no default for it.")
+        wanted = f"{{{group}.{lacking[0]}=VALUE}}"
+        raise Refusal(f"{{{group}:name}} needs {wanted}: {kind.__name__} has no default for it.")
     if inspect.isabstract(kind):
         methods = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
-        raise UserError(f"{group}._target_: {kind.__name__} lacks {methods}. Write what its base asks for.")
+        raise Refusal(f"{{{group}._target_:name}}: {kind.__name__} lacks {methods}. Write what its base asks for.")
     try:
         return _with_origin(kind(**options), config)
     except UserError:
@@ -235,7 +237,7 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
             raise
         given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
         where = f"{place}: " if (place := place_of_error(error)) else ""
-        raise UserError(f"{group} cannot be built with {given}: {where}{first_line(error)}.") from error
+        raise Refusal(f"{{{group}:name}} cannot be built with {given}: {where}{first_line(error)}.") from error
 
 
 def _with_origin(made: _T, config: Mapping[str, Any]) -> _T:
@@ -288,16 +290,17 @@ def class_of(group: str, target: Any) -> type:
     name, base = f"{group}._target_", _base_of(group)
     try:
         kind = imported_class(name, str(target), base)
-    except UserError as error:
+    except Refusal as error:
         place, _, word = str(target).rpartition(".")
         moved = getattr(dllm.parts, word, None) if place.startswith("dllm.") else None
         if not isinstance(moved, type):
-            raise UserError(f"{error} Or choose one by {group}=NAME.") from error.__cause__
+            raise error.but(note=f"Or choose one by {{{group}=NAME}}.") from error.__cause__
         kind = moved
     if not issubclass(kind, base):
-        raise UserError(
-            f"{name}={target!r} is no {base.__name__}: derive it from {base.__module__}.{base.__name__}, "
-            f"or choose one by {group}=NAME."
+        raise Refusal(
+            f"{{{name}:quoted}} is no {base.__name__}: derive it from {base.__module__}.{base.__name__}, or choose "
+            f"one by {{{group}=NAME}}.",
+            [target],
         )
     return kind
 
@@ -331,7 +334,9 @@ def _converted(name: str, value: Any, argument: inspect.Parameter, per_request: 
     if argument.annotation in ("Any", Any):
         return value
     if PER_REQUEST in words_of(argument.annotation) and isinstance(value, list) and not per_request:
-        raise UserError(f"{name}={value!r} must be one number; one for each request can be given in Python only.")
+        raise Refusal(
+            f"{{{name}:quoted}} must be one number; one for each request can be given in Python only.", [value]
+        )
     return coerce(name, value, argument.annotation, argument.default)
 
 
@@ -371,6 +376,8 @@ def use_folder(folder: Path | None) -> None:
         for name in OWN.names(group):
             if comes_along(group, name):
                 warn_once(f"{OWN.folder / group / name}.yaml is not read: {group}={name} ships. Rename the file.")
+            elif isinstance(target := options_of_choices(group).get(name, {}).get("_target_"), str):
+                TYPED_NAMES.setdefault(target, name)  # refusals call the part so
 
 
 def add_class(group: str, name: str, node: Mapping[str, Any], about: str) -> None:

@@ -14,7 +14,7 @@ from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, UserError
 from dllm.compose.importing import imported_family
 from dllm.compose.parts import BASE_CLASSES, OWN, choices, comes_along, options_of_choices
 
@@ -154,4 +154,4 @@ def refuse_shapes(who: str, config: Mapping[Any, Any]) -> None:
 def refuse_command(name: Any) -> None:
     """Raise UserError for a ``task.run`` that neither ships with dllm nor is of a package that is trusted."""
     if not isinstance(name, str) or (name not in shipped_commands() and not is_trusted(name.partition(".")[0])):
-        raise UserError(f"task.run={name!r} is no command of dllm's. Choose a task by task=NAME.")
+        raise Refusal("{task.run:quoted} is no command of dllm's. Choose a task by task=NAME.", [name])

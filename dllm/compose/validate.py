@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from dllm.common.errors import IncompatibleParts, UserError, in_range, name_of, warn_once
+from dllm.common.errors import IncompatibleParts, Refusal, in_range, name_of, warn_once
 from dllm.compose.clashes import EARLY_ROWS, RANKS, tables
 from dllm.compose.nearest import ways_out
 from dllm.contract.clash import PartRows, Selection, first_clash, refuse_clashes
@@ -35,7 +35,7 @@ def validate(
     _refuse(chosen, [EARLY_ROWS])
     sampler, name = sampler.resolved(setting), name_of(sampler)
     if not isinstance(sampler, Sampler):
-        raise UserError(f"sampler={name}: resolved() returned {sampler!r}, and must return the rule (return self).")
+        raise Refusal(f"{{sampler}}: resolved() returned {sampler!r}, and must return the rule (return self).", [name])
     chosen = replace(chosen, sampler=sampler)
     _refuse(chosen, tables(chosen))
     for sentence in (*(rule.warning(setting) for rule in nested(sampler)), policy.warning(setting)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, verbatim
 from dllm.constraints.kinds import Choice, Constraint, FunctionCall, Grammar, Json, JsonSchema, Regex, TaskConstraint
 from dllm.constraints.languages.automaton_of import counting
 from dllm.constraints.languages.json import json_language
@@ -35,9 +35,9 @@ def language_of(constraint: Constraint) -> Language:
         case Grammar(grammar=grammar, start=start, depth=depth, words=words):
             return grammar_language(grammar, start=start, depth=depth, words=words)
         case TaskConstraint():
-            raise UserError(
-                "constraint=from_task is what each question of a task says of its answer; there is no question here. "
-                "Choose a task with questions, or give the constraint itself."
+            raise Refusal(
+                "{constraint=from_task} is what each question of a task says of its answer; there is no question "
+                "here. Choose a task with questions, or give the constraint itself."
             )
     raise TypeError(f"{type(constraint).__name__} is not a kind of constraint")
 
@@ -50,13 +50,13 @@ def automaton_of(constraint: Constraint) -> ByteAutomaton:
         except TooManyStates as error:
             raise _too_large(constraint, error) from None
         except RecursionError:
-            raise UserError(f"constraint={constraint.kind} is nested too deeply. Write it more simply.") from None
+            raise Refusal("{constraint} is nested too deeply. Write it more simply.", [constraint.kind]) from None
         if not len(automaton.moves):
             raise _empty(constraint)
     return automaton
 
 
-def _too_large(constraint: Constraint, error: TooManyStates) -> UserError:
+def _too_large(constraint: Constraint, error: TooManyStates) -> Refusal:
     """The refusal of a constraint with too many states: of a schema with its largest number, and where that is."""
     counts = [
         (count[2], count, name) for name, schema in _schemas(constraint).items() if (count := largest_count(schema))
@@ -64,9 +64,11 @@ def _too_large(constraint: Constraint, error: TooManyStates) -> UserError:
     if not counts:
         return error
     _, (place, keyword, number), name = max(counts)
-    needs = str(error).partition(". ")[0]
-    way_out = f"Lower it, or raise constraint.limit={constraint.limit} (a server takes no other)."
-    return UserError(f"constraint.{name} at {place}: {keyword}={number} is too much: {needs}. {way_out}")
+    return Refusal(
+        f"{{constraint.{name}:name}} at {verbatim(place)}: {keyword}={number} is too much: {error.says}",
+        [constraint.limit],
+        note="Lower it, or raise {constraint.limit} (a server takes no other).",
+    )
 
 
 def _schemas(constraint: Constraint) -> dict[str, Any]:
@@ -77,8 +79,9 @@ def _schemas(constraint: Constraint) -> dict[str, Any]:
     return {"schema": constraint.schema} if isinstance(constraint, JsonSchema) else {}
 
 
-def _empty(constraint: Constraint) -> UserError:
+def _empty(constraint: Constraint) -> Refusal:
     """The refusal of a constraint without a text."""
-    schema = ": no value fulfils all keywords of constraint.schema. Change or drop one."
-    why = schema if isinstance(constraint, JsonSchema) else "."
-    return UserError(f"the constraint allows no text at all{why}")
+    schema = ": no value fulfils all keywords of {constraint.schema:name}. Change or drop one."
+    return Refusal(
+        f"the {{constraint:name}} allows no text at all{schema if isinstance(constraint, JsonSchema) else '.'}"
+    )

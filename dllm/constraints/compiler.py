@@ -10,7 +10,7 @@ from threading import Lock
 from time import perf_counter
 from weakref import WeakValueDictionary
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal
 from dllm.constraints.automata import automaton_of
 from dllm.constraints.kinds import Constraint
 from dllm.constraints.languages.limits import CompileLimits, budget, within_limits
@@ -46,7 +46,7 @@ class Compiler:
             budget().counts(tokens.places)
         language = old or TokenLanguage(tokens, self.ends, perf_counter() - began)
         if language.min_tokens is None:
-            raise UserError(f"constraint={constraint.kind} allows no text that this tokenizer can write.")
+            raise Refusal("{constraint} allows no text that this tokenizer can write.", [constraint.kind])
         return self._kept(key, language)
 
     def knows(self, constraint: Constraint) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, ClassVar
 
-from dllm.common.errors import UserError, first_line, in_choices
+from dllm.common.errors import Refusal, first_line, in_choices, verbatim
 
 WHITESPACE = ("any", "one", "none")
 CONFIDENCE = ("model", "admissible")
@@ -52,7 +52,7 @@ class Choice(Constraint):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.options, str) or not all(isinstance(option, str) for option in _entries(self.options)):
-            raise UserError(f"constraint.options={self.options!r} must be a list of texts, such as ['yes', 'no'].")
+            raise Refusal("{constraint.options:quoted} must be a list of texts, such as ['yes', 'no'].", [self.options])
         for option in self.options:
             _text("options", option)
         object.__setattr__(self, "options", tuple(self.options))
@@ -130,10 +130,12 @@ class FunctionCall(Constraint):
         _number("depth", self.depth, 0, int)
         in_choices("constraint.whitespace", self.whitespace, WHITESPACE)
         _flag("additional", self.additional)
-        value = _parsed(self.functions, "functions") if isinstance(self.functions, str) else self.functions
-        functions = [_function(f"functions[{at}]", function) for at, function in enumerate(_entries(value))]
-        if not functions or len({function["name"] for function in functions}) < len(functions):
-            raise UserError("constraint.functions must be a list of functions with names of their own, and not empty.")
+        given = _parsed(self.functions, "functions") if isinstance(self.functions, str) else self.functions
+        functions = [_function(f"functions[{at}]", one) for at, one in enumerate(_entries(given))]
+        if not functions or len({one["name"] for one in functions}) < len(functions):
+            raise Refusal(
+                "{constraint.functions:name} must be a list of functions with names of their own, and not empty."
+            )
         text = _json_text("functions", functions)
         object.__setattr__(self, "text", text)
         object.__setattr__(self, "functions", tuple(json.loads(text)))
@@ -163,23 +165,28 @@ def _entries(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else [None]
 
 
+def _wrong(name: str, value: object, rule: str, form: str = ":quoted") -> Refusal:
+    """The refusal of an option's value."""
+    return Refusal(f"{{constraint.{name}{form}}} {rule}", {f"constraint.{name}": value})
+
+
 def _text(name: str, value: object) -> None:
     """Refuse what is not text, or holds half a character (a surrogate), which no UTF-8 can write."""
     if not isinstance(value, str):
-        raise UserError(f"constraint.{name}={value!r} must be a text.")
+        raise _wrong(name, value, "must be a text.")
     if any("\ud800" <= sign <= "\udfff" for sign in value):
-        raise UserError(f"constraint.{name}={value!r} holds half a character (a surrogate). Write the whole one.")
+        raise _wrong(name, value, "holds half a character (a surrogate). Write the whole one.")
 
 
 def _number(name: str, value: object, low: float, kind: type | tuple[type, ...]) -> None:
     what = "a whole number" if kind is int else "a number"
     if isinstance(value, bool) or not isinstance(value, kind) or not value >= low:  # type: ignore[operator]
-        raise UserError(f"constraint.{name}={value!r} must be {what} of at least {low:g}.")
+        raise _wrong(name, value, f"must be {what} of at least {low:g}.")
 
 
 def _flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise UserError(f"constraint.{name}={value!r} must be true or false.")
+        raise _wrong(name, value, "must be true or false.")
 
 
 def _schema_text(schema: Any) -> str:
@@ -196,9 +203,9 @@ def _json_text(name: str, value: Any) -> str:
         return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         why = first_line(error)
-        raise UserError(f"constraint.{name} is not JSON: {why}. Give a mapping, or a FILE.json.") from None
+        raise _wrong(name, "", f"is not JSON: {verbatim(why)}. Give a mapping, or a FILE.json.", ":name") from None
     except RecursionError:
-        raise UserError(f"constraint.{name} is nested too deeply. Write it with definitions.") from None
+        raise _wrong(name, "", "is nested too deeply. Write it with definitions.", ":name") from None
 
 
 def _function(name: str, value: Any) -> dict[str, Any]:
@@ -206,10 +213,10 @@ def _function(name: str, value: Any) -> dict[str, Any]:
     entries = dict(value) if isinstance(value, Mapping) else {}
     parameters, strict = entries.get("parameters"), entries.get("strict")
     if not entries.keys() <= {"name", "parameters", "strict"} or not isinstance(entries.get("name"), str):
-        raise UserError(f"constraint.{name}={value!r:.100} must be a mapping with name, parameters and strict.")
+        raise _wrong(name, f"{value!r:.100}", "must be a mapping with name, parameters and strict.", "")
     _text(f"{name}.name", entries["name"])
     if not isinstance(parameters, Mapping | None):
-        raise UserError(f"constraint.{name}.parameters={parameters!r:.100} must be a JSON schema: an object.")
+        raise _wrong(f"{name}.parameters", f"{parameters!r:.100}", "must be a JSON schema: an object.", "")
     _flag(f"{name}.strict", strict := bool(strict) if strict is None else strict)
     return {"name": entries["name"], "parameters": {} if parameters is None else parameters, "strict": strict}
 
@@ -218,6 +225,5 @@ def _parsed(text: str, name: str = "schema") -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        sample = repr(text if len(text) <= 40 else text[:40] + "...")
-        why = first_line(error)
-        raise UserError(f"constraint.{name}={sample} is not JSON: {why}. Give JSON, or a FILE.json.") from None
+        shown, why = text if len(text) <= 40 else f"{text[:40]}...", verbatim(first_line(error))
+        raise _wrong(name, shown, f"is not JSON: {why}. Give JSON, or a FILE.json.") from None

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal
 from dllm.constraints.edges import NEVER, TokenEdges
 from dllm.constraints.languages.limits import Budget, budget
 from dllm.constraints.languages.trees import ByteAutomaton
@@ -204,9 +204,9 @@ class StateMaps:
         self.targets.append(targets)
         self._pairs += len(origins)
         if self._pairs + self._next.size > LARGEST:
-            raise UserError(
-                f"the constraint needs too much memory for this vocabulary ({self._states} states). Write it more "
-                "simply."
+            raise Refusal(
+                f"the {{constraint:name}} needs too much memory for this vocabulary ({self._states} states). Write it "
+                "more simply."
             )
         if number == len(self._next):
             self._next = np.concatenate([self._next, np.full_like(self._next, -1)])

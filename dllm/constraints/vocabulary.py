@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
 from dllm.common.digest import digest
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal
 from dllm.constraints.languages.trees import IntArray
 from dllm.models.text.pieces import HEX_BYTE, REPLACEMENT, SPACE, written
 from dllm.models.text.tokenizer import Tokenizer
@@ -79,9 +79,9 @@ def _spelling(backend: Backend) -> Callable[[str], bytes]:
     if isinstance(backend.model, models.BPE) and json.loads(backend.decoder.__getstate__()) == IN_PLACE:
         return written_in_place
     kind = model if model in ("WordPiece", "WordLevel") else f"SentencePiece's or another {model}"
-    raise UserError(
-        f"a constraint needs a byte-level BPE tokenizer, and this one is {kind} with the decoder {decoder}, whose "
-        "tokens have no bytes of their own. Use a checkpoint with a byte-level tokenizer, or drop the constraint."
+    raise Refusal(
+        f"a {{constraint:name}} needs a byte-level BPE tokenizer, and this one is {kind} with the decoder {decoder}, "
+        "whose tokens have no bytes of their own. Use a checkpoint with a byte-level tokenizer, or drop it."
     )
 
 
@@ -94,9 +94,9 @@ def _check_decoding(backend: Backend, texts: list[bytes | None]) -> None:
     for _ in range(CHECKED // LINE if numbers else 0):
         ids = draw.choices(numbers, k=LINE)
         if backend.decode(ids, skip_special_tokens=False) != decoded(texts[number] or b"" for number in ids):
-            raise UserError(
+            raise Refusal(
                 f"the tokenizer does not decode the ids {ids[:5]}... to the bytes of its vocabulary, so a constraint "
-                "cannot know what they write. Use a checkpoint with a byte-level tokenizer, or drop the constraint."
+                "cannot know what they write. Use a checkpoint with a byte-level tokenizer, or drop it."
             )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, name_of
+from dllm.common.errors import Refusal, UserError, name_of
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardPlan, Need, State, Step, View
 from dllm.contract.canvas import Canvas
@@ -29,14 +29,14 @@ def is_laid(value: object, what: str, shape: tuple[int, ...], kinds: tuple[torch
     if type(value) is Tensor and value.shape == shape and value.dtype in kinds and value.device == like.device:
         return
     if not isinstance(value, Tensor):
-        raise UserError(f"{what} is {type(value).__name__}, and must be a tensor {_listed(shape)}.")
+        raise Refusal(f"{what} is {type(value).__name__}, and must be a tensor {_listed(shape)}.")
     if tuple(value.shape) != shape:
-        raise UserError(f"{what} has the shape {_listed(value.shape)}, and must have {_listed(shape)}.")
+        raise Refusal(f"{what} has the shape {_listed(value.shape)}, and must have {_listed(shape)}.")
     if value.dtype not in kinds:
         wanted = " or ".join(dict.fromkeys(_WORDS["float" if kind in FRACTIONS else str(kind)[6:]] for kind in kinds))
-        raise UserError(f"{what} is of {value.dtype}, and must be of {wanted}.")
+        raise Refusal(f"{what} is of {value.dtype}, and must be of {wanted}.")
     if value.device != like.device:
-        raise UserError(f"{what} is on {value.device}, and the canvas on {like.device}. Make it on view.open.device.")
+        raise Refusal(f"{what} is on {value.device}, and the canvas on {like.device}. Make it on view.open.device.")
 
 
 def _listed(shape: Iterable[int]) -> str:
@@ -49,10 +49,11 @@ def needs_of(group: str, part: Any) -> tuple[Need, ...]:
     try:
         needs = part.needs()
     except UserError as error:
-        raise UserError(f"{group}={name_of(part)}: {error}") from None
+        raise Refusal(f"{{{group}}}: {error}", [name_of(part)]) from None
     if not isinstance(needs, tuple | list) or not all(isinstance(need, Need) for need in needs):
-        raise UserError(
-            f"{group}={name_of(part)}: needs() returned {needs!r}, and must return a tuple of Need, such as (Need(),)."
+        raise Refusal(
+            f"{{{group}}}: needs() returned {needs!r}, and must return a tuple of Need, such as (Need(),).",
+            [name_of(part)],
         )
     return tuple(needs)
 
@@ -61,7 +62,7 @@ def checked_start(what: str, state: object, canvas: Canvas) -> State:
     """The state before the first turn, if it is one: tensors by name, each with an entry for every row. what: the part
     and its method."""
     if not isinstance(state, dict):
-        raise UserError(f"{what} returned {type(state).__name__}, and must return a dict of tensors [B, ...].")
+        raise Refusal(f"{what} returned {type(state).__name__}, and must return a dict of tensors [B, ...].")
     _follow(what, state, state, canvas.start)
     return state
 
@@ -71,27 +72,27 @@ def _follow(what: str, state: Mapping[str, object], start: Mapping[str, object],
     rows = len(like)
     for name, value in state.items():
         if name not in start:
-            raise UserError(f"{what} changes the state {name!r}, and began with {', '.join(sorted(start)) or 'none'}.")
+            raise Refusal(f"{what} changes the state {name!r}, and began with {', '.join(sorted(start)) or 'none'}.")
         entry = f"{what} returned a state whose {name!r}"
         if not isinstance(value, Tensor):
-            raise UserError(f"{entry} is {type(value).__name__}, and must be a tensor [B, ...] with an entry a row.")
+            raise Refusal(f"{entry} is {type(value).__name__}, and must be a tensor [B, ...] with an entry a row.")
         if value.shape[:1] != (rows,):
-            raise UserError(
+            raise Refusal(
                 f"{entry} has the shape {_listed(value.shape)}, and must lead with the row: [{rows}, ...]. What all "
                 "rows share comes from shared()."
             )
         if value.device != like.device:
-            raise UserError(f"{entry} is on {value.device}, and the canvas on {like.device}.")
+            raise Refusal(f"{entry} is on {value.device}, and the canvas on {like.device}.")
 
 
 def checked_step(rule: Rule, step: object, view: View, state: State) -> Step:
     """The step, if it has the form that ``Step`` describes and is one that ``rule`` says it makes."""
-    name = f"sampler={name_of(rule)}"
+    name = f"{{sampler={name_of(rule)}}}"
     if not isinstance(step, Step):
-        raise UserError(f"{name}: step() returned {type(step).__name__}, and must return view.step(commit, ...).")
+        raise Refusal(f"{name}: step() returned {type(step).__name__}, and must return view.step(commit, ...).")
     (rows, length), commit, owner = view.open.shape, step.commit, step.owner
     if owner.rows != rows:
-        raise UserError(f"{name}: the step's owner has {owner.rows} rows, and the batch {rows}.")
+        raise Refusal(f"{name}: the step's owner has {owner.rows} rows, and the batch {rows}.")
     shape, like, what = (len(owner.row), length), view.open, f"{name}: the step's"
     is_laid(commit, f"{what} commit", shape, BOOL, like)
     is_laid(step.tokens, f"{what} tokens", shape, IDS, like)
@@ -121,7 +122,7 @@ def _as_declared(rule: Rule, name: str, step: Step, view: View) -> None:
     """Refuse what other parts were told that the rule does not do."""
 
     def undeclared(what: str, trait: str) -> UserError:
-        return UserError(f"{name} {what}, which other parts must know: write {trait} in its traits.")
+        return Refusal(f"{name} {what}, which other parts must know: write {trait} in its traits.")
 
     if step.state and rule.traits.stateless:
         raise undeclared("remembers something from turn to turn", "stateless=False")
@@ -145,16 +146,16 @@ def checked_contents(rule: Rule, step: Step, view: View, vocab: int, wraps: bool
     exact."""
     if view.blocks.shapes.bounded:
         return
-    changes, name = step.written, f"sampler={name_of(rule)}"
+    changes, name = step.written, f"{{sampler={name_of(rule)}}}"
     if step.tokens is not view.scores.token:
         wrong = changes & ((step.tokens < 0) | (step.tokens >= vocab))
         if bool(wrong.any()):
-            token = int(step.tokens[wrong][0])
-            raise UserError(f"{name} commits token {token}, and the model's ids lie in [0, {vocab - 1}].")
+            found = int(step.tokens[wrong][0])
+            raise Refusal(f"{name} commits token {found}, and the model's ids lie in [0, {vocab - 1}].")
     if step.shown is not None and bool(((step.shown < 0) | (step.shown >= vocab)).any()):
-        raise UserError(f"{name} shows an id outside the model's, which lie in [0, {vocab - 1}].")
+        raise Refusal(f"{name} shows an id outside the model's, which lie in [0, {vocab - 1}].")
     if wraps and bool((step.commit & ~step.owner.per_candidate(view.canvas.undecided)).any()):
-        raise UserError(
+        raise Refusal(
             f"{name} commits positions that are decided already, prompt included. A rule around another one commits "
             "positions of view.canvas.undecided alone, and those of view.open unless its traits say commits_ahead=True."
         )
@@ -162,21 +163,21 @@ def checked_contents(rule: Rule, step: Step, view: View, vocab: int, wraps: bool
 
 def checked_choice(rule: Rule, choice: object, owner: Owner) -> Tensor:
     """The candidate [B] that each row goes on with, if it is one of its own."""
-    what = f"sampler={name_of(rule)}: choose()"
+    what = f"{{sampler={name_of(rule)}}}: choose()"
     is_laid(choice, f"{what}'s result", (owner.rows,), IDS, owner.row)
     assert isinstance(choice, Tensor)
     mine = owner.row[choice.clamp(0, len(owner.row) - 1)] == torch.arange(owner.rows, device=choice.device)
     if not bool((mine & (choice >= 0) & (choice < len(owner.row))).all()):
-        raise UserError(f"{what} names a candidate of another row. It returns indices into view, those of owner.row.")
+        raise Refusal(f"{what} names a candidate of another row. It returns indices into view, those of owner.row.")
     return choice
 
 
 def checked_cut(policy: Any, edits: bool, cut: object, before: Canvas, view: View, step: Step) -> Canvas:
     """The canvases after an end-of-text policy, if they are those before with less left to decide, and if it acted no
     earlier than it says."""
-    name = f"eos={name_of(policy)}"
+    name = f"{{eos={name_of(policy)}}}"
     if not isinstance(cut, Canvas):
-        raise UserError(f"{name}: cut() returned {type(cut).__name__}, and must return the candidates.")
+        raise Refusal(f"{name}: cut() returned {type(cut).__name__}, and must return the candidates.")
     if cut is before:
         return cut
     for entry in ("tokens", "masked", "valid", "end"):
@@ -184,18 +185,18 @@ def checked_cut(policy: Any, edits: bool, cut: object, before: Canvas, view: Vie
         if value is not was:
             is_laid(value, f"{name}: {entry} of what cut() returned", tuple(was.shape), (was.dtype,), was)
     if cut.valid is not before.valid and not policy.traits.shrinks:
-        raise UserError(f"{name} takes columns off the canvas, so its traits must not say shrinks=False.")
+        raise Refusal(f"{name} takes columns off the canvas, so its traits must not say shrinks=False.")
     if view.blocks.shapes.bounded or (cut.end is before.end and cut.masked is before.masked):
         return cut
     if bool((cut.undecided & ~before.undecided).any()):
-        raise UserError(f"{name} leaves more to decide than before. cut() may only end rows earlier, or fill them.")
+        raise Refusal(f"{name} leaves more to decide than before. cut() may only end rows earlier, or fill them.")
     goes_on = (cut.masked != before.masked).any(1) & cut.undecided.any(1)
     if not policy.traits.fills and bool(goes_on.any()):
-        raise UserError(f"{name} fills positions of a row that goes on, so its traits must not say fills=False.")
+        raise Refusal(f"{name} fills positions of a row that goes on, so its traits must not say fills=False.")
     if edits and not policy.traits.at_once:
         waits = (before.undecided & view.blocks.in_block).any(1) | step.owner.per_candidate(step.keep_open)
         if bool((waits & (cut.undecided != before.undecided).any(1)).any()):
-            raise UserError(
+            raise Refusal(
                 f"{name} acts in a block that is still open, where this sampler may replace the end of text: "
                 "its traits must not say at_once=False."
             )
@@ -204,9 +205,9 @@ def checked_cut(policy: Any, edits: bool, cut: object, before: Canvas, view: Vie
 
 def checked_plan(policy: Any, plan: object, canvas: Canvas, own: State) -> ForwardPlan:
     """A cache's plan, if it has the form that ``ForwardPlan`` describes. own: what the policy remembers itself."""
-    name = f"cache={name_of(policy)}"
+    name = f"{{cache={name_of(policy)}}}"
     if not isinstance(plan, ForwardPlan):
-        raise UserError(f"{name}: plan() returned {type(plan).__name__}, and must return view.plan(columns, ...).")
+        raise Refusal(f"{name}: plan() returned {type(plan).__name__}, and must return view.plan(columns, ...).")
     shape, like = tuple(canvas.tokens.shape), canvas.masked
     for entry in ("columns", "committable", "forced", "keys"):
         if entry != "forced" or plan.forced is not None:
@@ -220,9 +221,9 @@ def checked_plan(policy: Any, plan: object, canvas: Canvas, own: State) -> Forwa
 
 def checked_blocks(schedule: Any, what: str, blocks: object, before: BlockState) -> BlockState:
     """The blocks that a schedule returned, if they are laid out as those before."""
-    name = f"blocks={name_of(schedule)}: {what}"
+    name = f"{{blocks={name_of(schedule)}}}: {what}"
     if not isinstance(blocks, BlockState):
-        raise UserError(f"{name} returned {type(blocks).__name__}, and must return a BlockState.")
+        raise Refusal(f"{name} returned {type(blocks).__name__}, and must return a BlockState.")
     if blocks is not before:
         for entry in ("begin", "end", "open_end", "masks", "done", "in_block", "in_open"):
             value, was = getattr(blocks, entry), getattr(before, entry)

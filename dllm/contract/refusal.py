@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dllm.common.errors import COMMAND_LINE
+from dllm.common.errors import Wording
 
 OPTIONS_OF_CONSTRAINTS = ("confidence", "whitespace", "depth", "words", "additional")
 _FORMAT = "response_format"
-CHAT_WORDS = COMMAND_LINE.but({
+CHAT_WORDS = Wording(typed=("constraint",), form="json").but({
     "sampling.temperature": "temperature", "sampling.top_p": "top_p", "sampling.top_k": "top_k",
     "sampling.guidance": "diffusion.guidance", "sampling.guidance_against": "diffusion.guidance_against",
-    "sampling.guidance_ratio": "diffusion.guidance_ratio", "sampling.min_tokens": "min_tokens",
-    "sampling.thinking_budget": "thinking_token_budget",
-    "gen_length": "max_tokens", "infill": "diffusion.canvas",
+    "sampling.guidance_ratio": "diffusion.guidance_ratio", "sampling.eos_last": "diffusion.eos_last",
+    "sampling.min_tokens": "min_tokens",
+    "sampling.thinking_budget": "thinking_token_budget", "sampling.forbid_eos": "ignore_eos",
+    **{name: name for name in ("prompt", "seed", "stop")}, "samples": "n", "gen_length": "max_tokens",
+    "infill": "diffusion.canvas",
     "sampler/inner": "diffusion.sampler.inner", "sampler": "diffusion.sampler", "blocks": "diffusion.blocks",
     "cache": "diffusion.cache", "eos": "diffusion.eos",
     "constraint.pattern": f"{_FORMAT}.pattern", "constraint.grammar": f"{_FORMAT}.grammar",
@@ -27,8 +29,7 @@ MESSAGES_WORDS = CHAT_WORDS.but(
         "thinking_token_budget": "thinking.budget_tokens",
         f"{_FORMAT}.json_schema": "output_config.format",
         f"{_FORMAT}": "output_config.format",
-    },
-    {"tool_choice=required": 'tool_choice={"type": "any"}', "tool_choice=none": 'tool_choice={"type": "none"}'},
+    }
 )
 OLLAMA_WORDS = CHAT_WORDS.but({
     **{name: f"options.{name}" for name in ("temperature", "top_p", "top_k", "seed", "stop")},

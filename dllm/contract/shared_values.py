@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from dllm.common.errors import TooLarge, UserError, name_of
+from dllm.common.errors import Refusal, TooLarge, name_of
 
 
 class Shared:
@@ -27,11 +27,11 @@ class Shared:
         copied; the part's own stays as it is. who: the part, for the message. Raises UserError for what is neither a
         tensor nor a module, TooLarge for what does not fit onto the device."""
         if not isinstance(values, Mapping):
-            raise UserError(f"{who}: shared() returned {type(values).__name__}, and must return a dict by name.")
+            raise Refusal(f"{who}: shared() returned {type(values).__name__}, and must return a dict by name.")
         for name, value in values.items():
             if not isinstance(value, Tensor | Module):
                 kind = type(value).__name__
-                raise UserError(f"{who}: shared()[{name!r}] is {kind}, and must be a tensor or a torch.nn.Module.")
+                raise Refusal(f"{who}: shared()[{name!r}] is {kind}, and must be a tensor or a torch.nn.Module.")
         try:
             return Shared({name: _moved(value, device) for name, value in values.items()})
         except torch.OutOfMemoryError:
@@ -72,7 +72,7 @@ class Sharing(Protocol):
 
 def shared_by(sampler: Sharing, device: torch.device) -> Shared:
     """What a sampler gives to all rows, on the ``device``. Raises as ``Shared.of``."""
-    return Shared.of(sampler.shared(), device, f"sampler={name_of(sampler)}")
+    return Shared.of(sampler.shared(), device, f"{{sampler={name_of(sampler)}}}")
 
 
 def _moved(value: Tensor | Module, device: torch.device) -> Tensor | Module:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import torch
 
-from dllm.common.errors import UserError, in_choices
+from dllm.common.errors import Refusal, Set, in_choices
 from dllm.common.versions import release, version_of
 from dllm.kernels.jit import interpreted
 
@@ -26,15 +26,17 @@ def use_triton(choice: str, device: torch.device | str) -> bool:
     """
     in_choices("kernels", choice, KERNEL_CHOICES)
     if choice == INVARIANT and torch.device(device).type != "cpu":
-        raise UserError(
-            f"kernels={INVARIANT} needs a CPU, and the model is on {torch.device(device).type}, whose libraries choose "
-            "products by the number of rows. Use model.device=cpu or kernels=auto."
+        raise Refusal(
+            f"{{kernels}} needs a CPU, and the model is on {torch.device(device).type}, whose libraries choose "
+            "products by the number of rows.",
+            [INVARIANT],
+            (Set("model.device", "cpu"), Set("kernels", "auto")),
         )
     if choice in ("torch", INVARIANT):
         return False
     problem = obstacle(torch.device(device))
     if choice == "triton" and problem is not None:
-        raise UserError(f"kernels=triton: {problem} Use kernels=auto or kernels=torch.")
+        raise Refusal(f"{{kernels=triton}}: {problem}", [], (Set("kernels", "auto"), Set("kernels", "torch")))
     return problem is None and (choice == "triton" or torch.device(device).type == "cuda")
 
 
@@ -42,14 +44,16 @@ def check_invariant(choice: str, quantize: str | None, runtime: str, activations
     """Raises UserError for what ``kernels=invariant`` does not cover. activations: of whole numbers any order of a sum
     is the same."""
     if choice == INVARIANT and quantize is not None and activations is None:
-        raise UserError(
-            f"kernels={INVARIANT} multiplies plain weights, and model.quantize={quantize} narrows them. Set "
-            "model.quantize to null, or kernels=auto, or model.activations=int8 on a CPU."
+        raise Refusal(
+            "{kernels} multiplies plain weights, and {model.quantize} narrows them. Set {model.quantize:name} to "
+            "{null}, or {kernels=auto}, or {model.activations=int8} on a CPU.",
+            [INVARIANT, quantize],
         )
     if choice == INVARIANT and runtime.startswith("compile"):
-        raise UserError(
-            f"kernels={INVARIANT} calls products of one size, and runtime={runtime} makes others of them. Use "
-            "runtime=eager, or kernels=auto."
+        raise Refusal(
+            "{kernels} calls products of one size, and {runtime} makes others of them.",
+            [INVARIANT, runtime],
+            (Set("runtime", "eager"), Set("kernels", "auto")),
         )
 
 

@@ -17,7 +17,7 @@ import yaml
 from tqdm import tqdm
 
 from dllm.common import debug
-from dllm.common.errors import SettingWarning, UserError, first_line, in_range
+from dllm.common.errors import Refusal, SettingWarning, UserError, first_line, in_range
 from dllm.common.terminal import VisibleParser, complain, say
 from dllm.compose.parts import (
     BASE_CLASSES,
@@ -88,7 +88,9 @@ def built(name: str, words: Sequence[str]) -> tuple[str, Any]:
     group, is_choice, choice = name.partition("=")
     if is_choice:
         if group not in TRIED_GROUPS:
-            raise UserError(f"{name}: laws try parts of {', '.join(TRIED_GROUPS)}. Write sampler=NAME or MODULE.CLASS.")
+            raise Refusal(
+                f"{name}: laws try parts of {', '.join(TRIED_GROUPS)}. Write {{sampler=NAME}} or MODULE.CLASS."
+            )
         return group, part(group, choice, **options) or FixedLength()
     group = group_of(name)
     arguments = arguments_of(class_of(group, name))

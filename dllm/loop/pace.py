@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, name_of
+from dllm.common.errors import Refusal, name_of
 from dllm.compose.fitted import Parts
 from dllm.contract import BlockState, Turn
 from dllm.contract.canvas import Canvas
@@ -53,31 +53,33 @@ class Pace(NamedTuple):
         return self.still > self.patience or self.behind > self.limit
 
 
-def never_ends(turn: Turn, row: int, pace: Pace, parts: Parts) -> UserError:
+def never_ends(turn: Turn, row: int, pace: Pace, parts: Parts) -> Refusal:
     """Says which part keeps a row from its end, and what that part must keep to."""
     sampler, blocks, cache = parts.sampler, parts.blocks, parts.cache
     view = turn.view
-    rule, number = f"sampler={name_of(sampler)}", int(view.canvas.param_index[row])
+    rule, number = f"{{sampler={name_of(sampler)}}}", int(view.canvas.param_index[row])
     since = f"{pace.still} forwards in a row (forwards {pace.turns - pace.still + 1} to {pace.turns} of row {number})"
     left = f"{pace.left} positions are left, and the decode would never end"
     if pace.still <= pace.patience:
-        return UserError(
-            f"{rule} with blocks={name_of(blocks)} takes back as much as it commits: row {number} has come no further "
-            f"in {pace.behind} forwards of {pace.turns}; {left}. Take back fewer positions than a turn commits."
+        return Refusal(
+            f"{rule} with {{blocks}} takes back as much as it commits: row {number} has come no further in "
+            f"{pace.behind} forwards of {pace.turns}; {left}. Take back fewer positions than a turn commits.",
+            [name_of(blocks)],
         )
     if bool(view.open[row].any()):
-        return UserError(
+        return Refusal(
             f"{rule} decided nothing in {since}; {left}. A rule commits at least one position of view.open in every "
             "row of every turn: add argmax_mask(confidence, view.open) to what it commits, or say in its traits by "
             f"patience=N how many turns it may wait ({sampler.traits.patience} now)."
         )
     if bool((view.canvas.undecided & view.blocks.in_block)[row].any()):
-        return UserError(
-            f"cache={name_of(cache)} let nothing of the open block be committed in {since}; {left}. A plan computes "
-            "and leaves committable at least one masked position of the open blocks in every forward."
+        return Refusal(
+            f"{{cache}} let nothing of the open block be committed in {since}; {left}. A plan computes and leaves "
+            "committable at least one masked position of the open blocks in every forward.",
+            [name_of(cache)],
         )
-    held = f"{rule} held" if sampler.traits.edits else f"blocks={name_of(blocks)} did not close"
-    return UserError(
+    held = f"{rule} held" if sampler.traits.edits else f"{{blocks={name_of(blocks)}}} did not close"
+    return Refusal(
         f"{held} a full block for {since}; {left}. A rule that keeps a full block open bounds how often, and says so "
         "by patience; a schedule closes a block that is full."
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, name_of
+from dllm.common.errors import Refusal, UserError, name_of
 from dllm.compose.fitted import Parts
 from dllm.contract import Need
 from dllm.contract.canvas import Canvas, Request
@@ -79,9 +79,9 @@ def with_gap(request: Request, length: int, mask_id: int) -> Request:
 def refuse_gap(request: Request, config: ModelConfig, parts: Parts) -> None:
     """Raise UserError for a gap whose size cannot be found."""
     if not parts.length.traits.probes:
-        raise UserError(
-            f"a hole without a number has no size under length={name_of(parts.length)}. Give it a number of masks, or "
-            "use length=cal."
+        raise Refusal(
+            "a hole without a number has no size under {length}. Give it a number of masks, or use {length=cal}.",
+            [name_of(parts.length)],
         )
     if sum(request.masked) > 1:
         raise UserError("a hole without a number may have no other beside it. Give each a number.")

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, Set
 from dllm.common.terminal import complain_folded
 from dllm.compose.fitted import Parts
 from dllm.contract import Turn
@@ -68,9 +68,11 @@ def build_runtime(runtime: Runtime, model: Transformer, parts: Parts) -> tuple[N
     whole = runtime.name in RECORDED and not (parts.sampler.traits.syncs or parts.eos.traits.syncs)
     shared = model.config.ranks.size > 1
     if shared and runtime.name in RECORDED and not whole:
-        raise UserError(
-            f"model.tp={model.config.ranks.size} with runtime={runtime.name}: a part asks the device, so turns are not "
-            "recorded whole, and ranks agree on whole turns alone. Use runtime=static."
+        raise Refusal(
+            "{model.tp} with {runtime}: a part asks the device, so turns are not recorded whole, and ranks agree on "
+            "whole turns alone.",
+            [model.config.ranks.size, runtime.name],
+            (Set("runtime", "static"),),
         )
     network = runtime.network(model, whole)
     if not whole:

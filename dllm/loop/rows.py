@@ -101,7 +101,7 @@ class Rows:
         first = blocks.start(canvas, sampler.traits.lookahead, shapes)
         if parts.eos.traits.writes:
             canvas = parts.eos.opened(canvas, first)
-        state = checked_start(f"sampler={name_of(sampler)}: start()", sampler.start(canvas, blocks), canvas)
+        state = checked_start(f"{{sampler={name_of(sampler)}}}: start()", sampler.start(canvas, blocks), canvas)
         lengths, waits = parts.length.start(canvas), sampler.may_wait(canvas)
         if parts.length.traits.changes:
             waits = waits + parts.length.may_wait(canvas)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dllm.common.errors import UserError, name_of
+from dllm.common.errors import Refusal, Set, UserError, name_of
 from dllm.compose.fitted import Parts
 from dllm.compose.validate import check_ranks
 from dllm.constraints.decoding.requests import Constraints
@@ -115,9 +115,9 @@ class Runner:
         is the argmax, and for one whose constraint leaves it no text; LacksRoom on all ranks together."""
         hot = next((one.temperature for one in requests if one.temperature), None)
         if hot and self.parts.sampling.plain:
-            raise UserError(
-                f"a request names temperature={hot}, but sampling.temperature=0 takes the argmax for all. Set "
-                "sampling.temperature, too; requests may then name others, 0 included."
+            raise Refusal(
+                f"a request names temperature={hot}, but {{sampling.temperature=0}} takes the argmax for all. Set "
+                "{sampling.temperature:name}, too; requests may then name others, 0 included."
             )
         if any(one.constraint is not None for one in requests):
             refuse_budget(self.parts.sampling.thinking_budget)
@@ -203,9 +203,10 @@ def refuse_filled(parts: Parts, requests: Sequence[Request]) -> None:
     for request in requests:
         what = "a constraint" if request.constraint is not None else "text after its first gap"
         if request.constraint is not None or request.infill_prefix is not None or request.infill:
-            raise UserError(
-                f"a request has {what}, which does not follow the columns that length={name_of(parts.length)} moves. "
-                "Use length=fixed."
+            raise Refusal(
+                f"a request has {what}, which does not follow the columns that {{length}} moves.",
+                [name_of(parts.length)],
+                (Set("length", "fixed"),),
             )
 
 
@@ -214,8 +215,9 @@ def checked_finite(running: Iterator[Turn], name: str) -> Iterator[Turn]:
     device."""
     for number, turn in enumerate(running):
         if number == 0 and not bool(turn.view.scores.confidence.isfinite().all()):
-            raise UserError(
-                f"model={name} answers with numbers that are not finite: its weights are damaged, or model.dtype is "
-                "too narrow for them. Run task=check, fetch the checkpoint again, or set model.dtype=float32."
+            raise Refusal(
+                "{model} answers with numbers that are not finite: its weights are damaged, or {model.dtype:name} is "
+                "too narrow for them. Run task=check, fetch the checkpoint again, or set {model.dtype=float32}.",
+                [name],
             )
         yield turn

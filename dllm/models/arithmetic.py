@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from dllm.common.errors import UserError, in_choices
+from dllm.common.errors import Refusal, Set, in_choices
 from dllm.kernels.dispatch import MIN_CAPABILITY, amd_kind, check_invariant, use_triton
 from dllm.models.config import ModelConfig
 from dllm.models.network.activations import check_activations
@@ -27,17 +27,21 @@ def kinds_of(
         return quantize, quantize_head
     said, plain = f"the weights of this folder are {stored} already", "take the checkpoint that they were made from"
     if quantize not in (None, stored):
-        raise UserError(f"model.quantize={quantize}: {said}. Leave it null, or {plain}.")
+        raise Refusal(f"{{model.quantize}}: {said}.", [quantize], [Set("model.quantize", None)], f"Or {plain}.")
     if quantize_head not in (None, head):
-        raise UserError(
-            f"model.quantize_head={quantize_head}: embedding and head of this folder are "
-            f"{head or 'bfloat16'}. Leave it null, or {plain}."
+        raise Refusal(
+            f"{{model.quantize_head}}: embedding and head of this folder are {head or 'bfloat16'}.",
+            [quantize_head],
+            [Set("model.quantize_head", None)],
+            f"Or {plain}.",
         )
     if adapter is not None:
-        raise UserError(f"model.adapter={adapter}: {said}, and nothing is added to them. Run task=quantize with the "
-                        f"adapter, or {plain}.")  # fmt: skip
+        raise Refusal(
+            f"{{model.adapter}}: {said}, and nothing is added to them. Run task=quantize with the adapter, or {plain}.",
+            [adapter],
+        )
     if dtype != torch.bfloat16:
-        raise UserError(f"{said}, and multiply rows of bfloat16. Set model.dtype=bfloat16.")
+        raise Refusal(f"{said}, and multiply rows of bfloat16.", [], (Set("model.dtype", "bfloat16"),))
     return stored, head
 
 
@@ -49,18 +53,28 @@ def check_numbers(
     if dtype == torch.bfloat16 and device.type == "cuda" and amd_kind(device) is None:
         capability = torch.cuda.get_device_capability(device)
         if capability < MIN_CAPABILITY:
-            raise UserError(
-                "model.dtype=bfloat16 needs a GPU of compute capability 8.0 (Ampere) or newer, and this one has "
-                f"{'.'.join(map(str, capability))}. Use model.dtype=float16, or float32 if numbers overflow."
+            raise Refusal(
+                "{model.dtype=bfloat16} needs a GPU of compute capability 8.0 (Ampere) or newer, and this one has "
+                f"{'.'.join(map(str, capability))}.",
+                (),
+                [Set("model.dtype", "float16")],
+                "Or {model.dtype=float32} if numbers overflow.",
             )
     check_head(quantize_head, quantize, config, device)
     if config.family == MASKED_LM_FAMILY:
         if quantize is not None:
-            raise UserError(f"model.quantize={quantize}: a {config.architecture} is run through its own class, whose "
-                            "products are not ours. Set model.quantize=null.")  # fmt: skip
+            raise Refusal(
+                f"{{model.quantize}}: a {config.architecture} is run through its own class, whose products are not "
+                "ours.",
+                [quantize],
+                (Set("model.quantize", None),),
+            )
         if kernels not in ("auto", "torch"):
-            raise UserError(f"kernels={kernels}: a {config.architecture} is run through its own class, which has none "
-                            "of our kernels. Use kernels=auto.")  # fmt: skip
+            raise Refusal(
+                f"{{kernels}}: a {config.architecture} is run through its own class, which has none of our kernels.",
+                [kernels],
+                (Set("kernels", "auto"),),
+            )
         return False
     triton = use_triton(kernels, device)
     check_invariant(kernels, quantize, "eager", activations)
@@ -73,11 +87,12 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """A supported dtype, given by name or as torch's object. Raises UserError for any other."""
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES and (narrow := re.match("float8|int8|int4", name)):
-        raise UserError(
-            f"model.dtype={name} must be one of {', '.join(DTYPES)}. For weights in {narrow[0]} set "
-            f"model.quantize={narrow[0]} and model.dtype=bfloat16."
+        raise Refusal(
+            f"{{model.dtype}} must be one of {', '.join(DTYPES)}.",
+            [name],
+            [Set("model.quantize", narrow[0]) & Set("model.dtype", "bfloat16")],
         )
-    in_choices("dtype", name, DTYPES)
+    in_choices("model.dtype", name, DTYPES)
     return DTYPES[name]
 
 
@@ -95,10 +110,11 @@ def parse_device(device: str) -> str:
     try:
         place = torch.device(device)
     except RuntimeError as error:
-        raise UserError(f"device={device!r} must be auto, cpu, cuda or cuda:NUMBER.") from error
+        raise Refusal("{model.device:quoted} must be auto, cpu, cuda or cuda:NUMBER.", [device]) from error
     if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        raise UserError(
-            f"device={device!r} does not exist here: torch finds {torch.cuda.device_count()} CUDA devices. "
-            "Use device=auto or device=cpu."
+        raise Refusal(
+            f"{{model.device:quoted}} does not exist here: torch finds {torch.cuda.device_count()} CUDA devices.",
+            [device],
+            [Set("model.device", "auto"), Set("model.device", "cpu")],
         )
     return device

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Never
 import torch
 from torch import nn
 
-from dllm.common.errors import UserError, warn_once
+from dllm.common.errors import Refusal, Set, UserError, warn_once
 from dllm.common.hints import unknown_argument
 from dllm.common.ranks import ALONE, Ranks
 from dllm.kernels.dispatch import INVARIANT
@@ -234,7 +234,7 @@ def _refuse_untrainable(quantize: str | None, kernels: str, tp: int) -> None:
     if quantize is not None:
         raise UserError(f"trainable=True: weights in {quantize} cannot learn. Load a plain checkpoint, unquantised.")
     if kernels not in ("auto", "torch"):
-        raise UserError(f"trainable=True with kernels={kernels!r}: they compute no gradient. Use kernels='auto'.")
+        raise Refusal("trainable=True with {kernels:quoted}: they compute no gradient. Use kernels='auto'.", [kernels])
 
 
 def _of_own_class(folder: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Transformer:
@@ -278,9 +278,10 @@ def read_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Pa
     if adapter is None:
         return None
     if config.family == MASKED_LM_FAMILY:
-        raise UserError(
-            f"model.adapter={adapter}: a {config.architecture} is run through its own class, which has other names. "
-            "Merge the adapter by peft's merge_and_unload, and save the model."
+        raise Refusal(
+            f"{{model.adapter}}: a {config.architecture} is run through its own class, which has other names. Merge "
+            "the adapter by peft's merge_and_unload, and save the model.",
+            [adapter],
         )
     found = Adapter.read(adapter)
     with torch.device("meta"):
@@ -294,14 +295,16 @@ def read_draft_adapter(adapter: str | Path | None, config: ModelConfig, path: st
     if adapter is None:
         return None
     if not (config.attention.causal and config.attention.judges):
-        raise UserError(
-            f"model.draft_adapter={adapter}: no causal row judges drafts where, as in {config.architecture}, attention "
-            f"is {config.attention.is_called}. Set model.draft_adapter=null."
+        raise Refusal(
+            f"{{model.draft_adapter}}: no causal row judges drafts where, as in {config.architecture}, attention is "
+            f"{config.attention.is_called}.",
+            [adapter],
+            (Set("model.draft_adapter", None),),
         )
     try:
         return read_adapter(adapter, config, path)
-    except UserError as error:
-        raise UserError(str(error).replace("model.adapter", "model.draft_adapter")) from error
+    except Refusal as error:
+        raise (error.about("model.draft_adapter") if error.at == "model.adapter" else error) from error
 
 
 def describe(
@@ -328,7 +331,7 @@ def warn_of_another(model: Mapping[str, Any], config: ModelConfig) -> None:
     expected = model.get("expects")
     if expected is not None and expected != config.architecture:
         warn_once(
-            f"model.path={model['path']} holds a checkpoint of {config.architecture}, and model={model['name']} names "
-            f"one of {expected}: tables would call it by the wrong name. Choose the model of its kind, or leave model "
-            "out."
+            f"{{model.path={model['path']}}} holds a checkpoint of {config.architecture}, and "
+            f"{{model={model['name']}}} names one of {expected}: tables would call it by the wrong name. Choose the "
+            "model of its kind, or leave model out."
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dllm.common.errors import UserError, nearest
+from dllm.common.errors import Refusal, Set, nearest
 from dllm.common.ranks import ALONE, Ranks
 from dllm.models.agreement import BLOCK_KEYS, FILE
 from dllm.models.families import ARCHITECTURE, FIRST_FAMILIES, LLADA, Family
@@ -99,12 +99,12 @@ class ModelConfig:
         found = given or MASKED_LM if is_masked_lm(name) else given or FAMILIES.get(name)
         if found is None:
             refuse_other_architecture(published, FILE)
-            raise UserError(
+            raise Refusal(
                 f"{FILE} names architectures={shown(published.get('architectures'))} and "
                 f"model_type={shown(published.get('model_type'))}; known architectures are "
                 f"{', '.join(sorted(FAMILIES))}. Use a checkpoint of one of these; if it is one by another name, say "
-                "which by model.family=LLaDAModelLM; if it is like one, describe it and name the description by "
-                "model.family=my_module.FAMILY."
+                "which by {model.family=LLaDAModelLM}; if it is like one, describe it and name the description by "
+                "{model.family=my_module.FAMILY}."
             )
         if found is not MASKED_LM:
             packed_settings(published, FILE)
@@ -131,10 +131,14 @@ class ModelConfig:
             given = {"canvas_length": self.attention.block}
         if not isinstance(self.attention, InBlocks):
             kind = f"the attention of {self.architecture} is {self.attention.is_called}, which has no blocks"
-            raise UserError(f"model.attention_block={block}: {kind}. Leave it null.")
+            raise Refusal(f"{{model.attention_block}}: {kind}.", [block], (Set("model.attention_block", None),))
         if given and block != self.attention.length:
             key, value = next(iter(given.items()))
-            raise UserError(f"model.attention_block={block}, but {FILE} says {key}={value}. Leave it null.")
+            raise Refusal(
+                f"{{model.attention_block}}, but {FILE} says {key}={value}.",
+                [block],
+                (Set("model.attention_block", None),),
+            )
         self._check_block(block, 1)
         return replace(self, attention=replace(self.attention, length=block), unsaid="")
 
@@ -146,9 +150,9 @@ class ModelConfig:
             return self
         if self.scaling is not None or self.gemma is not None or not self.rotary_dim:
             how = "scales them itself" if self.scaling is not None else "has other rotary embeddings"
-            raise UserError(
-                f"model.rope stretches unscaled rotary embeddings, and {self.architecture} of {FILE} {how}. Leave it "
-                "null."
+            raise Refusal(
+                f"{{model.rope:name}} stretches unscaled rotary embeddings, and {self.architecture} of {FILE} {how}. "
+                "Leave it {null}."
             )
         reach = setting.reach(self.theta, self.rotary_dim, self.max_length)
         assert reach is not None
@@ -173,8 +177,8 @@ class ModelConfig:
 
     def _check_block(self, block: int, least: int) -> None:
         if not least <= block <= self.max_length:
-            raise UserError(
-                f"model.attention_block={block} must be from {least} to the model's {self.max_length} positions."
+            raise Refusal(
+                f"{{model.attention_block}} must be from {least} to the model's {self.max_length} positions.", [block]
             )
 
     def shifts(self, masked: Tensor, start: Tensor) -> Tensor | int:
@@ -295,9 +299,10 @@ def named_family(family: Family | str | None) -> Family | None:
     if not isinstance(family, str):
         return family
     if family not in FAMILIES:
-        raise UserError(
-            f"model.family={family!r} is no known architecture ({', '.join(sorted(FAMILIES))}) and no MODULE.FAMILY."
-            f"{nearest(family, FAMILIES)}"
+        raise Refusal(
+            f"{{model.family:quoted}} is no known architecture ({', '.join(sorted(FAMILIES))}) and no "
+            f"MODULE.FAMILY.{nearest(family, FAMILIES)}",
+            [family],
         )
     return FAMILIES[family]
 

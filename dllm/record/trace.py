@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllm.common.atomic_write import write_or_refuse
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, UserError
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request
 from dllm.record.trace_data import NoTrace, checked, data_frame, json_of, jsonable, turn_of
@@ -216,7 +216,7 @@ def read_trace(file: Path) -> tuple[dict[str, Any], Trace]:
         if trace.origin:
             check_origin(trace.origin)
     except NoTrace as reason:
-        raise UserError(f"trace={str(file)!r} {reason}. {ADVICE}") from None
+        raise Refusal(f"{{trace:quoted}} {reason}. {ADVICE}", [str(file)]) from None
     return {**NO_ORIGIN, **trace.origin, "trace": data.get("trace", data)}, trace
 
 

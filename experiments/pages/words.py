@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from dllm.common.errors import COMMAND_LINE
 from dllm.common.hint_table import INSTEAD, SETTINGS
 from experiments.support.markdown import table
 from experiments.support.marked import write_marked
@@ -28,7 +29,7 @@ def rows() -> Iterator[tuple[str, str]]:
         for value, text in values.items():
             found.setdefault(code(text), []).append(f"`{word}={value}`" if value else f"`{word}`")
     for word, text in INSTEAD.items():
-        found.setdefault(plain_text(text), []).append(f"`{word}`")
+        found.setdefault(plain_text(COMMAND_LINE.filled(text, {})), []).append(f"`{word}`")
     yield from ((", ".join(words), text) for text, words in found.items())
 
 

@@ -138,7 +138,7 @@ def test_text_that_is_given_behind_the_block_stays() -> None:
     [
         ({"suffix_window": -1}, "None keeps all of them"), ({"suffix_tail": -1}, "suffix_tail=-1"),
         ({"suffix_window": 8, "suffix_drop": "gauss"}, "Did you mean 'gaussian'"),
-        ({"suffix_drop": "uniform"}, "suffix_window=null has no end"), ({"suffix_scale": -1.0}, "suffix_scale=-1"),
+        ({"suffix_drop": "uniform"}, "suffix_window=None has no end"), ({"suffix_scale": -1.0}, "suffix_scale=-1"),
         ({"suffix_sigma": -1.0}, "suffix_sigma=-1"), ({"suffix_count": -1}, "suffix_count=-1"),
     ],
 )  # fmt: skip

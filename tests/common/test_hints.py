@@ -16,6 +16,8 @@ import pytest
 from dllm import Decoder, UserError, load, part
 from dllm.common import errors
 from dllm.parts import (
+    CHAT_WORDS,
+    COMMAND_LINE,
     INSTEAD,
     OTHER_CHOICES,
     SETTINGS,
@@ -23,7 +25,10 @@ from dllm.parts import (
     ChatBody,
     CompletionBody,
     Diffusion,
-    Meaning,
+    Meant,
+    Set,
+    Wording,
+    as_advice,
     choices,
     config_groups,
     meaning,
@@ -83,8 +88,8 @@ def test_words_are_answered_rightly_or_not_at_all() -> None:
     assert (len(TRIED), len(right), wrong, silent) == (64, 49, {}, [])
 
 
-def meant(word: str) -> Meaning:
-    found = meaning(word, "4", known().__contains__)
+def meant(word: str, words: Wording = COMMAND_LINE) -> Meant:
+    found = meaning(word, "4", known().__contains__, words)
     assert found is not None
     return found
 
@@ -98,18 +103,19 @@ def there(key: str, value: Any, chosen: dict[str, Any]) -> bool:
 
 
 def test_what_the_command_line_is_told_to_write_is_there() -> None:
-    written = {word: dict(meant(word).settings) for word in SETTINGS}
-    written |= {word: dict(entry.split("=") for entry in text.split(" "))
+    told = {word: found.all for word in SETTINGS if isinstance(found := meant(word), Set)}
+    told |= {word: dict(entry.split("=") for entry in text.split(" "))
                 for words in OTHER_CHOICES.values() for word, text in words.items()}  # fmt: skip
     wrong = {
-        word: key for word, chosen in written.items() for key, value in chosen.items() if not there(key, value, chosen)
+        word: key for word, chosen in told.items() for key, value in chosen.items() if not there(key, value, chosen)
     }
-    assert wrong == {} and len(written) > 50
+    assert wrong == {} and len(told) > 50
 
 
 def test_what_a_request_is_told_to_send_it_may_hold() -> None:
     for word in (*SETTINGS, *INSTEAD):
-        text = meant(word).request()
+        here = meant(word, CHAT_WORDS)
+        text = as_advice(here, CHAT_WORDS)
         if not text.startswith("write "):
             continue
         fields = json.loads("{" + text.removeprefix("write ") + "}")
@@ -117,7 +123,7 @@ def test_what_a_request_is_told_to_send_it_may_hold() -> None:
         try:
             read_body(ChatBody, {"messages": [{"role": "user", "content": "a"}], **fields}, False)
         except ApiError as refused:  # of another kind, since 4 is no temperature in quotes
-            assert refused.code != "unknown_field" or meant(word).settings[0][0] == "prompt", word
+            assert refused.code != "unknown_field" or (isinstance(here, Set) and here.name == "prompt"), word
     with pytest.raises(ApiError, match='\'steps\' is not a .*: write "diffusion": {"sampler": {"name": "static"'):
         read_body(ChatBody, {"steps": 8}, False)
     for kind, said in ((ChatBody, '"messages": .{"role": "user"'), (CompletionBody, '"prompt": TEXT')):

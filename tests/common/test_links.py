@@ -216,10 +216,10 @@ def test_ranks_that_were_started_need_no_port(ended: SimpleQueue[int]) -> None:
 def test_a_started_rank_that_ends_early_is_noticed_at_once() -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
-    with pytest.raises(UserError, match=r"model.tp=2: the other ranks did not come"):
+    with pytest.raises(UserError, match=r"tp=2: the other ranks did not come"):
         links_over([ours], 0, 2, 1.0, 60.0)
 
 
 def test_ranks_that_do_not_come_are_named() -> None:
-    with pytest.raises(UserError, match=r"model.tp=2: the other ranks did not come within 0.1 s"):
+    with pytest.raises(UserError, match=r"tp=2: the other ranks did not come within 0.1 s"):
         open_links(0, 2, 1.0, Store(), True, 0.1)

@@ -65,7 +65,7 @@ def test_a_block_is_its_best_filling_by_trying_all(noisy: Model, heat: float) ->
 
 def test_without_joint_it_is_refused_with_the_way_out(noisy: Model) -> None:
     for _ in range(2):
-        with pytest.raises(UserError, match="decided together with its whole block.* Set joint=true of the constraint"):
+        with pytest.raises(UserError, match="decided together with its whole block.* Set constraint.joint=True"):
             decoded(noisy, Regex(r"[cde]{5}"), seeds=1)
         decoded(noisy, Regex(r"[cde]{5}", joint=True), seeds=1)
 

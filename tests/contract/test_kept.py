@@ -159,7 +159,7 @@ def test_a_rule_around_another_one_leaves_the_prompt_alone_and_the_gate_shut() -
         decode(Greedy(Static()))
     with pytest.raises(UserError, match="^sampler=Short: the step's commit has the shape"):
         decode(Short(Static()))
-    with pytest.raises(UserError, match=r"^sampler/inner=Twice commits positions .* not in view.open, so sampler=fron"):
+    with pytest.raises(UserError, match=r"^inner=Twice commits positions .* not in view.open, so sampler=fron"):
         decode(Frontier(Twice(Static()), 1))
 
 

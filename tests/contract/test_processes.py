@@ -110,7 +110,7 @@ def test_each_process_takes_its_own_rules() -> None:
 
 
 def test_no_wrapper_takes_a_rule_of_noise() -> None:
-    with pytest.raises(UserError, match="sampler=credit .*sampler/inner=Renews decides a whole block at once"):
+    with pytest.raises(UserError, match="sampler=credit .*inner=Renews decides a whole block at once"):
         Credit(Renews())
 
 

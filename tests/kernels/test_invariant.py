@@ -99,7 +99,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(case: Kept) -> None:
 def test_what_it_does_not_cover_is_refused(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="kernels=invariant needs a CPU, and the model is on cuda"):
         use_triton("invariant", "cuda")
-    with pytest.raises(UserError, match="model.quantize=int8 narrows"):
+    with pytest.raises(UserError, match="quantize=int8 narrows"):
         check_invariant("invariant", "int8", "eager")
     with pytest.raises(UserError, match="runtime=compile makes others"):
         check_invariant("invariant", None, "compile")

@@ -83,7 +83,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"eos": "fill_after_block"}, "Use eos=none"), ({"sampler": "static"}, "plans how many turns"),
     ({"sampler": "wino"}, "Use sampler=confidence"), ({"sampler": "lopa"}, "offers several candidates"),
     ({"sampler": "slowfast"}, "keeps the columns of a span"),
-    ({"guidance": 1.0}, "Set sampling.guidance=0"), ({"stop": ["]"]}, "Drop stop"),
+    ({"guidance": 1.0}, "Set guidance=0"), ({"stop": ["]"]}, "Drop stop"),
     ({"runtime": "static"}, "Use runtime=eager"),
 ]  # fmt: skip
 

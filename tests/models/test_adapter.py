@@ -122,14 +122,14 @@ def test_what_is_no_plain_lora_is_refused_before_weights_are_read(
     assert "has no two matrices that fit for 'model.layers.0.mlp.up_proj'" in sentence(tensors={pair.format("A"): None})
     assert "which is not a matrix of a LoRA" in sentence(tensors={"head.weight": torch.zeros(2, 2)})
     # Another base: of another family, of another size, or other weights of the same sizes.
-    words = "was made for another base than model.path="
+    words = "was made for another base than path="
     other = sentence(DATA / "llada_mha_untied")
-    assert words in other and "it adapts 'model.layers.0" in other and "Set model.path=owner/Dream, or" in other
+    assert words in other and "it adapts 'model.layers.0" in other and "Set path=owner/Dream, or" in other
     wide = {pair.format("A"): torch.zeros(3, 50)}
     assert f"{words}{str(source)!r}: its 'model.layers.0.mlp.up_proj.weight' has shape [" in sentence(tensors=wide)
     assert "are not those it was trained on" in sentence(metadata={DIGEST: "0123456789abcdef"})
     Adapter.read(whole).check_fits({name: pair.shape for name, pair in Adapter.read(whole).pairs.items()}, "you/Dream")
-    with pytest.raises(UserError, match="path='owner/LLaDA': its config names owner/Dream. Set model.path=owner/Dream"):
+    with pytest.raises(UserError, match="path='owner/LLaDA': its config names owner/Dream. Set path=owner/Dream"):
         Adapter.read(whole).check_fits({}, "owner/LLaDA")
     for folder, told in ((tmp_path, "holds no adapter_config.json"), (tmp_path / "gone", "holds no adapter_config")):
         with pytest.raises(UserError, match=told):

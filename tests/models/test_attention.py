@@ -258,7 +258,7 @@ def test_an_a2d_folder_does_not_tell_its_attention(
     assert config.attention == kind
     report = inspect_checkpoint(folder, 130, given)
     assert report.usable and any("does not say which attention" in note for note in report.notes) == bool(words)
-    assert not words or (words in config.unsaid and "model.attention_block" in config.unsaid)
+    assert not words or (words in config.unsaid and "attention_block" in config.unsaid)
 
 
 def config_of(name: str, block: int | None, **changes: object) -> ModelConfig:
@@ -276,12 +276,12 @@ def test_a_block_that_the_file_leaves_out_is_the_users() -> None:
 
 
 @pytest.mark.parametrize(("name", "block", "words"), [
-    ("sdar_b4", 8, "model.attention_block=8, but config.json says block_size=4"),
-    ("fastdllm_v2", 4, "model.attention_block=4, but config.json says bd_size=8"),
-    ("dream_gqa", 999, "model.attention_block=999 must be from 0 to the model's"),
-    ("llada_moe", 32, "model.attention_block=32: the attention of LLaDAMoEModelLM is full, which has no blocks"),
+    ("sdar_b4", 8, "attention_block=8, but config.json says block_size=4"),
+    ("fastdllm_v2", 4, "attention_block=4, but config.json says bd_size=8"),
+    ("dream_gqa", 999, "attention_block=999 must be from 0 to the model's"),
+    ("llada_moe", 32, "attention_block=32: the attention of LLaDAMoEModelLM is full, which has no blocks"),
     ("wedlm_bias", 4, "known tokens before masks, which has no blocks"),
-    ("a2d_qwen3", -1, "model.attention_block=-1 must be from 0 to the model's 256 positions"),
+    ("a2d_qwen3", -1, "attention_block=-1 must be from 0 to the model's 256 positions"),
     ("a2d_qwen3", 257, "must be from 0 to"), ("diffcoder", 0, "must be from 1 to"), ("diffcoder", 999, "from 1 to"),
 ])  # fmt: skip
 def test_a_block_that_cannot_be_is_refused(name: str, block: int, words: str) -> None:

@@ -100,7 +100,7 @@ def test_a_folder_without_tokenizer_has_none() -> None:
 
 
 def test_an_unknown_mask_id_asks_for_one() -> None:
-    with pytest.raises(UserError, match=r"mask_id=None.*Pass mask_id=ID"):
+    with pytest.raises(UserError, match=r"mask_id=None.*Set mask_id=ID"):
         describe(DATA / "llada2_moe")
 
 
@@ -201,7 +201,7 @@ def test_a_failed_download_tells_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError("no route to host")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    with pytest.raises(UserError, match="owner/model.*no route to host.*model.path=FOLDER"):
+    with pytest.raises(UserError, match="owner/model.*no route to host.*path=FOLDER"):
         load("owner/model")
 
 

@@ -146,12 +146,12 @@ def test_narrow_shares_are_slices_of_the_whole_s_narrow_weights(kind: str) -> No
     [
         ("dream_gqa", 3, False, None, "must divide the model's attention heads, and 4 is not a multiple of 3"),
         ("dg_other", 2, False, None, "must divide the model's 3 key heads or be a multiple of them"),
-        ("dg_other", 2, True, None, "must divide the model's experts, and 5 is not a multiple of 2. Set model.tp=1"),
+        ("dg_other", 2, True, None, "must divide the model's experts, and 5 is not a multiple of 2. Set tp=1"),
         ("dg_other", 3, True, None, "must divide the model's MLP width, and 20 is not a multiple of 3"),
         ("llada2_moe", 4, False, "int4", "is not a multiple of 4 times 32"),
         ("dream_gqa", 2, True, None, "has no routed experts"),
         ("dream_gqa", 2, False, "float8", "float8 scales each row over its whole width"),
-        ("dream_gqa", 0, False, None, "model.tp=0 must be 1 or more"),
+        ("dream_gqa", 0, False, None, "tp=0 must be 1 or more"),
     ],
 )
 def test_what_cannot_be_shared_is_refused_with_numbers(
@@ -163,7 +163,7 @@ def test_what_cannot_be_shared_is_refused_with_numbers(
 
 def test_what_has_its_weights_or_spreads_them_is_refused() -> None:
     own_class = replace(read_model_config(DATA / "dream_gqa"), family=MASKED_LM_FAMILY)
-    with pytest.raises(UserError, match=r"model.tp=2: a DreamModel is run through its own class.* Set model.tp=1"):
+    with pytest.raises(UserError, match=r"tp=2: a DreamModel is run through its own class.* Set tp=1"):
         check_cut(own_class, 2, False, None)
     with pytest.raises(UserError, match="a model object has its weights already"):
         refuse_object(2)

@@ -371,7 +371,7 @@ def test_expected_embeddings_are_sums_of_rounded_rows(wide: Path, head: str) -> 
 def test_another_canvas_is_refused() -> None:
     config = ModelConfig.from_published(published("dg_dev"))
     assert config.with_attention_block(8) == config
-    with pytest.raises(UserError, match="model.attention_block=4, but config.json says canvas_length=8"):
+    with pytest.raises(UserError, match="attention_block=4, but config.json says canvas_length=8"):
         config.with_attention_block(4)
 
 

@@ -119,19 +119,19 @@ def test_a_mask_text_that_the_tokenizer_lacks_is_told(tmp_path: Path) -> None:
     """Id 5 is iLLaDA's usual mask, and here an ordinary word."""
     folder = without_mask("illada", tmp_path / "illada")
     sentence = refusal(folder)
-    assert "the mask of ILLaDAForCausalLM is usually id 5" in sentence and "5 is its 'w5'. Pass mask_id=ID" in sentence
+    assert "the mask of ILLaDAForCausalLM is usually id 5" in sentence and "5 is its 'w5'. Set mask_id=ID" in sentence
     assert load(folder, mask_id=60).ids.mask == 60
     sentence = refusal(without_mask("a2d", tmp_path / "a2d"))
     assert "neither config.json (mask_token_id) nor the tokenizer names a mask token" in sentence
 
 
 @pytest.mark.parametrize(("name", "block", "sentence"), [
-    ("a2d-bd3lm", -1, "model.attention_block=-1 must be from 0 to the model's 512 positions."),
-    ("a2d-bd3lm", 999, "model.attention_block=999 must be from 0 to the model's 512 positions."),
-    ("fastdllm_v2", 1, "model.attention_block=1, but config.json says bd_size=8. Leave it null."),
-    ("nemotron", 4, "model.attention_block=4, but config.json says block_size=8. Leave it null."),
-    ("diffcoder", 0, "model.attention_block=0 must be from 1 to the model's 512 positions."),
-    ("rnd1", 8, "model.attention_block=8: the attention of RND1LM is full, which has no blocks. Leave it null."),
+    ("a2d-bd3lm", -1, "attention_block=-1 must be from 0 to the model's 512 positions."),
+    ("a2d-bd3lm", 999, "attention_block=999 must be from 0 to the model's 512 positions."),
+    ("fastdllm_v2", 1, "attention_block=1, but config.json says bd_size=8. Set attention_block=None."),
+    ("nemotron", 4, "attention_block=4, but config.json says block_size=8. Set attention_block=None."),
+    ("diffcoder", 0, "attention_block=0 must be from 1 to the model's 512 positions."),
+    ("rnd1", 8, "attention_block=8: the attention of RND1LM is full, which has no blocks. Set attention_block=None."),
 ])  # fmt: skip
 def test_a_block_that_the_attention_cannot_have_is_told(name: str, block: int, sentence: str, tmp_path: Path) -> None:
     assert refusal(make_family(name, tmp_path / name), attention_block=block) == sentence

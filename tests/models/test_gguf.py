@@ -371,7 +371,7 @@ def test_a_folder_of_files_is_told_to_name_one(sound: bytes, tmp_path: Path) -> 
     for name in ("b.gguf", "a.gguf"):
         (tmp_path / name).write_bytes(sound)
     with pytest.raises(
-        UserError, match=r"no config\.json, .* It has a\.gguf, b\.gguf\. Name a file of it: model\.path=.*a\.g"
+        UserError, match=r"no config\.json, .* It has a\.gguf, b\.gguf\. Name a file of it: path=.*a\.g"
     ):
         load(tmp_path)
 

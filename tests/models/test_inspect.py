@@ -83,7 +83,7 @@ def test_an_unknown_architecture_is_said_once_with_the_way_out(tmp_path: Path) -
     edit_config(folder, architectures=["GlimmerModelLM"])
     said = printed(inspect_checkpoint(folder))
     assert said.count("GlimmerModelLM") == 1 and said.rstrip().endswith("not usable")
-    assert "if it is one by another name, say which by model.family=LLaDAModelLM" in said
+    assert "if it is one by another name, say which by family=LLaDAModelLM" in said
     edit_config(folder, architectures=["LLaDAModelLM"])
     assert inspect_checkpoint(folder).usable
 

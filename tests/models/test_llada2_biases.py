@@ -177,7 +177,13 @@ def test_a_quantised_checkpoint_is_refused_by_its_method(change: dict[str, Any],
     folder = copy_of("dream_gqa", tmp_path)
     edit_config(folder, **change)
     (problem,) = inspect_checkpoint(folder).problems
-    for part in ("config.json", next(iter(change)), sentence, "Take the unquantised checkpoint", "model.quantize"):
+    for part in (
+        "config.json",
+        next(iter(change)),
+        sentence,
+        "Take the unquantised checkpoint",
+        "int8, int4 or float8",
+    ):
         assert part in problem
 
 

@@ -107,7 +107,7 @@ def test_what_the_class_does_not_show_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"quantize": "int8"}, "whose products are not ours. Set model.quantize=null"),
+    ({"quantize": "int8"}, "whose products are not ours. Set quantize=None"),
     ({"kernels": "invariant"}, "has none of our kernels. Use kernels=auto"),
     ({"adapter": "somewhere"}, "Merge the adapter by peft's merge_and_unload"),
     ({"attention_block": 4}, "which has no blocks"),

@@ -197,8 +197,8 @@ def test_a_folder_of_another_version_or_kind_is_refused(value: Any, sentence: st
 
 def test_what_it_cannot_become_is_told(mini: Path, tmp_path: Path) -> None:
     for options, sentence in (
-        ({"quantize": "int8"}, r"model\.quantize=int8: the weights of this folder are int4 already\. Leave it null"),
-        ({"dtype": "float32"}, r"are int4 already, and multiply rows of bfloat16\. Set model\.dtype=bfloat16"),
+        ({"quantize": "int8"}, r"quantize=int8: the weights of this folder are int4 already\. Set quantize=None"),
+        ({"dtype": "float32"}, r"are int4 already, and multiply rows of bfloat16\. Set dtype=bfloat16"),
         ({"adapter": tmp_path}, r"Run task=quantize with the adapter"),
         ({"kernels": "invariant"}, "invariant"),
     ):

@@ -153,10 +153,10 @@ def test_no_byte_of_the_rest_is_copied(tmp_path: Path) -> None:
 
 def test_a_group_that_a_cut_would_split_is_refused(tmp_path: Path) -> None:
     _, narrow = quantized("llada_mha_untied", "int4", tmp_path)
-    with pytest.raises(UserError, match=r"model.tp=8 must divide the model's attention heads, and 4 is not"):
+    with pytest.raises(UserError, match=r"tp=8 must divide the model's attention heads, and 4 is not"):
         check_cut(read_model_config(narrow), 8, False, "int4")
     config = read_model_config(DATA / "llada2_moe")
     assert config.moe is not None
     wide = replace(config, heads=4, head_dim=32, kv_heads=2, mlp_width=256, moe=replace(config.moe, width=96))
-    with pytest.raises(UserError, match=r"expert width, and 96 is not a multiple of 2 times 32. Set model.tp=1"):
+    with pytest.raises(UserError, match=r"expert width, and 96 is not a multiple of 2 times 32. Set tp=1"):
         check_cut(wide, 2, False, "int4")

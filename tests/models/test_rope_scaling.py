@@ -224,9 +224,9 @@ def test_longer_texts_are_let_in_and_older_code_is_told(tmp_path: Path) -> None:
 
 
 NTK: list[tuple[dict[str, Any], str]] = [
-    ({"target": 9000, "factor": 2.0}, "say one thing twice"), ({"doubled": True}, "needs model.rope.target"),
+    ({"target": 9000, "factor": 2.0}, "say one thing twice"), ({"doubled": True}, "needs rope.target"),
     ({"target": 100}, "must be above the model's 256 columns"), ({"factor": 1.0}, "must be above 1"),
-    ({"length": 9000}, "model.rope has no length"), ({"target": "far"}, "model.rope.target"),
+    ({"length": 9000}, "rope has no length"), ({"target": "far"}, "rope.target"),
 ]  # fmt: skip
 
 

@@ -135,13 +135,13 @@ def test_a_model_too_large_for_the_memory_is_told_the_kind_that_fits(monkeypatch
     config = read_model_config(MINI)
     room = Footprint.of(config, "int8").loading
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=room))
-    with pytest.raises(UserError, match=r"takes 0\.4 GiB of memory in bfloat16 .* Use model\.quantize=int8 with"):
+    with pytest.raises(UserError, match=r"takes 0\.4 GiB of memory in bfloat16 .* Set quantize=int8 dtype"):
         load("mini-llada", dtype="bfloat16")
     with torch.device("meta"):
         model = Transformer(config)
     refuse_too_large(model, "int8")
     room = Footprint.of(config, "int4", "int4").loading
-    with pytest.raises(UserError, match=r"in int4 .* Use model\.quantize=int4 model\.quantize_head=int4 with model\.d"):
+    with pytest.raises(UserError, match=r"in int4 .* Set quantize=int4 dtype=bfloat16 quantize_head=int4\."):
         refuse_too_large(model, "int4")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     with pytest.raises(UserError, match=r"in int4 .* Take a machine with more\."):

@@ -176,5 +176,5 @@ def test_rescoring_leaves_out_what_may_not_be_proposed(model: Model) -> None:
     for is_end, one, other in zip(ends, plain, without, strict=True):
         assert one is not None and other is not None and one > -math.inf
         assert other == -math.inf if is_end else other >= one - 1e-9
-    with pytest.raises(UserError, match="sampling.guidance=0"):
+    with pytest.raises(UserError, match="guidance=0"):
         rescored(model, trace, Sampling(guidance=1.0))

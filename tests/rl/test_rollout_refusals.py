@@ -63,7 +63,7 @@ def test_rules_whose_tokens_no_single_forward_draws_are_refused(options: dict[st
 
 
 def test_groups_of_copies_are_refused() -> None:
-    said = "n=8 rollouts of a prompt would be the same at sampling.temperature=0. Set it above 0."
+    said = "n=8 rollouts of a prompt would be the same at temperature=0.0. Set it above 0."
     with pytest.raises(UserError, match=said):
         decoder(temperature=0.0).rollouts(PROMPT, n=8)
     hot = Request.answer(PROMPT, 4, 60)

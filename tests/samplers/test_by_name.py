@@ -102,7 +102,7 @@ WRAPPERS = {"adas": Adas, "credit": Credit, "freedave": FreeDave, "frontier": Fr
 def test_a_users_rule_in_every_wrapper(kind: type[Sampler], wrapper: str) -> None:
     words = INSIDE[kind].get(wrapper, TAKEN)
     if words:
-        with pytest.raises(UserError, match=f"^(?=.*{words})sampler={wrapper} .*sampler/inner={kind.__name__}\\b"):
+        with pytest.raises(UserError, match=f"^(?=.*{words})sampler={wrapper} .*inner={kind.__name__}\\b"):
             WRAPPERS[wrapper](kind())
         return
     assert isinstance(WRAPPERS[wrapper](kind()), Wrapper)

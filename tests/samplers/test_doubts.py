@@ -135,7 +135,7 @@ def test_decodes_equal_a_loop_that_knows_the_rule_alone_in_a_batch_and_with_the_
         ({"repair": "drop", "remask_threshold": 1.5}, r"sampler.remask_threshold=1.5 must lie in \[0, 1\]"),
         ({"repair": "drop", "budget": 0}, "sampler.budget=0 must be at least 1"),
         ({"repair": "drop", "ratio": 2.0}, r"sampler.ratio=2.0 must lie in \[0, 1\]"),
-        ({"repair": "drop", "penalty": 1.0}, "sampler.penalty=1 changes what is proposed"),
+        ({"repair": "drop", "penalty": 1.0}, "sampler.penalty=1.0 changes what is proposed"),
     ],
 )
 def test_mistakes_are_named(options: dict[str, Any], words: str) -> None:

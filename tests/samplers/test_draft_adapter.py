@@ -90,11 +90,9 @@ def test_drafts_are_the_adapted_model_s_behind_the_base_s_context(base: Path, lo
 
 def test_what_drafts_cannot_be_adapted_by_is_refused(base: Path, lora: Path, tmp_path: Path) -> None:
     adapted(SOURCE, tmp_path / "all")
-    with pytest.raises(
-        UserError, match=r"model.draft_adapter=.* adapts .*, and drafts are adapted at the output of att"
-    ):
+    with pytest.raises(UserError, match=r"draft_adapter=.* adapts .*, and drafts are adapted at the output of att"):
         load(base, draft_adapter=tmp_path / "all")
     with pytest.raises(UserError, match="no causal row judges drafts where, as in LLaDAModelLM, attention is full"):
         load(make_tiny(tmp_path / "llada"), draft_adapter=lora)
-    with pytest.raises(UserError, match="model.draft_adapter='.*' holds no adapter_config.json"):
+    with pytest.raises(UserError, match="draft_adapter='.*' holds no adapter_config.json"):
         load(base, draft_adapter=tmp_path)

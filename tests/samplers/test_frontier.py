@@ -119,10 +119,10 @@ def test_a_row_needs_a_forward_for_every_width_masks() -> None:
 @pytest.mark.parametrize(
     ("inner", "words"),
     [
-        (build("sampler", "order"), "sampler/inner=order commits positions that a plan of its own names"),
-        (Credit(DUS()), "sampler/inner=dus commits positions that a plan"),
-        (Prophet(Static()), "Put the gate inside: sampler=prophet sampler/inner=frontier"),
-        (FreeDave(Static()), "Put the gate inside: sampler=freedave sampler/inner=frontier"),
+        (build("sampler", "order"), "inner=order commits positions that a plan of its own names"),
+        (Credit(DUS()), "inner=dus commits positions that a plan"),
+        (Prophet(Static()), "Put the gate inside: sampler=prophet inner=frontier"),
+        (FreeDave(Static()), "Put the gate inside: sampler=freedave inner=frontier"),
     ],
 )
 def test_a_rule_that_looks_elsewhere_is_refused(inner: Sampler, words: str) -> None:

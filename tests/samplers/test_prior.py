@@ -49,7 +49,7 @@ def test_equal_confidences_are_committed_from_what_is_known_outwards() -> None:
 
 
 def test_thresholds_compare_the_product_and_only_if_asked() -> None:
-    with pytest.raises(UserError, match="sampler/inner=confidence compares it with a threshold.*over_thresholds=true"):
+    with pytest.raises(UserError, match="inner=confidence compares it with a threshold.*over_thresholds=true"):
         Prior(Confidence())
     density = summed([False] * 4, 2.0)
     bar = density[1] * 0.9
@@ -64,7 +64,7 @@ def test_thresholds_compare_the_product_and_only_if_asked() -> None:
     ids=lambda rule: type(rule).__name__,
 )  # fmt: skip
 def test_a_rule_that_reads_other_numbers_is_refused(inner: object) -> None:
-    with pytest.raises(UserError, match="changes confidences only.*sampler=credit sampler/inner=prior"):
+    with pytest.raises(UserError, match="changes confidences only.*sampler=credit inner=prior"):
         Prior(inner, over_thresholds=True)  # type: ignore[arg-type]
 
 

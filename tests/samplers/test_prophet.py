@@ -120,7 +120,7 @@ def test_an_anchor_leaves_room_for_the_answer() -> None:
 
 def test_an_anchor_without_a_tokenizer_is_refused() -> None:
     sampler = Prophet(Static(), region="anchor", anchor_text="x", anchor_position=9)
-    with pytest.raises(UserError, match=r"sampler\.anchor_text='x' is text, .*\. Use sampler\.region=offset"):
+    with pytest.raises(UserError, match=r"sampler\.anchor_text='x' is text, .*\. Set sampler\.region=offset"):
         sampler.resolved(replace(setting(12), ids_of=None))
 
 

@@ -70,5 +70,5 @@ def test_a_row_that_a_rule_finishes_is_finished_whole() -> None:
 
 @pytest.mark.parametrize("inner", [WINO(), ETE(), Order()])
 def test_rules_that_draft_or_take_back_or_announce_are_refused(inner: object) -> None:
-    with pytest.raises(UserError, match=r"sampler/inner=\w+, which drafts, takes tokens back"):
+    with pytest.raises(UserError, match=r"inner=\w+, which drafts, takes tokens back"):
         Spaced(inner)  # type: ignore[arg-type]

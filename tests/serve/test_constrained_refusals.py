@@ -72,6 +72,6 @@ def test_a_grammar_reads_no_file(writer: Place, tmp_path: Path, monkeypatch: pyt
 def test_a_tokenizer_that_is_not_byte_level_takes_no_constraint(served: Model) -> None:
     words = Place(served)
     reply = words.ask(**regex("a"))
-    assert reply.status_code == 400 and "a constraint needs a byte-level BPE tokenizer" in error_of(reply)["message"]
+    assert reply.status_code == 400 and "needs a byte-level BPE tokenizer" in error_of(reply)["message"]
     assert words.scheduler.count == 0
     words.close()

@@ -15,11 +15,11 @@ from dllm.parts import (
     ApiError,
     Keys,
     Refusal,
+    Set,
     UserError,
     as_refusal,
-    in_requests,
     keys_in_file,
-    param_of,
+    verbatim,
 )
 from tests.serve.conftest import CHAT, Place, error_of
 
@@ -160,27 +160,30 @@ def test_a_key_file_that_others_may_read_gets_a_warning(
     assert ("chmod 600" in capsys.readouterr().err) == warns
 
 
-@pytest.mark.parametrize(("sentence", "told", "param"), [
-    ("gen_length=40 must be a multiple of blocks.block_length=32.",
+@pytest.mark.parametrize(("refusal", "told", "param"), [
+    (Refusal("{gen_length} must be a multiple of {blocks.block_length}.", [40, 32]),
      "max_tokens=40 must be a multiple of diffusion.blocks.block_length=32.", "max_tokens"),
-    ("cache=dkv_greedy reads sampling.top_p=0.5. The nearest that works is cache=dual.",
-     "diffusion.cache=dkv_greedy reads top_p=0.5. The nearest that works is diffusion.cache=dual.", "diffusion.cache"),
-    ("put credit inside: sampler=prophet sampler/inner=credit sampler/inner@sampler.inner.inner=eb.",
-     "put credit inside: diffusion.sampler=prophet diffusion.sampler.inner=credit diffusion.sampler.inner.inner=eb.",
-     "diffusion.sampler"),
-    ("infill=['a'] has nothing to fill in.", "diffusion.canvas=['a'] has nothing to fill in.", None),
-    ("constraint=regex: its text is long. Raise gen_length to 5.",
+    (Refusal("{cache} reads {sampling.top_p}.", ["dkv_greedy", 0.5], [Set("cache", "dual")]),
+     "diffusion.cache=dkv_greedy reads top_p=0.5. Use diffusion.cache=dual.", "diffusion.cache"),
+    (Refusal("put credit inside: {sampler=prophet} {sampler/inner=credit}."),
+     "put credit inside: diffusion.sampler=prophet diffusion.sampler.inner=credit.", "diffusion.sampler"),
+    (Refusal("{infill} has nothing to fill in.", [["a"]]), "diffusion.canvas=['a'] has nothing to fill in.",
+     "diffusion.canvas"),
+    (Refusal("{constraint}: its text is long. Raise {gen_length:name} to 5.", ["regex"]),
      "response_format of type regex: its text is long. Raise max_tokens to 5.", "response_format"),
-    ("constraint.schema at #/a: lower constraint.depth.",
+    (Refusal("{constraint.schema:name} at #/a: lower {constraint.depth:name}."),
      "response_format.json_schema.schema at #/a: lower diffusion.constraint.depth.", "response_format"),
-    ("sampling.eos_last=true is the server's. The sampler is slow; infilling, too.",
-     "sampling.eos_last=true is the server's. The sampler is slow; infilling, too.", None),
-    ("stop='gen_length' is a value, and so is \"cache=dual\".",
-     "stop='gen_length' is a value, and so is \"cache=dual\".", None),
+    (Refusal("{task.max_rows} is the server's. The sampler is slow; infilling, too.", [8]),
+     "task.max_rows=8 is the server's. The sampler is slow; infilling, too.", None),
+    (Refusal(f"{{stop:quoted}} is a value, and so is {verbatim('{cache=dual}')}.", ["gen_length=4"]),
+     "stop='gen_length=4' is a value, and so is {cache=dual}.", "stop"),
+    (UserError("a sentence names cache=dual, and is nobody's setting."),
+     "a sentence names cache=dual, and is nobody's setting.", None),
 ])  # fmt: skip
-def test_settings_are_called_as_requests_call_them(sentence: str, told: str, param: str | None) -> None:
-    assert in_requests(sentence) == told
-    assert param is None or param_of(sentence) == param
+def test_settings_are_called_as_requests_call_them(refusal: UserError, told: str, param: str | None) -> None:
+    with pytest.raises(ApiError) as found, as_refusal():
+        raise refusal
+    assert (found.value.message, found.value.param) == (told, param)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +191,6 @@ def test_settings_are_called_as_requests_call_them(sentence: str, told: str, par
 )
 def test_a_field_with_several_names_is_called_as_it_was_sent(setting: str, field: str) -> None:
     names = {"diffusion.sampler.threshold": "diffusion.threshold", "max_tokens": "max_completion_tokens"}
-    for error in (UserError(f"{setting}=2 must be 1."), Refusal(f"{{{setting}}} must be 1.", {setting: 2})):
-        with pytest.raises(ApiError) as refused, as_refusal(words=CHAT_WORDS.but(names)):
-            raise error
-        assert (refused.value.message, refused.value.param) == (f"{field}=2 must be 1.", field)
+    with pytest.raises(ApiError) as refused, as_refusal(words=CHAT_WORDS.but(names)):
+        raise Refusal(f"{{{setting}}} must be 1.", [2])
+    assert (refused.value.message, refused.value.param) == (f"{field}=2 must be 1.", field)

@@ -55,7 +55,7 @@ def test_weights_that_verl_sends_are_those_that_decode(name: str, tiny: Path, tm
     batch = made.generate_sequences(asked()).batch
     assert {*batch} == {"prompts", "responses", "input_ids", "attention_mask", "position_ids"}
     assert torch.equal(batch["prompts"], asked().batch["input_ids"]), "verl's driver has repeated the rows"
-    with pytest.raises(UserError, match="n=3 rollouts of a prompt would be the same at sampling.temperature=0"):
+    with pytest.raises(UserError, match="n=3 rollouts of a prompt would be the same at temperature=0"):
         VerlRollout({**config, "temperature": 0.0}, SimpleNamespace(path=tmp_path / "old"))
 
 

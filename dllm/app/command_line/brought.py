@@ -14,8 +14,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from dllm.common.errors import nearest
-from dllm.common.hints import Meaning, as_listed, meaning, other_choice, typed
+from dllm.common.errors import Set, nearest
+from dllm.common.hints import as_advice, as_listed, meaning, other_choice, typed
 from dllm.compose.parts import choices, composed, config_groups, options_of_choices
 
 SEARCHED = ("task", "model", "sampler", "blocks", "cache", "eos", "length", "constraint", "engine")  # in this order
@@ -45,12 +45,12 @@ def of_setting(word: str, value: str | None, known: Mapping[str, Any]) -> str | 
         return f"write {as_listed(word)}={_given(as_listed(word), value, known)}"
     found = meaning(name, value, known.__contains__)
     if group:
-        inside = found is not None and all(key.startswith(f"{group}.") for key, _ in found.settings)
-        return found.command_line() if found is not None and found.settings and inside else None
+        inside = isinstance(found, Set) and all(key.startswith(f"{group}.") for key in found.all)
+        return as_advice(found) if found is not None and inside else None
     own = [key for key in known if key.endswith(f".{name}") and key not in UNSETTABLE]
-    if own and (found is None or own != [key for key, _ in found.settings]):
+    if own and (found is None or isinstance(found, str) or own != [*found.all]):
         return f"write {' or '.join(f'{key}={_given(key, value, known)}' for key in own)}"
-    return _owned(name, value) if found is None else found.command_line()
+    return _owned(name, value) if found is None else as_advice(found)
 
 
 def _given(key: str, value: str | None, known: Mapping[str, Any]) -> str:
@@ -65,9 +65,9 @@ def _owned(name: str, value: str | None) -> str | None:
     for group in SEARCHED:
         owners = [choice for choice, options in options_of_choices(group).items() if name in options]
         if owners and f"{group}.{name}" not in UNSETTABLE:
-            best = Meaning(((group, owners[0]), (f"{group}.{name}", "VALUE" if value is None else value)))
+            best = Set(group, owners[0]) & Set(f"{group}.{name}", "VALUE" if value is None else value)
             listed = "..." if len(owners) > MOST_OWNERS else f"{group}={f' or {group}='.join(owners[1:])}"
-            return best.command_line() + (f", or {listed} with it" if len(owners) > 1 else "")
+            return as_advice(best) + (f", or {listed} with it" if len(owners) > 1 else "")
     return None
 
 
@@ -126,8 +126,8 @@ def of_choice(group: str, value: str) -> str | None:
     """The choice of ours that a word of elsewhere is: ``low_confidence`` for a sampler, a folder for a model."""
     if group == "model" and (advice := of_model(value)) is not None:
         return advice
-    if (advice := other_choice(group, value)) is not None:
-        return advice
+    if (other := other_choice(group, value)) is not None:
+        return as_advice(other)
     same = [name for name in choices(group) if as_listed(name) == as_listed(value)]
     return f"write {group}={same[0]}" if same else None
 

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, verbatim
 from dllm.constraints.compiler import Compiler
 from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.constraints.decoding.compiled import CompiledConstraint
@@ -88,17 +88,19 @@ class Constraints:
     def _shared(self, constraint: Constraint) -> Compiler:
         """The compiler of all that decodes with this tokenizer, made once, with what each id writes."""
         if not self.masks and not constraint.joint:
-            raise UserError(
-                f"constraint={constraint.kind}: a position of model {self.name} is decided together with its whole "
-                "block, not by itself. Set joint=true of the constraint, which finds the best filling of a block, or "
-                "drop the constraint."
+            raise Refusal(
+                f"{{constraint}}: a position of model {verbatim(self.name)} is decided together with its whole block, "
+                "not by itself. Set {constraint.joint=true}, which finds the best filling of a block, or drop the "
+                "constraint.",
+                [constraint.kind],
             )
         if self._compiler is not None:
             return self._compiler
         if self.tokenizer is None:
-            raise UserError(
-                f"constraint={constraint.kind}: model {self.name} has no tokenizer, so nothing says what its tokens "
-                "write. Give a model with a tokenizer, or drop the constraint."
+            raise Refusal(
+                f"{{constraint}}: model {verbatim(self.name)} has no tokenizer, so nothing says what its tokens write. "
+                "Give a model with a tokenizer, or drop the constraint.",
+                [constraint.kind],
             )
         with LOCK:
             compilers, alike = COMPILERS.setdefault(self.tokenizer, {}), (self.size, self.silent)
@@ -113,30 +115,31 @@ class Constraints:
 def check(row: RowSets, kind: str) -> None:
     """Refuse a row that has no filling. kind: of its constraint. Raises UserError."""
     state, masks = row.language.tokens.begun(row.prefix), int((row.cells == MASK).sum())
+    begun = verbatim(repr(row.prefix.decode(errors="replace")))
     if state is None:
-        raise UserError(
-            f"constraint={kind}: the answer's beginning {row.prefix.decode(errors='replace')!r} begins no text of it. "
-            "Change the beginning."
+        raise Refusal(
+            f"{{constraint}}: the answer's beginning {begun} begins no text of it. Change the beginning.", [kind]
         )
     if row.feasible():
         return
     if masks < len(row.cells):
-        raise UserError(
-            f"constraint={kind}: the given tokens leave no way to complete a text in {masks} masks. Give more masks, "
-            "or change the given text."
+        raise Refusal(
+            f"{{constraint}}: the given tokens leave no way to complete a text in {masks} masks. Give more masks, or "
+            "change the given text.",
+            [kind],
         )
-    raise UserError(f"constraint={kind}: {_too_short(int(row.language.tokens.left[state]), masks, row)}")
+    raise Refusal(f"{{constraint}}: {_too_short(int(row.language.tokens.left[state]), masks, row)}", [kind])
 
 
 def _too_short(least: int, masks: int, row: RowSets) -> str:
     if least == NEVER:
-        prefix = row.prefix.decode(errors="replace")
-        return f"the answer's beginning {prefix!r} cannot be completed by this tokenizer. Change the beginning."
+        begun = verbatim(repr(row.prefix.decode(errors="replace")))
+        return f"the answer's beginning {begun} cannot be completed by this tokenizer. Change the beginning."
     if least > masks:
         shortest = f"its shortest text takes {least} tokens and the answer has {masks}"
-        return f"{shortest}. Raise gen_length to {least} or more."
+        return f"{shortest}. Raise {{gen_length:name}} to {least} or more."
     if row.language.ends:
-        span = f"{row.least} to {masks} tokens, and sampling.min_tokens={row.least} lets none end before"
+        span = f"{row.least} to {masks} tokens, and {{sampling.min_tokens={row.least}}} lets none end before"
         return f"no text of it takes {span}. Lower it."
-    way_out = "Drop forbid_eos, or change gen_length."
+    way_out = "Drop {sampling.forbid_eos:name}, or change {gen_length:name}."
     return f"no text of it takes exactly {masks} tokens, and none may end before. {way_out}"

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from dllm.common.errors import UserError, first_line, nearest, not_installed
+from dllm.common.errors import Refusal, first_line, nearest, not_installed
 from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.lark_trees import ENTRY, Rules
-from dllm.constraints.languages.left import without_left_recursion
+from dllm.constraints.languages.left import bad_grammar, without_left_recursion
 from dllm.constraints.languages.terminals import without_marks
 from dllm.constraints.languages.trees import Automaton, Language
 
@@ -28,13 +28,13 @@ def grammar_language(text: str, *, start: str, depth: int, words: bool) -> Langu
         from lark.exceptions import LarkError
         from lark.load_grammar import GrammarBuilder
     except ImportError:
-        raise not_installed("constraint=grammar", "lark", "constraints") from None
+        raise not_installed("{constraint=grammar}", "lark", "constraints") from None
     try:
         grammar = _loaded(text, GrammarBuilder)
         _known(start, [name for name, parameters, _, _ in grammar.rule_defs if not parameters])
         rules = without_left_recursion(Rules(grammar, marked=words).trees(start))
     except (LarkError, OSError, AssertionError) as error:
-        raise UserError(f"constraint.grammar: {first_line(error).rstrip(': ')}.") from None
+        raise bad_grammar(f"{first_line(error).rstrip(': ')}.") from None
     language = Language(rules, ENTRY, depth)
     return Language({"start": Automaton(without_marks(compiled(language)))}, depth=depth) if words else language
 
@@ -48,9 +48,9 @@ def _loaded(text: str, base: Any) -> Any:
         def do_import(self, dotted_path: tuple[str, ...], base_path: Any, *more: Any) -> None:
             name = ".".join(dotted_path)
             if base_path is not None or name not in LARK_GRAMMARS:
-                raise UserError(
-                    f"constraint.grammar: %import {'.' * (base_path is not None)}{name} would read a file. Import from "
-                    f"{', '.join(LARK_GRAMMARS)} only, and write the other rules out."
+                raise bad_grammar(
+                    f"%import {'.' * (base_path is not None)}{name} would read a file. "
+                    f"Import from {', '.join(LARK_GRAMMARS)} only, and write the other rules out."
                 )
             super().do_import(dotted_path, base_path, *more)
 
@@ -79,19 +79,16 @@ def _check_terminals(tree: Any) -> None:
             sizes[name] = 0  # as long as it is under way
             sizes[name] = own[name] + sum(size(other) for other in named[name] if other in named)
         if not sizes[name]:
-            raise UserError(
-                f"constraint.grammar: Recursion in terminal {name!r} (recursion is only allowed in rules, not "
-                "terminals)."
-            )
+            raise bad_grammar(f"Recursion in terminal {name!r} (recursion is only allowed in rules, not terminals).")
         return sizes[name]
 
     if (parts := sum(map(size, named))) > MOST_PARTS:
-        raise UserError(
-            f"constraint.grammar: its terminals have {parts:.3g} parts with the terminals in them written out, more "
-            f"than {MOST_PARTS}. Make rules of those that repeat."
+        raise bad_grammar(
+            f"its terminals have {parts:.3g} parts with the terminals in them written "
+            f"out, more than {MOST_PARTS}. Make rules of those that repeat."
         )
 
 
 def _known(start: str, names: list[str]) -> None:
     if start not in names:
-        raise UserError(f"constraint.start={start!r} is not a rule of the grammar.{nearest(start, names)}")
+        raise Refusal(f"{{constraint.start:quoted}} is not a rule of the grammar.{nearest(start, names)}", [start])

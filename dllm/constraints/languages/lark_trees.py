@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.common.errors import UserError, nearest
+from dllm.common.errors import Refusal, nearest, verbatim
 from dllm.constraints.languages.automaton_of import compiled
+from dllm.constraints.languages.left import bad_grammar
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.regex import REFUSED_PARTS, End, regex_tree, shown_pattern
 from dllm.constraints.languages.terminals import WORD_BEGINS, WORD_ENDS
@@ -51,12 +52,12 @@ class Terminals:
     def _alone(self, name: str, node: Any) -> Automaton:
         """Raises UserError for a terminal that may be empty, which Lark's parser does not take."""
         if node is None:
-            raise UserError(f"constraint.grammar: terminal {name} is declared without a text. Define it: {name}: ...")
-        machine = _machine(_Terminal(name).tree(node))
-        if machine.automaton.accepts(b""):
+            raise bad_grammar(f"terminal {name} is declared without a text. Define it: {name}: ...")
+        made = _machine(_Terminal(name).tree(node))
+        if made.automaton.accepts(b""):
             called = name or _quoted(node)
-            raise UserError(f"constraint.grammar: terminal {called} may be empty. Let it read at least one character.")
-        return machine
+            raise bad_grammar(f"terminal {called} may be empty. Let it read at least one character.")
+        return made
 
 
 def _machine(tree: Tree) -> Automaton:
@@ -84,9 +85,9 @@ class _Terminal:
         from lark.load_grammar import PrepareLiterals
 
         (pattern,) = PrepareLiterals().transform(LarkTree(node.data, list(node.children))).children
-        where = f"constraint.grammar: terminal {self.label}{shown_pattern(pattern.value)}"
+        where = f"{{constraint.grammar:name}}: terminal {self.label}{verbatim(shown_pattern(pattern.value))}"
         if set(pattern.flags) - set(FLAGS):
-            raise UserError(f"{where} {REFUSED_PARTS['FLAG']}")
+            raise Refusal(f"{where} {REFUSED_PARTS['FLAG']}")
         source = re.escape(pattern.value) if pattern.type == "str" else pattern.value
         return regex_tree(source, where, End.INNER, sum(FLAGS[flag] for flag in pattern.flags))
 
@@ -138,17 +139,17 @@ class Rules:
 
     def _check(self, name: str, use: str, values: list[TemplateValue]) -> None:
         if name not in self.definitions:
-            raise UserError(f"constraint.grammar: the rule {name!r} is not defined.{nearest(name, self.definitions)}")
+            raise bad_grammar(f"the rule {name!r} is not defined.{nearest(name, self.definitions)}")
         parameters, tree = self.definitions[name]
         if tree is None:
-            raise UserError(f"constraint.grammar: the rule {name!r} is declared without a text. Define it: {name}: ...")
+            raise bad_grammar(f"the rule {name!r} is declared without a text. Define it: {name}: ...")
         if len(parameters) != len(values):
-            raise UserError(
-                f"constraint.grammar: the template {name!r} takes {len(parameters)} arguments and is given "
+            raise bad_grammar(
+                f"the template {name!r} takes {len(parameters)} arguments and is given "
                 f"{len(values)}. Give it one for each of {', '.join(parameters)}."
             )
         if len(self._seen) > USES + len(self.definitions) or len(use) > 10_000:
-            raise UserError("constraint.grammar: its templates call each other without an end. Write them as rules.")
+            raise bad_grammar("its templates call each other without an end. Write them as rules.")
 
 
 def _plain(inner: Any, node: Any) -> Tree:
@@ -166,6 +167,6 @@ def _plain(inner: Any, node: Any) -> Tree:
             part, operator, *numbers = node.children
             low, high = OPERATORS[str(operator)] if not numbers else (int(numbers[0]), int(numbers[-1]))
             if high is not None and not 0 <= low <= high:
-                raise UserError(f"constraint.grammar: ~ {low}..{high} is not a range. Give the smaller number first.")
+                raise bad_grammar(f"~ {low}..{high} is not a range. Give the smaller number first.")
             return Rep(inner(part), low, high)
-    raise UserError(f"constraint.grammar: {node.data} is not known here.")
+    raise bad_grammar(f"{node.data} is not known here.")

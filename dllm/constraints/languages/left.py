@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, verbatim
 from dllm.constraints.languages.rules import circles
 from dllm.constraints.languages.trees import Alt, Automaton, Cat, Rep, RuleCall, Tree
 
@@ -23,10 +23,15 @@ def without_left_recursion(rules: Mapping[str, Tree]) -> dict[str, Tree]:
     return turned
 
 
-def _indirect(rule: str) -> UserError:
-    return UserError(
-        f"constraint.grammar: the rule {rule!r} begins with itself by way of others (left recursion). Begin it with "
-        "something that reads text, or use repetition: x*."
+def bad_grammar(why: str) -> Refusal:
+    """The refusal of a grammar, for a reason in which texts of it may stand."""
+    return Refusal(f"{{constraint.grammar:name}}: {verbatim(why)}")
+
+
+def _indirect(rule: str) -> Refusal:
+    return bad_grammar(
+        f"the rule {rule!r} begins with itself by way of others (left recursion). Begin it with something that reads "
+        "text, or use repetition: x*."
     )
 
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from math import inf
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal
 from dllm.common.links import follows
 
 # Nondeterministic states per state allowed: 200,000 for 20,000. Their arcs and reach are bounded by 40 of these each,
@@ -21,11 +21,11 @@ UNMERGED = 4
 COUNTED_PLACES = 64
 
 
-class TooSlow(UserError):
+class TooSlow(Refusal):
     """A language that took more seconds than it was given; with more it might be compiled."""
 
 
-class TooManyStates(UserError):
+class TooManyStates(Refusal):
     """A language that needs more states than it was given."""
 
 
@@ -75,16 +75,16 @@ class Budget:
     def time(self, count: int) -> None:
         """Refuse more time than allowed; count: the states there are by now. Raises TooSlow."""
         if time.thread_time() > self._deadline:
-            reason = f"the constraint took more than {self.limits.seconds:g} s to compile ({count} states)."
-            lower = "Write it more simply." if self.limits.depth is None else (
-                "Lower constraint.depth, or write it more simply.")  # fmt: skip
-            raise TooSlow(f"{reason} {lower}")
+            spent = f"the {{constraint:name}} took more than {self.limits.seconds:g} s to compile ({count} states)."
+            lower = "" if self.limits.depth is None else "Lower {constraint.depth:name}, or write it more simply."
+            raise TooSlow(spent, note=lower or "Write it more simply.")
 
     def too_large(self) -> TooManyStates:
-        needs, depth = f"the constraint needs more than {self.limits.states} states", self.limits.depth
+        needs, depth = f"the {{constraint:name}} needs more than {self.limits.states} states", self.limits.depth
         if depth is None:
-            return TooManyStates(f"{needs}. Shorten counted repetitions, or write it more simply.")
-        return TooManyStates(f"{needs} at depth {depth}. Lower constraint.depth, or shorten counted repetitions.")
+            return TooManyStates(f"{needs}.", note="Shorten counted repetitions, or write it more simply.")
+        lower = "Lower {constraint.depth:name}, or shorten counted repetitions."
+        return TooManyStates(f"{needs} at depth {depth}.", note=lower)
 
 
 _BUDGET: ContextVar[Budget | None] = ContextVar("budget", default=None)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dllm.common.errors import UserError, first_line
+from dllm.common.errors import Refusal, first_line, verbatim
 from dllm.constraints.languages.trees import Alt, Cat, Language, Rep, Tree
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, Ranges, characters, inverted
 
@@ -38,7 +38,9 @@ class End(Enum):
 
 def regex_language(pattern: str) -> Language:
     """The texts of ``re.fullmatch``. Raises UserError for what is no regular expression, or no regular language."""
-    return Language({"start": regex_tree(pattern, f"constraint.pattern={shown_pattern(pattern)}", End.CLOSED)})
+    return Language(
+        {"start": regex_tree(pattern, f"{{constraint.pattern:name}}={verbatim(shown_pattern(pattern))}", End.CLOSED)}
+    )
 
 
 def shown_pattern(pattern: str) -> str:
@@ -52,11 +54,11 @@ def regex_tree(pattern: str, where: str, end: End, flags: int = 0) -> Tree:
     try:
         parsed = _parser.parse(pattern, flags)
     except (re.error, OverflowError, TypeError) as error:
-        raise UserError(f"{where} is no regular expression: {first_line(error)}.") from None
+        raise Refusal(f"{where} is no regular expression: {verbatim(first_line(error))}.") from None
     except RecursionError:
-        raise UserError(f"{where} is nested too deeply. Write it with fewer groups in each other.") from None
+        raise Refusal(f"{where} is nested too deeply. Write it with fewer groups in each other.") from None
     if parsed.state.flags & ~KNOWN_FLAGS:
-        raise UserError(f"{where} {REFUSED_PARTS['FLAG']}")
+        raise Refusal(f"{where} {REFUSED_PARTS['FLAG']}")
     return Reader(where, parsed.state.flags).sequence(list(parsed), end, end)
 
 
@@ -94,13 +96,13 @@ class Reader:
                 return Alt(tuple(self.sequence(case, front, back) for case in value[1]))
             case "SUBPATTERN":
                 if value[1] or value[2]:
-                    raise UserError(f"{self.where} {REFUSED_PARTS['FLAG']}")
+                    raise Refusal(f"{self.where} {REFUSED_PARTS['FLAG']}")
                 return self.sequence(value[3], front, back)
             case "MAX_REPEAT" | "MIN_REPEAT":
                 low, high, part = value
                 tree = self.sequence(part, End.INNER, End.INNER)
                 return Rep(tree, int(low), None if high is _constants.MAXREPEAT else int(high))
-        raise UserError(f"{self.where} {REFUSED_PARTS.get(str(kind), 'has a part that is not known here.')}")
+        raise Refusal(f"{self.where} {REFUSED_PARTS.get(str(kind), 'has a part that is not known here.')}")
 
 
 def _is_anchor(item: ParsedItem, name: str) -> bool:

@@ -10,7 +10,7 @@ from math import prod
 import psutil
 import torch
 
-from dllm.common.errors import TooLarge
+from dllm.common.errors import Set, TooLarge
 from dllm.common.ranks import Ranks
 from dllm.contract.canvas import Request
 
@@ -61,14 +61,22 @@ def too_large(
     place = f"the memory of {device}"
     for rows in halvings(len(requests)):
         if fits(requests[:rows]):
-            return TooLarge(f"a batch of {len(requests)} does not fit into {place}, but {rows} of it "
-                             f"{'does' if rows == 1 else 'do'}. Use batch_size={rows}.")  # fmt: skip
+            return TooLarge(
+                f"a batch of {len(requests)} does not fit into {place}, but {rows} of it "
+                f"{'does' if rows == 1 else 'do'}.",
+                [],
+                (Set("batch_size", rows),),
+            )
     first = requests[0]
     length = len(first.tokens) - first.answer_start
     for shorter in halvings(length):
         if fits([shortened(first, shorter)]):
-            return TooLarge(f"an answer of {length} tokens after a prompt of {first.answer_start} does not fit into "
-                             f"{place}, but one of {shorter} does. Use gen_length={shorter}.")  # fmt: skip
+            return TooLarge(
+                f"an answer of {length} tokens after a prompt of {first.answer_start} does not fit into {place}, but "
+                f"one of {shorter} does.",
+                [],
+                (Set("gen_length", shorter),),
+            )
     wide = ", model.dtype=bfloat16" if dtype in (torch.float32, torch.float64) else ""
     more = ", or model.device=auto to spread the model over all GPUs" if torch.cuda.device_count() > 1 else ""
     return TooLarge(

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.errors import Refusal, Set, UserError, in_choices, in_range
+from dllm.common.errors import Refusal, Set, in_choices, in_range
 from dllm.common.terminal import complain_folded
 from dllm.compose.fitted import Parts
 from dllm.contract.clash import Clash, Selection, refuse_clashes
@@ -166,15 +166,18 @@ class Runtime:
         if self.name not in FIXED:
             return model
         if model.places is not None:
-            raise UserError(
-                f"runtime={self.name} needs the model on one GPU, and this one is spread over several devices. Use "
-                "model.device=cuda:0 if it fits, or runtime=static."
+            raise Refusal(
+                "{runtime} needs the model on one GPU, and this one is spread over several devices. Use "
+                "{model.device=cuda:0} if it fits, or {runtime=static}.",
+                [self.name],
             )
         if self.name in RECORDED:
             if model.config.moe is not None and not model.triton:
-                raise UserError(
-                    "runtime=cudagraph runs routed experts with our kernel alone: without it every layer asks the GPU "
-                    "which of them run. Use kernels=auto, or runtime=static."
+                raise Refusal(
+                    "{runtime=cudagraph} runs routed experts with our kernel alone: without it every layer asks the "
+                    "GPU which of them run.",
+                    [],
+                    (Set("kernels", "auto"), Set("runtime", "static")),
                 )
             if self.name == "cudagraph":
                 from dllm.loop.runtime.graphs import Graphs, Recorder
@@ -182,7 +185,7 @@ class Runtime:
                 return model if whole else Graphs(model, Recorder(model.device))
         if any(isinstance(part, PackedLinear | Tiled | RoundedLinear) for part in model.modules()):
             way_out = "load the model with pack=False and kernels='auto'"
-            raise UserError(f"runtime={self.name} cannot compile packed weights: {way_out}.")
+            raise Refusal(f"{{runtime}} cannot compile packed weights: {way_out}.", [self.name])
         from dllm.loop.runtime.compiled_layers import Compiled
 
         return Compiled(model)
@@ -197,17 +200,19 @@ def say_once(sentence: str) -> None:
 def check_compiler(name: str, device: torch.device) -> None:
     """Raises UserError where torch.compile lacks its compiler: on a GPU also Triton, and a GPU that Triton takes."""
     if which(os.environ.get("CXX", "g++")) is None and which("clang++") is None:
-        raise UserError(f"runtime={name} needs a C++ compiler, g++ or clang++. Install one, or use runtime=static.")
+        raise Refusal("{runtime} needs a C++ compiler, g++ or clang++. Install one, or use {runtime=static}.", [name])
     if device.type != "cuda":
         return
     nearest = "runtime=static" if name == "compile" else "runtime=cudagraph"
     if find_spec("triton") is None:
-        raise UserError(
-            f"runtime={name} compiles with Triton, which is not installed here (on Linux, PyTorch's builds for GPUs "
-            f"bring it along). Use {nearest}."
+        raise Refusal(
+            "{runtime} compiles with Triton, which is not installed here (on Linux, PyTorch's builds for GPUs "
+            f"bring it along). Use {nearest}.",
+            [name],
         )
     if amd_kind(device) is None and (capability := torch.cuda.get_device_capability(device)) < COMPILED_CAPABILITY:
-        raise UserError(
-            f"runtime={name} compiles for GPUs of compute capability 7.0 (Volta) or newer, and this one has "
-            f"{'.'.join(map(str, capability))}. Use {nearest}."
+        raise Refusal(
+            "{runtime} compiles for GPUs of compute capability 7.0 (Volta) or newer, and this one has "
+            f"{'.'.join(map(str, capability))}. Use {nearest}.",
+            [name],
         )

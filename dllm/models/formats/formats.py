@@ -26,7 +26,7 @@ from math import prod
 
 import torch
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, UserError
 from dllm.models.config import ModelConfig
 from dllm.models.formats.affine import WORD_BITS, Grouped, Scaled, Scheme
 from dllm.models.formats.blocks_of_four import FOUR_BIT_STATE, blocks_of_four
@@ -145,7 +145,7 @@ def _with_order(made: Packing | None, settings: PackedSettings, part: Part) -> G
     if order is None or (not order.any() and groups > 1):
         if settings.ordered and groups > 1:
             why = "g_idx is missing" if order is None else "g_idx is all zero"
-            raise UserError(f"{QUANTISATION} has desc_act=true, and {stem}.{why}: the order of its columns is not "
+            raise Refusal(f"{QUANTISATION} has desc_act=true, and {stem}.{why}: the order of its columns is not "
                             f"known. {UNQUANTISED}.")  # fmt: skip
         return replace(made, index=None)
     if ((order < 0) | (order >= groups)).any():
@@ -162,7 +162,7 @@ def _mlx(module: Module, settings: PackedSettings, widths: Collection[int]) -> _
     if weight is None or scales is None:
         raise broken(f"tensor {printed(module.name)}.scales is there without its weight")
     if module.take("global_scale") is not None:
-        raise UserError(
+        raise Refusal(
             f"tensor {printed(module.name)}.global_scale is of a form of nvfp4 that is not read. {UNQUANTISED}."
         )
     if len(weight.shape) not in (2, 3) or weight.dtype != "U32":
@@ -213,7 +213,7 @@ def _scaled(module: Module, settings: PackedSettings, _: Collection[int]) -> _Pa
     if missing := [name for name, one in held.items() if one is None]:
         raise broken(f"module {printed(module.name)} is {scheme.called}, and its {' and '.join(missing)} is missing")
     if module.take("weight_g_idx") is not None:
-        raise UserError(f"tensor {printed(module.name)}.weight_g_idx tells an order of columns, which is not read. "
+        raise Refusal(f"tensor {printed(module.name)}.weight_g_idx tells an order of columns, which is not read. "
                         f"{UNQUANTISED}.")  # fmt: skip
     module.take("weight_zero_point")  # of symmetric weights they are the middle
     weight, scales, zeros, overall = (held.get(name) for name in (scheme.weight, scheme.scale, scheme.zeros,

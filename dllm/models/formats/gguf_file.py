@@ -73,7 +73,7 @@ def read_gguf(file: Path) -> GgufFile:
     """The header of a file, and of its other parts. Raises UserError for what is not GGUF, or only a part of it,
     and where the package ``gguf`` is missing."""
     if find_spec("gguf") is None:
-        raise not_installed(f"model.path={file}", "gguf", "gguf", "take the checkpoint's safetensors")
+        raise not_installed(f"{{model.path={file}}}", "gguf", "gguf", "take the checkpoint's safetensors")
     files = _parts(file)
     return _read(tuple((one, one.stat().st_size, one.stat().st_mtime_ns) for one in files))
 

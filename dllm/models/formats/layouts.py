@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, UserError
 from dllm.models.formats.affine import WHOLE_AXIS, Scheme
 from dllm.models.formats.expressions import expression
 from dllm.models.formats.prequantized import QUANTISATION, UNQUANTISED
@@ -42,12 +42,12 @@ class PackedSettings:
     def scheme_of(self, module: str) -> Scheme:
         """Of a module that has scales. Raises UserError for one that is said to be plain, and where none is said."""
         if any(_match(one, module) for one in self.ignored):
-            raise UserError(
+            raise Refusal(
                 f"{QUANTISATION} has {printed(module)} in ignore, and the weights have scales for it. {UNQUANTISED}."
             )
         found = [(match, target) for target in self.schemes if (match := _match(target, module))]
         if not found:
-            raise UserError(f"{QUANTISATION} names no group for {printed(module)}, which has scales. {UNQUANTISED}.")
+            raise Refusal(f"{QUANTISATION} names no group for {printed(module)}, which has scales. {UNQUANTISED}.")
         return self.schemes[min(found)[1]]
 
 
@@ -62,7 +62,7 @@ class PackedPlace:
     def wrong(self, key: str, value: Any, rule: str) -> UserError:
         """The error for a value that is not read."""
         given = f"{self.method} weights with {key}={shown(value)} in {self.key}"
-        return UserError(f"{self.file} has {given}, which must be {rule} to be read. {UNQUANTISED}.")
+        return Refusal(f"{self.file} has {given}, which must be {rule} to be read. {UNQUANTISED}.")
 
     def read(self, rules: KeyRules, said: Mapping[str, Any]) -> dict[str, Any]:
         """The keys of a table with their values. Raises UserError as ``wrong``."""

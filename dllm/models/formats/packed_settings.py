@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dllm.common.coerce import is_whole
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal
 from dllm.models.formats.affine import WHOLE_AXIS, Scheme
 from dllm.models.formats.layouts import EVERY_MODULE, PackedPlace, PackedSettings
 from dllm.models.formats.prequantized import QUANTISATION, STORED_KEY, UNQUANTISED, refuse_quantised
@@ -98,7 +98,7 @@ def packed_settings(published: Mapping[str, Any], file: str) -> PackedSettings |
     mlx = published.get(MLX_KEY)
     if isinstance(mlx, Mapping) and {"bits", "group_size", "mode"} & mlx.keys() and not mlx.get("quant_method"):
         if method:
-            raise UserError(f"{file} has {MLX_KEY} as MLX writes it, and {QUANTISATION}.quant_method={shown(method)}: "
+            raise Refusal(f"{file} has {MLX_KEY} as MLX writes it, and {QUANTISATION}.quant_method={shown(method)}: "
                             f"they contradict each other. {UNQUANTISED}.")  # fmt: skip
         return _mlx(mlx, PackedPlace(file, MLX_KEY, "mlx"))
     if (scaled := scaled_settings(published, file)) is not None:
@@ -106,7 +106,7 @@ def packed_settings(published: Mapping[str, Any], file: str) -> PackedSettings |
     if isinstance(said, Mapping) and method == BITSANDBYTES:
         place = PackedPlace(file, QUANTISATION, BITSANDBYTES)
         if not any(place.read(_IN_BITS, said).values()):
-            raise UserError(f"{file} has {BITSANDBYTES} weights in {QUANTISATION}, and neither load_in_4bit nor "
+            raise Refusal(f"{file} has {BITSANDBYTES} weights in {QUANTISATION}, and neither load_in_4bit nor "
                             f"load_in_8bit is true. {UNQUANTISED}.")  # fmt: skip
         return PackedSettings(BITSANDBYTES, f"{QUANTISATION} says {BITSANDBYTES}", {})
     refuse_quantised(published, file)
@@ -136,7 +136,7 @@ def with_files_beside(folder: Path, published: Mapping[str, Any]) -> Mapping[str
     if file.is_file() and not published.get(QUANTISATION):
         said = read_json(file).get("quantization")
         if not isinstance(said, dict):
-            raise UserError(f"{file} has quantization={shown(said)}, which must be an object. {UNQUANTISED}.")
+            raise Refusal(f"{file} has quantization={shown(said)}, which must be an object. {UNQUANTISED}.")
         published = {**published, QUANTISATION: {"quant_method": "modelopt", **said}}
     for name, method in BESIDE.items():
         own = published.get(QUANTISATION)
@@ -168,7 +168,7 @@ def _grouped(said: Mapping[str, Any], place: PackedPlace) -> PackedSettings:
         found = {name: said[name] for name in names if said.get(name) is not None}
         if len({shown(_lower(value)) for value in found.values()}) > 1:
             told = ", ".join(f"{name}={shown(value)}" for name, value in found.items())
-            raise UserError(f"{place.file} has {told} in {place.key}: they contradict each other. {UNQUANTISED}.")
+            raise Refusal(f"{place.file} has {told} in {place.key}: they contradict each other. {UNQUANTISED}.")
         given[key] = next(iter(found.values()), None)
     values = place.read(_GROUPED[place.method], given)
     bits, group, gptq = values["bits"], values["group_size"], place.method == "gptq"

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dllm.common.coerce import is_whole
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, UserError
 from dllm.models.keys import printed, shown
 
-UNQUANTISED = "Take the unquantised checkpoint, which model.quantize=int8, int4 or float8 narrows while it is loaded"
+UNQUANTISED = "Take the unquantised checkpoint, which int8, int4 or float8 narrows while it is loaded"
 _AGAIN = "Quantise the checkpoint again by task=quantize"
 STORED_KEY, STORED_KINDS = "dllm_quantization", ("int8", "int4")  # of ``task=quantize``
 # Version 1 has embedding and head in bfloat16; in version 2 they are narrow, of the kind ``head``.
@@ -33,7 +33,7 @@ def refuse_quantised(published: Mapping[str, Any], file: str, but: Collection[st
         if not value or (name == QUANTISATION and method is not None and method in but):
             continue
         given = f"{name}={shown(value)}" if method is None else f"{name}.quant_method={shown(method)}"
-        raise UserError(f"{file} has {given}: quantised weights of other programs are not read. {UNQUANTISED}.")
+        raise Refusal(f"{file} has {given}: quantised weights of other programs are not read. {UNQUANTISED}.")
 
 
 def of_quantised(names: Iterable[str]) -> str:

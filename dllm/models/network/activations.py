@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from dllm.common.errors import UserError, nearest, warn_once
+from dllm.common.errors import Refusal, Set, nearest, warn_once
 from dllm.common.ranks import Ranks
 from dllm.kernels.dispatch import INVARIANT
 from dllm.kernels.rounded_linear import left_wide, round_rows
@@ -29,9 +29,9 @@ def check_activations(
     products of this model or processor that depend on the batch. weights, head: kinds of layers and head."""
     if kind is None:
         return
-    name, plain = f"model.activations={kind}", "or set model.activations to null"
+    name, plain = f"{{model.activations={kind}}}", Set("model.activations", None)
     if kind not in ROW_KINDS:
-        raise UserError(f"model.activations={kind!r} must be null or int8.{nearest(kind, ROW_KINDS)}")
+        raise Refusal(f"{{model.activations:quoted}} must be {{null}} or int8.{nearest(kind, ROW_KINDS)}", [kind])
     needs_narrow(name, weights, plain)
     if kernels != INVARIANT:
         return
@@ -44,9 +44,10 @@ def check_activations(
         wide = "these weights on this processor"
     else:
         return
-    raise UserError(
-        f"kernels={INVARIANT} with {name}: few rows are multiplied with {wide} in another way than many. "
-        "Use kernels=auto."
+    raise Refusal(
+        f"{{kernels}} with {name}: few rows are multiplied with {wide} in another way than many.",
+        [INVARIANT],
+        (Set("kernels", "auto"),),
     )
 
 
@@ -54,22 +55,26 @@ def round_activations(model: Transformer, invariant: bool) -> str | None:
     """Round the rows of all narrow products in place, and say once what runs instead where this cannot be. Returns the
     kind, or None. Raises UserError for products that ``invariant`` kernels do not cover."""
     if model.device.type != "cpu":
-        warn_once(f"model.activations=int8 is for a CPU, and the model is on {model.device.type}: its kernels multiply "
-                  "rows of bfloat16 with the narrow weights.")  # fmt: skip
+        warn_once(
+            f"{{model.activations=int8}} is for a CPU, and the model is on {model.device.type}: its kernels multiply "
+            "rows of bfloat16 with the narrow weights."
+        )
         return None
     here = agreed(this_processor(), model.ranks)
     if not here.most:
-        warn_once("model.activations=int8: this processor or PyTorch has no exact product of bytes that is faster. "
+        warn_once("{model.activations=int8}: this processor or PyTorch has no exact product of bytes that is faster. "
                   "Rows of bfloat16 are multiplied with the narrow weights.")  # fmt: skip
         return None
     round_rows(model.layers, here, NARROWING, model.ranks, invariant)
     if wide := left_wide(model.layers):
         said = f"{len(wide)} products ({wide[0]}, ...) have sizes that this processor's operators do not take"
         if invariant:
-            raise UserError(f"kernels={INVARIANT} with model.activations=int8: {said}. Use kernels=auto.")
-        warn_once(f"model.activations=int8: {said}. Rows of bfloat16 are multiplied with these.")
+            raise Refusal(
+                f"{{kernels}} with {{model.activations=int8}}: {said}.", [INVARIANT], (Set("kernels", "auto"),)
+            )
+        warn_once(f"{{model.activations=int8}}: {said}. Rows of bfloat16 are multiplied with these.")
     if here.most < ROW_LEVELS[0]:
-        warn_once("model.activations=int8: this processor has no dot product of bytes (VNNI). Rows have seven bits "
+        warn_once("{model.activations=int8}: this processor has no dot product of bytes (VNNI). Rows have seven bits "
                   "instead of eight.")  # fmt: skip
     return ROW_KINDS[0]
 

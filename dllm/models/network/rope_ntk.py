@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dllm.common.coerce import coerce
-from dllm.common.errors import UserError, nearest
+from dllm.common.errors import Refusal, nearest
 from dllm.models.keys import MAX_SIZE
 
 MOST_FACTOR = 1e6  # a factor above it is a mistake: LLaDA-8B needs 562 for 128 k
@@ -36,16 +36,18 @@ class RopeSetting:
         kinds = {entry.name: entry.type for entry in fields(RopeSetting)}
         for name in given or {}:
             if name not in kinds:
-                raise UserError(f"model.rope has no {name}; it has {', '.join(kinds)}.{nearest(name, kinds)}")
+                raise Refusal(f"{{model.rope:name}} has no {name}; it has {', '.join(kinds)}.{nearest(name, kinds)}")
         read = {name: coerce(f"model.rope.{name}", value, str(kinds[name])) for name, value in (given or {}).items()}
         found = RopeSetting(**read)
         if found.factor is not None and found.target is not None:
-            raise UserError(
-                f"model.rope.factor={found.factor:g} and model.rope.target={found.target} say one thing "
-                "twice. Set one of them."
+            raise Refusal(
+                "{model.rope.factor} and {model.rope.target} say one thing twice. Set one of them.",
+                [found.factor, found.target],
             )
         if found.doubled and found.factor is None and found.target is None:
-            raise UserError("model.rope.doubled=true needs model.rope.target or model.rope.factor. Set one of them.")
+            raise Refusal(
+                "{model.rope.doubled=true} needs {model.rope.target:name} or {model.rope.factor:name}. Set one of them."
+            )
         return found
 
     def reach(self, theta: float, dim: int, trained: int) -> NtkReach | None:
@@ -54,18 +56,20 @@ class RopeSetting:
         if self.factor is None and self.target is None:
             return None
         if features(theta, dim, trained, self.doubled) < 2:
-            raise UserError(
-                f"model.rope reaches no further: no feature of this model's heads turned over the {trained} columns of "
-                "training. Leave it null."
+            raise Refusal(
+                f"{{model.rope:name}} reaches no further: no feature of this model's heads turned over the {trained} "
+                "columns of training. Leave it {null}."
             )
         if self.target is not None:
             if not trained < self.target <= MAX_SIZE:
-                raise UserError(f"model.rope.target={self.target} must be above the model's {trained} columns, and at "
-                                f"most {MAX_SIZE}.")  # fmt: skip
+                raise Refusal(
+                    f"{{model.rope.target}} must be above the model's {trained} columns, and at most {MAX_SIZE}.",
+                    [self.target],
+                )
             return NtkReach(factor_for(theta, dim, trained, self.target, self.doubled), self.target, trained)
         assert self.factor is not None
         if not 1 < self.factor <= MOST_FACTOR:
-            raise UserError(f"model.rope.factor={self.factor:g} must be above 1, and at most {MOST_FACTOR:g}.")
+            raise Refusal(f"{{model.rope.factor}} must be above 1, and at most {MOST_FACTOR:g}.", [self.factor])
         return NtkReach(self.factor, min(reach_of(theta, dim, trained, self.factor, self.doubled), MAX_SIZE), trained)
 
 

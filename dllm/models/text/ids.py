@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dllm.common.coerce import is_whole
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, Set
 from dllm.models.config import ModelConfig
 from dllm.models.text.tokenizer import Tokenizer
 from dllm.models.weights.files import mismatched
@@ -61,14 +61,16 @@ def resolve_ids(
         problem = f"the tokenizer has {len(tokenizer)} ids, the model's logits only {config.vocab} columns"
         raise mismatched(problem, "tokenizer and weights")
     if config.attention.next_token and mask_id is not None:
-        raise UserError(
-            f"mask_id={mask_id}: {config.architecture} predicts the next token, and has no mask token. Leave mask_id "
-            "null."
+        raise Refusal(
+            f"{{model.mask_id}}: {config.architecture} predicts the next token, and has no mask token.",
+            [mask_id],
+            [Set("model.mask_id", None)],
         )
     if config.process == "uniform" and mask_id is not None:
-        raise UserError(
-            f"mask_id={mask_id}: undecided positions of {config.architecture} show noise, so it has no mask token. "
-            "Leave mask_id null."
+        raise Refusal(
+            f"{{model.mask_id}}: undecided positions of {config.architecture} show noise, so it has no mask token.",
+            [mask_id],
+            [Set("model.mask_id", None)],
         )
     marks = config.attention.next_token
     mask = None if config.process == "uniform" or marks else _mask(config, tokenizer, mask_id)
@@ -90,7 +92,7 @@ def resolve_ids(
 
 def _check_range(known: SourcedId, config: ModelConfig, advice: str) -> None:
     if not 0 <= known.id < config.vocab:
-        raise UserError(f"{known} lies outside the embedding's ids, 0 to {config.vocab - 1}. {advice}")
+        raise Refusal(f"{known} lies outside the embedding's ids, 0 to {config.vocab - 1}. {advice}")
 
 
 def _first(known: Mapping[str, int | None], missing: str) -> SourcedId:
@@ -98,26 +100,26 @@ def _first(known: Mapping[str, int | None], missing: str) -> SourcedId:
     for name, number in known.items():
         if number is not None:
             return SourcedId(name, number)
-    raise UserError(missing)
+    raise Refusal(missing)
 
 
 def _mask(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None) -> SourcedId:
     if mask_id is not None and not is_whole(mask_id):
-        raise UserError(f"mask_id={mask_id!r} must be an integer, the id of the mask token.")
+        raise Refusal("{model.mask_id:quoted} must be an integer, the id of the mask token.", [mask_id])
     usual = config.usual_mask_id
     if mask_id is None and config.mask_id is None and usual is not None and tokenizer is not None:
         text = tokenizer.token(usual)
         if tokenizer.mask_id is None and text is not None and usual not in tokenizer.special_ids:
-            raise UserError(
-                f"mask_id=None: the mask of {config.architecture} is usually id {usual}, but the tokenizer has no mask "
-                f"token, and {usual} is its {text!r}. Pass mask_id=ID (model.mask_id=ID on the command line)."
+            raise Refusal(
+                f"{{model.mask_id=null}}: the mask of {config.architecture} is usually id {usual}, but the tokenizer "
+                f"has no mask token, and {usual} is its {text!r}. Set {{model.mask_id=ID}}."
             )
     return _first(
-        {"mask_id": mask_id, "config.json: mask_token_id": config.mask_id,
+        {"{model.mask_id:name}": mask_id, "config.json: mask_token_id": config.mask_id,
          "the tokenizer's mask token": tokenizer.mask_id if tokenizer else None,
          "the family's usual mask_token_id": config.usual_mask_id},
-        "mask_id=None: neither config.json (mask_token_id) nor the tokenizer names a mask token, which masked "
-        "diffusion needs. Pass mask_id=ID (model.mask_id=ID on the command line).",
+        "{model.mask_id=null}: neither config.json (mask_token_id) nor the tokenizer names a mask token, which masked "
+        "diffusion needs. Set {model.mask_id=ID}.",
     )  # fmt: skip
 
 
@@ -134,11 +136,11 @@ def _eos(config: ModelConfig, tokenizer: Tokenizer | None) -> SourcedId:
 
 
 def _check_mask(mask: SourcedId, eos: int, pad: int, config: ModelConfig, tokenizer: Tokenizer | None) -> None:
-    advice = "Pass the right one as mask_id=ID (model.mask_id=ID on the command line)."
+    advice = "Set the right one by {model.mask_id=ID}."
     _check_range(mask, config, advice)
     if tokenizer is not None and tokenizer.token(mask.id) is None:
         hint = "" if tokenizer.mask_id is None else f" Its own mask token has id {tokenizer.mask_id}."
-        raise UserError(f"{mask} is not a token of the tokenizer, which has {len(tokenizer)} tokens.{hint} {advice}")
+        raise Refusal(f"{mask} is not a token of the tokenizer, which has {len(tokenizer)} tokens.{hint} {advice}")
     for name, number in (("pad", pad), ("eos", eos)):
         if mask.id == number:
-            raise UserError(f"{mask} is also the {name} id: masks and {name} tokens must differ. {advice}")
+            raise Refusal(f"{mask} is also the {name} id: masks and {name} tokens must differ. {advice}")

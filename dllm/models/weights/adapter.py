@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, UserError
 from dllm.models.formats.expressions import RULE, Expression, expression
 from dllm.models.keys import KeyRule, boolean, integer, read_keys, real, shown
 from dllm.models.network.experts import at_least_float32
@@ -93,8 +93,8 @@ class Adapter:
         if not file.is_file():
             pickled = (place / "adapter_model.bin").exists()
             never = " A pickle (adapter_model.bin) can run code, so it is never read." if pickled else ""
-            sentence = f"model.adapter={str(place)!r} lacks {ADAPTER_WEIGHTS}.{never}"
-            raise UserError(f"{sentence} Save the adapter as safetensors.")
+            sentence = f"{{model.adapter:quoted}} lacks {ADAPTER_WEIGHTS}.{never} Save the adapter as safetensors."
+            raise Refusal(sentence, [str(place)])
         pairs = _pairs(file, config)
         with safe_open(file, framework="pt") as stored:
             digest = (stored.metadata() or {}).get(DIGEST)
@@ -121,10 +121,11 @@ class Adapter:
             raise self._other(path, "the weights that it adapts are not those it was trained on")
 
     def _other(self, path: str | Path, why: str) -> UserError:
-        made = f"model.path={self.base}" if self.base else "model.path to the model that it was trained on"
-        return UserError(
-            f"model.adapter={str(self.folder)!r} was made for another base than model.path={str(path)!r}: {why}. "
-            f"Set {made}, or model.adapter=null."
+        made = f"{{model.path={self.base}}}" if self.base else "{model.path:name} to the model that it was trained on"
+        return Refusal(
+            f"{{model.adapter:quoted}} was made for another base than {{model.path:quoted}}: {why}. Set {made}, or "
+            "{model.adapter=null}.",
+            [str(self.folder), str(path)],
         )
 
     def merged(self, name: str, weight: Tensor, part: Source, dtype: torch.dtype) -> Tensor:
@@ -154,27 +155,30 @@ def attach_drafts(model: Transformer, adapter: Adapter) -> None:
             a = a[:, ranks.rank * width : (ranks.rank + 1) * width]
             attention.draft = LowRank(a.to(model.dtype), (b.double() * pair.scale).to(model.dtype))
     if left:
-        raise UserError(
-            f"model.draft_adapter={str(adapter.folder)!r} adapts {shown(next(iter(left)))}, and drafts are adapted at "
-            "the output of attention (o_proj) alone. Take an adapter of that, or set model.draft_adapter=null."
+        raise Refusal(
+            f"{{model.draft_adapter:quoted}} adapts {shown(next(iter(left)))}, and drafts are adapted at the output "
+            "of attention (o_proj) alone. Take an adapter of that, or set {model.draft_adapter=null}.",
+            [str(adapter.folder)],
         )
     model.streams = False  # a stream of rows that draft and rows that judge is one product
 
 
 def _read_config(place: Path) -> dict[str, Any]:
     if not (place / ADAPTER_CONFIG).is_file():
-        raise UserError(
-            f"model.adapter={str(place)!r} holds no {ADAPTER_CONFIG}, so it is not an adapter of peft. Point it at a "
-            "folder that peft or experiments.distill wrote."
+        raise Refusal(
+            f"{{model.adapter:quoted}} holds no {ADAPTER_CONFIG}, so it is not an adapter of peft. Point it at a "
+            "folder that peft or experiments.distill wrote.",
+            [str(place)],
         )
     content = read_json(place / ADAPTER_CONFIG)
     on = [key for key in OFF if content.get(key) not in (None, False, "none", [], {})]
     on += ["peft_type"] * (content.get("peft_type") != "LORA")
     on += ["init_lora_weights"] * (content.get("init_lora_weights") not in SAME_BASE)
     if on:
-        raise UserError(
-            f"model.adapter={str(place)!r} has {on[0]}={shown(content.get(on[0]))}, which is more than a plain LoRA. "
-            "Merge it into its base with peft's merge_and_unload, and point model.path at the result."
+        raise Refusal(
+            f"{{model.adapter:quoted}} has {on[0]}={shown(content.get(on[0]))}, which is more than a plain LoRA. "
+            "Merge it into its base with peft's merge_and_unload, and point {model.path:name} at the result.",
+            [str(place)],
         )
     return read_keys(KEYS, content, ADAPTER_CONFIG)
 

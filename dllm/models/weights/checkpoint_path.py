@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dllm.common.errors import UserError, first_line, nearest
+from dllm.common.errors import Refusal, first_line, nearest
 from dllm.common.hub import hub_reachable, stay_offline_without_hub
 from dllm.models.formats.gguf_file import GGUF_SUFFIX, is_gguf
 from dllm.models.weights.hub_name import HubName
@@ -25,15 +25,16 @@ def locate(path: str | Path, weights: bool = True) -> Path:
     if is_gguf(folder):
         return folder
     if folder.is_file():
-        raise UserError(f"model.path={name!r} is a file, and no GGUF. Give the folder that holds the checkpoint.")
+        raise Refusal("{model.path:quoted} is a file, and no GGUF. Give the folder that holds the checkpoint.", [name])
     found = HubName.of(name)
     if folder.suffix.lower() == GGUF_SUFFIX and (found is None or not found.file):
-        raise UserError(f"model.path={name!r} is not a file here. Download it, and give its path.")
+        raise Refusal("{model.path:quoted} is not a file here. Download it, and give its path.", [name])
     if found is None:
-        raise UserError(
-            f"model.path={str(path)!r} is not a shipped model ({', '.join(known) or 'there are none'}), a folder or a "
-            "hub id of the form owner/name (of a GGUF file: owner/name/FILE.gguf; at a revision: owner/name@REVISION)."
-            f"{nearest(name.partition('@')[0], known)}"
+        raise Refusal(
+            f"{{model.path:quoted}} is not a shipped model ({', '.join(known) or 'there are none'}), a folder or a "
+            "hub id of the form owner/name (of a GGUF file: owner/name/FILE.gguf; at a revision: "
+            f"owner/name@REVISION).{nearest(name.partition('@')[0], known)}",
+            [str(path)],
         )
     stay_offline_without_hub()
     from huggingface_hub import snapshot_download
@@ -45,14 +46,16 @@ def locate(path: str | Path, weights: bool = True) -> Path:
         offline = not hub_reachable() and type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled")
         why = "the hub cannot be reached from here" if offline else first_line(error)
         kind = "file" if found.file else "folder"
-        raise UserError(
-            f"model.path={str(path)!r} is no {kind} here, and could not be downloaded as a hub id ({why}). Download it "
-            f"elsewhere and pass the {kind}: model.path={kind.upper()}."
+        raise Refusal(
+            f"{{model.path:quoted}} is no {kind} here, and could not be downloaded as a hub id ({why}). Download it "
+            f"elsewhere and pass the {kind}: {{model.path={kind.upper()}}}.",
+            [str(path)],
         ) from error
     if found.file and not is_gguf(there):
-        raise UserError(
-            f"model.path={str(path)!r}: {found.repo} on the hub has no file {found.file}. Give the name of one that it "
-            "has."
+        raise Refusal(
+            f"{{model.path:quoted}}: {found.repo} on the hub has no file {found.file}. Give the name of one that it "
+            "has.",
+            [str(path)],
         )
     return there
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, Set
 from dllm.common.ranks import Ranks
 from dllm.kernels.narrow_product import GROUP
 from dllm.models.config import ModelConfig
@@ -53,44 +53,57 @@ def share_of(config: ModelConfig, ranks: Ranks, ep: bool = False) -> ModelConfig
 
 def check_cut(config: ModelConfig, size: int, ep: bool, quantize: str | None, head: str | None = None) -> None:
     """Raise UserError for a model that ``size`` ranks cannot share."""
-    name = f"model.tp={size}"
+    name = f"{{model.tp={size}}}"
     if size < 1:
-        raise UserError(f"{name} must be 1 or more: it counts processes.")
+        raise Refusal(f"{name} must be 1 or more: it counts processes.")
     if size == 1:
         return
     if config.family == MASKED_LM_FAMILY:
-        raise UserError(
-            f"{name}: a {config.architecture} is run through its own class, which is not cut. Set model.tp=1."
+        raise Refusal(
+            f"{name}: a {config.architecture} is run through its own class, which is not cut.",
+            [],
+            (Set("model.tp", 1),),
         )
     if quantize == "float8":
-        raise UserError(
-            f"{name}: float8 scales each row over its whole width, which no rank has. Use "
-            "model.quantize=int8, or set model.quantize to null."
+        raise Refusal(
+            f"{name}: float8 scales each row over its whole width, which no rank has.",
+            (),
+            [Set("model.quantize", "int8"), Set("model.quantize", None)],
         )
     if head is not None:
-        raise UserError(f"{name}: model.quantize_head={head} narrows embedding and head together, and ranks share the "
-                        "head alone. Set model.quantize_head to null.")  # fmt: skip
+        raise Refusal(
+            f"{name}: {{model.quantize_head}} narrows embedding and head together, and ranks share the head alone.",
+            [head],
+            [Set("model.quantize_head", None)],
+        )
     if ep and config.moe is None:
-        raise UserError(f"model.ep=true: {config.architecture} has no routed experts. Set model.ep=false.")
+        raise Refusal(f"{{model.ep=true}}: {config.architecture} has no routed experts.", [], (Set("model.ep", False),))
     for what, count, multiple in _sizes(config, ep, quantize):
         if count % (size * multiple):
             whole = f"{size} times {multiple}" if multiple > 1 else str(size)
             fits = [
                 n for n in range(size - 1, 0, -1) if not any(c % (n * m) for _, c, m in _sizes(config, ep, quantize))
             ]
-            raise UserError(f"{name} must divide the model's {what}, and {count} is not a multiple of {whole}. Set "
-                            f"model.tp={fits[0] if fits else 1}.")  # fmt: skip
+            raise Refusal(
+                f"{name} must divide the model's {what}, and {count} is not a multiple of {whole}.",
+                [],
+                (Set("model.tp", fits[0] if fits else 1),),
+            )
     for heads in {kind.kv_heads for kind in config.gemma.layers} if config.gemma else {config.kv_heads}:
         if heads % size and size % heads:
-            raise UserError(f"{name} must divide the model's {heads} key heads or be a multiple of them. Set "
-                            "model.tp=1.")  # fmt: skip
+            raise Refusal(
+                f"{name} must divide the model's {heads} key heads or be a multiple of them.", [], (Set("model.tp", 1),)
+            )
 
 
 def refuse_object(size: int) -> None:
     """Raise UserError for a model object in the place of a folder."""
     if size > 1:
-        raise UserError(f"model.tp={size}: a model object has its weights already, and ranks read a share each from "
-                        "files. Give its folder, or set tp=1.")  # fmt: skip
+        raise Refusal(
+            "{model.tp}: a model object has its weights already, and ranks read a share each from files. Give its "
+            "folder, or set {model.tp=1}.",
+            [size],
+        )
 
 
 def own_device(device: str, size: int) -> str:
@@ -99,14 +112,17 @@ def own_device(device: str, size: int) -> str:
     if size == 1:
         return device
     if device == "auto":
-        raise UserError(f"model.tp={size} with model.device=auto: one cuts layers, the other spreads them over GPUs. "
-                        "Set model.device=cuda.")  # fmt: skip
+        raise Refusal(
+            "{model.tp} with {model.device=auto}: one cuts layers, the other spreads them over GPUs.",
+            [size],
+            (Set("model.device", "cuda"),),
+        )
     if device != "cuda":
         return device
     count = torch.cuda.device_count()
     if size > count:
-        raise UserError(
-            f"model.tp={size} needs {size} GPUs, and torch finds {count} here. Set model.tp={max(1, count)}."
+        raise Refusal(
+            f"{{model.tp}} needs {size} GPUs, and torch finds {count} here.", [size], (Set("model.tp", max(1, count)),)
         )
     return f"cuda:{torch.distributed.get_rank() % count}" if torch.distributed.is_initialized() else device
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, UserError
 from dllm.models.formats.packing import Packing
 from dllm.models.keys import printed, shown
 
@@ -152,7 +152,9 @@ def _no_weights(folder: Path) -> UserError:
         )
     others = sorted(file.name for kind in ("*.safetensors", "*.gguf") for file in folder.glob(kind))
     found = f" (it has {first_names(others)})" if others else ""
-    return UserError(f"{folder} holds neither {SINGLE} nor {INDEX}{found}. Point model.path at a complete checkpoint.")
+    return Refusal(
+        f"{folder} holds neither {SINGLE} nor {INDEX}{found}. Point {{model.path:name}} at a complete checkpoint."
+    )
 
 
 def first_names(names: list[str], most: int = 3) -> str:

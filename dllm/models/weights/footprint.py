@@ -8,7 +8,7 @@ import psutil
 import torch
 from torch import nn
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, Set, UserError
 from dllm.models.config import ModelConfig
 from dllm.models.network.experts import Router, StackedExperts
 from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
@@ -79,15 +79,19 @@ def refuse_too_large(model: Transformer, kind: str, head: str | None = None) -> 
     free, taken = psutil.virtual_memory().available, Footprint.of_model(model, kind, head).loading
     if taken <= free:
         return
-    way_out = "Take a machine with more"
+    way_out, use = "Take a machine with more.", tuple[Set, ...]()
     for other, end in NARROW_WITH_HEAD:
         smaller = Footprint.of_model(model, other, end).loading
         if smaller <= free:
-            also = "" if end is None else f" model.quantize_head={end}"
-            way_out = f"Use model.quantize={other}{also} with model.dtype=bfloat16, which takes {gib(smaller)}"
+            kinds = Set("model.quantize", other) & Set("model.dtype", "bfloat16")
+            use = (kinds if end is None else kinds & Set("model.quantize_head", end),)
+            way_out = f"That takes {gib(smaller)}."
             break
-    raise UserError(
-        f"the model takes {gib(taken)} of memory in {kind} while it is loaded, and {gib(free)} are free. {way_out}."
+    raise Refusal(
+        f"the model takes {gib(taken)} of memory in {kind} while it is loaded, and {gib(free)} are free.",
+        (),
+        use,
+        way_out,
     )
 
 

@@ -25,7 +25,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from dllm.common.errors import UserError, nearest, not_installed
+from dllm.common.errors import Refusal, Set, nearest, not_installed
 from dllm.common.ranks import ALONE
 from dllm.kernels.dispatch import AMD_GPUS, amd_kind
 from dllm.kernels.narrow_embedding import NarrowEmbedding
@@ -51,35 +51,44 @@ def check_quantize(
     run."""
     if kind is None:
         return
-    name, plain = f"model.quantize={kind}", "or set model.quantize to null"
+    name, plain = f"{{model.quantize={kind}}}", Set("model.quantize", None)
     if kind not in QUANTIZATIONS:
-        raise UserError(f"model.quantize={kind!r} must be null, int8, int4 or float8.{nearest(kind, QUANTIZATIONS)}")
+        raise Refusal(
+            f"{{model.quantize:quoted}} must be {{null}}, int8, int4 or float8.{nearest(kind, QUANTIZATIONS)}", [kind]
+        )
     if config.moe is not None and kind == "float8":
-        raise UserError(
-            f"{name} leaves out routed experts, which are most of this model. Use model.quantize=int8, {plain}."
+        raise Refusal(
+            f"{name} leaves out routed experts, which are most of this model.",
+            (),
+            [Set("model.quantize", "int8"), plain],
         )
     if dtype != torch.bfloat16:
-        raise UserError(f"{name} multiplies rows of bfloat16. Set model.dtype=bfloat16, {plain}.")
+        raise Refusal(f"{name} multiplies rows of bfloat16.", (), [Set("model.dtype", "bfloat16"), plain])
     experts = () if config.moe is None else (config.moe.width, config.moe.shared_width or config.moe.width)
     sizes, multiple = (config.width, config.heads * config.head_dim, config.mlp_width, *experts), MULTIPLES[kind]
     if any(size % multiple for size in sizes) or (kind != "int8" and config.kv_width % 16):
-        raise UserError(
+        raise Refusal(
             f"{name} takes products whose sizes are multiples of {multiple}, and this model's are "
-            f"{', '.join(map(str, sizes))}. Use model.quantize=int8, {plain}."
+            f"{', '.join(map(str, sizes))}.",
+            (),
+            [Set("model.quantize", "int8"), plain],
         )
     if kind == "float8":
         check_float8(device)
     elif device.type != "cpu" and not triton:
-        raise UserError(f"{name} on a GPU needs our Triton kernel. Use kernels=auto on a GPU that has it, {plain}.")
+        raise Refusal(
+            f"{name} on a GPU needs our Triton kernel.", (), [plain], "Or use {kernels=auto} on a GPU that has it."
+        )
 
 
-def needs_narrow(name: str, kind: str | None, plain: str) -> None:
-    """Raises UserError if layers of ``kind`` are not in int8 or int4, which setting ``name`` needs. plain: how to do
-    without it."""
+def needs_narrow(name: str, kind: str | None, plain: Set) -> None:
+    """Raises UserError if layers of ``kind`` are not in int8 or int4, which setting ``name`` needs. plain: the way
+    out without it."""
     if kind not in BITS:
-        said = "null" if kind is None else kind
-        raise UserError(
-            f"{name} goes with layers in int8 or int4, and model.quantize is {said}. Set model.quantize=int8, {plain}."
+        raise Refusal(
+            f"{name} goes with layers in int8 or int4, and there is {{model.quantize}}.",
+            [kind],
+            [Set("model.quantize", "int8"), plain],
         )
 
 
@@ -88,17 +97,25 @@ def check_head(head: str | None, kind: str | None, config: ModelConfig, device: 
     ``kind``, the model or the device."""
     if head is None:
         return
-    name, plain = f"model.quantize_head={head}", "or set model.quantize_head to null"
+    name, plain = f"{{model.quantize_head={head}}}", Set("model.quantize_head", None)
     if head not in BITS:
-        raise UserError(f"model.quantize_head={head!r} must be null, int8 or int4.{nearest(head, tuple(BITS))}")
+        raise Refusal(
+            f"{{model.quantize_head:quoted}} must be {{null}}, int8 or int4.{nearest(head, tuple(BITS))}", [head]
+        )
     needs_narrow(name, kind, plain)
     if device.type != "cpu":
-        if config.stored_head is not None:
-            plain = "or run task=quantize without model.quantize_head"
-        raise UserError(f"{name} is for a CPU: the fused head of a GPU reads bfloat16. Set model.device=cpu, {plain}.")
+        made = config.stored_head is not None
+        raise Refusal(
+            f"{name} is for a CPU: the fused head of a GPU reads bfloat16.", (),
+            [Set("model.device", "cpu"), *(() if made else (plain,))],
+            "Or run task=quantize without {model.quantize_head:name}." if made else "",
+        )  # fmt: skip
     if head == "int4" and config.width % GROUP:
-        raise UserError(f"{name} takes widths that are multiples of {GROUP}, and this model's is {config.width}. Use "
-                        f"model.quantize_head=int8, {plain}.")  # fmt: skip
+        raise Refusal(
+            f"{name} takes widths that are multiples of {GROUP}, and this model's is {config.width}.",
+            (),
+            [Set("model.quantize_head", "int8"), plain],
+        )
 
 
 def check_float8(device: torch.device) -> None:
@@ -110,21 +127,24 @@ def check_float8(device: torch.device) -> None:
         capability = torch.cuda.get_device_capability(device)
         there = "" if capability >= FLOAT8_CAPABILITY else f"this GPU has {'.'.join(map(str, capability))}"
     if there:
-        raise UserError(
-            "model.quantize=float8 needs a GPU of compute capability 8.9 (Ada, Hopper) or newer, or AMD's "
-            f"{' or '.join(AMD_GPUS)}, and {there}. Use model.quantize=int8, or set model.quantize to null."
+        raise Refusal(
+            "{model.quantize=float8} needs a GPU of compute capability 8.9 (Ada, Hopper) or newer, or AMD's "
+            f"{' or '.join(AMD_GPUS)}, and {there}.",
+            (),
+            [Set("model.quantize", "int8"), Set("model.quantize", None)],
         )
     if find_spec("torchao") is None:
-        raise not_installed("model.quantize=float8", "torchao", "quantize", "use model.quantize=int8")
+        raise not_installed("{model.quantize=float8}", "torchao", "quantize", "use {model.quantize=int8}")
 
 
 def check_runtime(kind: str | None, runtime: str, device: torch.device, activations: str | None = None) -> None:
     """Raises UserError for a runtime in which the weights would be slower than plain ones, or no faster, and for one
     that cannot compile rounded rows."""
     if activations is not None and device.type == "cpu" and runtime.startswith("compile"):
-        raise UserError(
-            f"model.activations={activations} with runtime={runtime}: torch.compile cannot look into weights in "
-            "oneDNN's layout. Use runtime=eager, or set model.activations to null."
+        raise Refusal(
+            "{model.activations} with {runtime}: torch.compile cannot look into weights in oneDNN's layout.",
+            [activations, runtime],
+            [Set("runtime", "eager"), Set("model.activations", None)],
         )
     if kind == "float8" and not runtime.startswith("compile"):
         reason, way_out = "rounds rows in several kernels per product, which costs more than it saves", "compile"
@@ -134,8 +154,10 @@ def check_runtime(kind: str | None, runtime: str, device: torch.device, activati
         reason, way_out = "saves nothing: the host launches products more slowly than the GPU reads them", "cudagraph"
     else:
         return
-    raise UserError(
-        f"model.quantize={kind} with runtime={runtime} {reason}. Use runtime={way_out}, or set model.quantize to null."
+    raise Refusal(
+        f"{{model.quantize}} with {{runtime}} {reason}.",
+        [kind, runtime],
+        [Set("runtime", way_out), Set("model.quantize", None)],
     )
 
 
@@ -152,11 +174,13 @@ def quantize_weights(model: Transformer, kind: str, head: str | None = None) -> 
         model.tie()
 
 
-def on_several_devices(kind: str) -> UserError:
+def on_several_devices(kind: str) -> Refusal:
     """The error for a model that is spread over devices."""
-    return UserError(
-        f"model.quantize={kind} needs the model on one device, and this one is spread over several. Use "
-        "model.device=cuda:0 if it fits there, or set model.quantize to null."
+    return Refusal(
+        "{model.quantize} needs the model on one device, and this one is spread over several.",
+        [kind],
+        [Set("model.quantize", None)],
+        "Or use {model.device=cuda:0} if it fits there.",
     )
 
 

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dllm.common.errors import UserError, warn_once
+from dllm.common.errors import Refusal, UserError, warn_once
 from dllm.common.ranks import ALONE, Ranks
 from dllm.kernels.invariant import Tiled
 from dllm.kernels.narrow_linear import NarrowLinear
@@ -75,7 +75,9 @@ def read_model_config(
     broken or of an unknown family."""
     if is_gguf(folder):
         if family is not None:
-            raise UserError(f"model.family says how to read a config.json, and {folder} is a GGUF file. Leave it null.")
+            raise Refusal(
+                f"{{model.family:name}} says how to read a config.json, and {folder} is a GGUF file. Leave it {{null}}."
+            )
         return gguf_config(read_gguf(folder)).with_attention_block(attention_block).with_rope(rope)
     file = folder / "config.json"
     refuse_no_files(folder, CHECKPOINT_FILES)
@@ -83,9 +85,11 @@ def read_model_config(
         raise UserError(f"{folder} holds a conversion that has not ended. Run the same task=quantize command again.")
     if not file.is_file():
         files = sorted(one.name for one in folder.glob(f"*{GGUF_SUFFIX}"))
-        way_out = f"Name a file of it: model.path={folder / files[0]}" if files else "Point model.path at one"
+        way_out = (
+            f"Name a file of it: {{model.path={folder / files[0]}}}" if files else "Point {model.path:name} at one"
+        )
         held = f" It has {first_names(files)}." if files else ""
-        raise UserError(f"{folder} holds no config.json, so it is not a checkpoint folder.{held} {way_out}.")
+        raise Refusal(f"{folder} holds no config.json, so it is not a checkpoint folder.{held} {way_out}.")
     called = folder.resolve().parts[:-4:-1]  # a hub's id is two folders above its files
     published = with_files_beside(folder, read_json(file))
     return ModelConfig.from_published(published, family).with_attention_block(attention_block, called).with_rope(rope)

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, in_range, name_of
+from dllm.common.errors import Refusal, in_range, name_of
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Need, Scores, State
 from dllm.contract.canvas import Canvas, per_row
@@ -135,9 +135,10 @@ class Blocks:
         column = torch.where(left, canvas.columns, left.shape[1]).amin(1)
         begin, end, number = self._containing(canvas, column, blocks)
         if not blocks.shapes.bounded and bool((left.any(1) & ((column < begin) | (column >= end))).any()):
-            raise UserError(
-                f"blocks={name_of(self)}: containing() must return a block that holds the column it was asked for: "
-                "begin <= column < end."
+            raise Refusal(
+                "{blocks}: containing() must return a block that holds the column it was asked for: begin <= column "
+                "< end.",
+                [name_of(self)],
             )
         end = torch.minimum(end, canvas.end)
         zero = canvas.columns[0].expand_as(begin)  # no launch
@@ -146,11 +147,9 @@ class Blocks:
 
     def _containing(self, canvas: Canvas, column: Tensor, blocks: BlockState) -> tuple[Tensor, Tensor, Tensor]:
         """``containing``, whose answer is refused (UserError) where it is not a block."""
-        found, what = self.containing(canvas, column, blocks.index + 1, blocks.params), f"blocks={name_of(self)}"
+        found, what = self.containing(canvas, column, blocks.index + 1, blocks.params), f"{{blocks={name_of(self)}}}"
         if not isinstance(found, tuple) or len(found) != 3:
-            raise UserError(
-                f"{what}: containing() returned {type(found).__name__}, and must return begin, end, number."
-            )
+            raise Refusal(f"{what}: containing() returned {type(found).__name__}, and must return begin, end, number.")
         for name, value in zip(("begin", "end", "number"), found, strict=True):
             is_laid(value, f"{what}: {name} of containing()", tuple(column.shape), (torch.int64,), column)
         return found

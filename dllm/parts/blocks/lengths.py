@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal
 from dllm.contract import State
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import BlocksTraits
@@ -23,7 +23,7 @@ class Lengths(Blocks):
     def __init__(self, lengths: Sequence[int], min_forwards: int = 1) -> None:
         super().__init__(min_forwards)
         if not lengths or min(lengths) < 1:
-            raise UserError(f"blocks.lengths={list(lengths)} must name at least one length, each of 1 or more.")
+            raise Refusal("{blocks.lengths} must name at least one length, each of 1 or more.", [list(lengths)])
         self.lengths = list(lengths)
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:

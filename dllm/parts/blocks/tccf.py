@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, in_range
+from dllm.common.errors import Refusal, in_range
 from dllm.common.rowwise import update_rows
 from dllm.contract import BlockState, State
 from dllm.contract.canvas import Canvas
@@ -47,9 +47,10 @@ class TCCF(Blocks):
             return self
         ids = ids_of(self.marker)
         if len(ids) != 1:
-            raise UserError(
-                f"blocks.marker={self.marker!r} is {len(ids)} tokens in this vocabulary; it must be one. "
-                "Name another text, or a token id."
+            raise Refusal(
+                f"{{blocks.marker:quoted}} is {len(ids)} tokens in this vocabulary; it must be one. Name another "
+                "text, or a token id.",
+                [self.marker],
             )
         return replaced(self, marker=ids[0])
 
@@ -77,6 +78,8 @@ class TCCF(Blocks):
     def _after_marker(self, canvas: Canvas) -> Tensor:
         """Column after the answer's first committed marker [B]; beyond the canvas if it has none."""
         if isinstance(self.marker, str):
-            raise UserError(f"blocks.marker={self.marker!r} is text, and there is no tokenizer. Give its token id.")
+            raise Refusal(
+                "{blocks.marker:quoted} is text, and there is no tokenizer. Give its token id.", [self.marker]
+            )
         found = (canvas.tokens == self.marker) & ~canvas.masked & ~canvas.given & canvas.valid
         return torch.where(found, canvas.columns, len(canvas.columns)).amin(1) + 1

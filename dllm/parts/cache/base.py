@@ -146,20 +146,24 @@ class Session:
         raise NotImplementedError
 
 
+def _lack(need: Need, traits: CacheTraits) -> str:
+    """The first thing of a need that a cache does not serve."""
+    at_open = need.first_forward_only and traits.scores_all_at_open
+    if need.region not in (*traits.regions, "before") and not at_open:
+        return "region"
+    if need.committed and not traits.committed:
+        return "committed"
+    if not traits.shadows and any(read.extra_queries for read in need.reads):
+        return "shadows"
+    return "attention" if not traits.exposes_attention and any(read.reads_attention for read in need.reads) else ""
+
+
 def _unserved(c: Selection, what: str) -> dict[str, str] | None:
     """The words of a refusal, if ``what`` is the first thing of the first need that the cache does not serve."""
-    traits = c.part.traits
     for need in c.needs:
-        at_open = need.first_forward_only
-        lacks = {
-            "region": need.region not in (*traits.regions, "before") and not (at_open and traits.scores_all_at_open),
-            "committed": need.committed and not traits.committed,
-            "shadows": any(read.extra_queries for read in need.reads) and not traits.shadows,
-            "attention": any(read.reads_attention for read in need.reads) and not traits.exposes_attention,
-        }
-        if (first := next((name for name, lacking in lacks.items() if lacking), None)) is not None:
-            when = "in the forward that opens a block" if at_open else "in every forward"
-            return {"region": need.region, "when": when} if first == what else None
+        if lack := _lack(need, c.part.traits):
+            when = "in the forward that opens a block" if need.first_forward_only else "in every forward"
+            return {"region": need.region, "when": when} if lack == what else None
     return None
 
 

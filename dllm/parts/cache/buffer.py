@@ -135,7 +135,7 @@ class ColumnSession(Session):
     policy: Buffered
 
     def remembers(self, canvas: Canvas) -> State:
-        own = checked_start(f"cache={name_of(self.policy)}: state()", self.policy.state(canvas), canvas)
+        own = checked_start(f"{{cache={name_of(self.policy)}}}: state()", self.policy.state(canvas), canvas)
         written = canvas.no_positions
         if self.kept.known:
             written = written.clone()

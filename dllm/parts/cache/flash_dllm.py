@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, in_range
+from dllm.common.errors import Refusal, in_range
 from dllm.common.ranking import top_k_mask
 from dllm.common.rowwise import select_or_all
 from dllm.contract import ForwardPlan, State
@@ -40,9 +40,9 @@ class FlashDLLM(Buffered):
         in_range("cache.mask_windows", mask_windows, 1)
         in_range("cache.track_windows", track_windows, -1, advice="-1 means no cache.")
         if track_windows == 0:
-            raise UserError(
-                "cache.track_windows=0 leaves no room for what was just committed, which would keep its mask's row for "
-                "ever. Use at least 1, or -1 for no cache."
+            raise Refusal(
+                "{cache.track_windows=0} leaves no room for what was just committed, which would keep its mask's row "
+                "for ever. Use at least 1, or -1 for no cache."
             )
         self.window_length, self.mask_windows, self.track_windows = window_length, mask_windows, track_windows
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts, UserError, in_range, name_of
+from dllm.common.errors import IncompatibleParts, Refusal, in_range, name_of
 from dllm.common.ranking import top_k_mask
 from dllm.common.rowwise import Owner, select_or_all
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, State
@@ -65,7 +65,7 @@ class SparseDLLM(Cache):
         in_range("cache.keep_ratio", keep_ratio, 0.0, 1.0)
         in_range("cache.kernel_size", kernel_size, 1)
         if kernel_size % 2 == 0:
-            raise UserError(f"cache.kernel_size={kernel_size} must be odd, so that a column is in the middle of it.")
+            raise Refusal("{cache.kernel_size} must be odd, so that a column is in the middle of it.", [kernel_size])
         self.keep_ratio, self.kernel_size, self.query_left = keep_ratio, kernel_size, query_left
 
     def warning(self, setting: Setting) -> str | None:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts, Set, UserError, in_choices, in_range
+from dllm.common.errors import IncompatibleParts, Refusal, Set, in_choices, in_range
 from dllm.common.rowwise import Owner, select_or_all
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
@@ -68,7 +68,7 @@ class SparseD(Cache):
         in_range("cache.full_forwards", full_forwards, 2)
         in_choices("cache.measure_scale", measure_scale, ("head_dim", "heads"))
         if not 0 <= select < 1:
-            raise UserError(f"cache.select={select} must be from 0 to below 1, since one block more is always chosen.")
+            raise Refusal("{cache.select} must be from 0 to below 1, since one block more is always chosen.", [select])
         self.select, self.block_size, self.skip, self.steps = select, block_size, skip, steps
         self.full_forwards, self.measure_scale = full_forwards, measure_scale
 

@@ -11,7 +11,7 @@ from math import pi, sqrt
 import torch
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts, Set, UserError, in_choices, in_range
+from dllm.common.errors import IncompatibleParts, Refusal, Set, in_choices, in_range
 from dllm.common.noise import uniform
 from dllm.common.ranking import top_k_mask
 from dllm.contract import BlockState
@@ -76,9 +76,10 @@ class Pruning(Cache):
         in_range("cache.suffix_count", suffix_count, 0, advice="It counts columns.")
         in_choices("cache.suffix_drop", suffix_drop, DROPS)
         if suffix_drop != "none" and suffix_window is None:
-            raise UserError(
-                f"cache.suffix_drop={suffix_drop} draws from a window, and cache.suffix_window=null has no end. Set "
-                "cache.suffix_window=256."
+            raise Refusal(
+                "{cache.suffix_drop} draws from a window, and {cache.suffix_window=null} has no end.",
+                [suffix_drop],
+                (Set("cache.suffix_window", 256),),
             )
         self.suffix_window, self.suffix_tail, self.suffix_drop = suffix_window, suffix_tail, suffix_drop
         self.suffix_sigma, self.suffix_scale, self.suffix_count = suffix_sigma, suffix_scale, suffix_count

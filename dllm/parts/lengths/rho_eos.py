@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, in_choices, in_range
+from dllm.common.errors import Refusal, in_choices, in_range
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest, per_row
 from dllm.contract.reshape import LengthChange
@@ -41,7 +41,7 @@ class RhoEos(ByEnd):
         in_range("length.high", high, 0.0, 1.0)
         in_choices("length.schedule", schedule, SCHEDULES)
         if low > high:
-            raise UserError(f"length.low={low} must be at most length.high={high}, or rows would only grow.")
+            raise Refusal("{length.low} must be at most {length.high}, or rows would only grow.", [low, high])
         self.low, self.high, self.schedule = low, high, schedule
 
     def may_wait(self, canvas: Canvas) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, in_range, name_of
+from dllm.common.errors import Refusal, in_range, name_of
 from dllm.contract import Need, Scores, State, Step, View
 from dllm.contract.needs import read_of_logits
 from dllm.contract.readouts import AttentionMap, AttentionWeights
@@ -28,12 +28,13 @@ class Adas(Wrapper):
     def __init__(self, inner: Sampler, weight: float = 1.0, layers: int | None = None) -> None:
         in_range("sampler.weight", weight, 0.0, 1e6, "0 is the inner rule.")
         if not ranks_alone(inner):
-            raise UserError(
-                f"sampler={name_of(self)} adds to the error by which a rule ranks and stops, and sampler/inner="
-                f"{name_of(inner)} with these options goes by something else. Use an inner sampler that goes by "
-                "confidence or entropy alone, commits the first of that order and remembers nothing: confidence, "
-                "easing, factor, frechet, eb, dparallel, static or dream. Wrappers go around it: sampler=prophet "
-                "sampler/inner=adas. (A rule of your own says ranks_by in its traits.)"
+            raise Refusal(
+                "{sampler} adds to the error by which a rule ranks and stops, and {sampler/inner} with these options "
+                "goes by something else. Use an inner sampler that goes by confidence or entropy alone, commits the "
+                "first of that order and remembers nothing: confidence, easing, factor, frechet, eb, dparallel, "
+                "static or dream. Wrappers go around it: {sampler=prophet} {sampler/inner=adas}. (A rule of your own "
+                "says ranks_by in its traits.)",
+                [name_of(self), name_of(inner)],
             )
         in_range("sampler.layers", layers, 1, advice="They count from the last one; {null} is the last quarter.")
         super().__init__(inner)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from dllm.common.errors import UserError, in_choices, in_range
+from dllm.common.errors import Refusal, in_choices, in_range
 from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
@@ -29,7 +29,7 @@ class BACD(Sampler):
         in_range("sampler.lower", lower, 0.0, 1.0)
         in_range("sampler.upper", upper, 0.0, 1.0)
         if (torch.as_tensor(lower) > torch.as_tensor(upper)).any():
-            raise UserError(f"sampler.lower={lower} must not exceed sampler.upper={upper}.")
+            raise Refusal("{sampler.lower} must not exceed {sampler.upper}.", [lower, upper])
         in_choices("sampler.history", history, ("block", "sequence"))
         self.lower, self.upper, self.history = lower, upper, history
         self.traits = self.traits.but(beyond_block=history == "sequence")

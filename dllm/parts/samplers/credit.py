@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.common.errors import Set, UserError, in_range, name_of
+from dllm.common.errors import Refusal, Set, in_range, name_of
 from dllm.contract import Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.clash import Clash, switched_off
@@ -50,11 +50,12 @@ class Credit(Wrapper):
         in_range("sampler.gamma", gamma, 0.0)
         in_range("sampler.alpha", alpha, 0.0)
         if why := reads_more(inner):
-            raise UserError(
-                f"sampler={name_of(self)} changes token and confidence only, and those of one canvas, so "
-                f"sampler/inner={name_of(inner)} cannot use them: {why}. Use an inner sampler that ranks by "
-                "confidence: confidence, localleap, factor, static or bacd. To combine it with prophet, put credit "
-                "inside: sampler=prophet sampler/inner=credit."
+            raise Refusal(
+                "{sampler} changes token and confidence only, and those of one canvas, so {sampler/inner} cannot "
+                f"use them: {why}. Use an inner sampler that ranks by confidence: confidence, localleap, factor, "
+                "static or bacd. To combine it with prophet, put credit inside: {sampler=prophet} "
+                "{sampler/inner=credit}.",
+                [name_of(self), name_of(inner)],
             )
         in_range("sampler.slots", slots, 1)
         super().__init__(inner)

@@ -11,7 +11,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, in_choices, in_range
+from dllm.common.errors import Refusal, in_choices, in_range
 from dllm.common.ranking import top_k_mask
 from dllm.contract import State, View
 from dllm.contract.canvas import Canvas
@@ -48,9 +48,11 @@ class Doubts:
         in_range("sampler.ratio", ratio, 0.0, 1.0, "1 bounds nothing.")
         if test == "edit":
             if threshold is not None:
-                raise UserError(
-                    f"sampler.remask_threshold={threshold:g}: sampler.repair=edit replaces tokens by "
-                    "sampler.edit_threshold. Set sampler.repair to low_prob, mirrored or drop, or this to null."
+                raise Refusal(
+                    "{sampler.remask_threshold}: {sampler.repair=edit} replaces tokens by "
+                    "{sampler.edit_threshold:name}. Set {sampler.repair:name} to low_prob, mirrored or drop, or this "
+                    "to {null}.",
+                    [threshold],
                 )
             return None
         return Doubts(test, THRESHOLDS[test] if threshold is None else threshold, budget, ratio)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, in_range, name_of
+from dllm.common.errors import Refusal, in_range, name_of
 from dllm.common.ranking import argmax_mask
 from dllm.common.rowwise import Owner
 from dllm.contract import State, Step, View
@@ -44,11 +44,11 @@ class FreeDave(Wrapper):
     def __init__(self, inner: Sampler, draft_steps: int = 4, as_published: bool = False) -> None:
         in_range("sampler.draft_steps", draft_steps, 1, advice="1 is the inner sampler itself.")
         if not (inner.traits.deterministic and inner.traits.stateless) or inner.traits.revocable or inner.traits.edits:
-            raise UserError(
-                f"sampler={name_of(self)} repeats its inner sampler on the same scores, so "
-                f"sampler/inner={name_of(inner)} must be deterministic and carry no state. "
-                "Use static, confidence, factor, localleap, dparallel or eb. To combine it with prophet, put freedave "
-                "inside: sampler=prophet sampler/inner=freedave."
+            raise Refusal(
+                "{sampler} repeats its inner sampler on the same scores, so {sampler/inner} must be deterministic "
+                "and carry no state. Use static, confidence, factor, localleap, dparallel or eb. To combine it with "
+                "prophet, put freedave inside: {sampler=prophet} {sampler/inner=freedave}.",
+                [name_of(self), name_of(inner)],
             )
         super().__init__(inner)
         self.traits = self.traits.but(branches=True, commits_ahead=True, plans_ahead=False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, in_range, name_of
+from dllm.common.errors import Refusal, in_range, name_of
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.parts.samplers.base import Sampler
@@ -24,17 +24,19 @@ class Frontier(Wrapper):
         in_range("sampler.width", width, 1, advice="It counts masks; {null} is all of them.")
         if inner.traits.fixed_order:
             name = name_of([rule for rule in nested(inner) if rule.traits.fixed_order][-1])
-            raise UserError(
-                f"sampler={name_of(self)} lets only the leftmost masks be committed, but sampler/inner={name} commits "
-                "positions that a plan of its own names, and these may lie elsewhere. Use an inner sampler that goes "
-                "by scores, such as confidence or static."
+            raise Refusal(
+                "{sampler} lets only the leftmost masks be committed, but {sampler/inner} commits positions that a "
+                "plan of its own names, and these may lie elsewhere. Use an inner sampler that goes by scores, such "
+                "as confidence or static.",
+                [name_of(self), name],
             )
         if inner.traits.commits_ahead:
             name = name_of([rule for rule in nested(inner) if rule.traits.commits_ahead][-1])
-            raise UserError(
-                f"sampler={name_of(self)} gates one step of a rule, and sampler/inner={name} looks beyond it. Put the "
-                f"gate inside: sampler={name} sampler/inner={name_of(self)}. Use an inner sampler such as confidence "
-                "or static here."
+            raise Refusal(
+                "{sampler} gates one step of a rule, and {sampler/inner} looks beyond it. Put the gate inside: "
+                f"{{sampler={name}}} {{sampler/inner={name_of(self)}}}. Use an inner sampler such as confidence or "
+                "static here.",
+                [name_of(self), name],
             )
         super().__init__(inner)
         self.traits = self.traits.but(stateless=inner.traits.stateless, by_confidence=False, plans_ahead=False)
@@ -57,8 +59,9 @@ class Frontier(Wrapper):
     def _refuse_stray(self, view: View, step: Step) -> None:
         """A rule narrows what it commits to what is open; one around it may not."""
         if bool((step.commit & ~step.owner.per_candidate(view.open | view.forced_positions)).any()):
-            raise UserError(
-                f"sampler/inner={name_of(self.inner)} commits positions that are not in view.open, so "
-                f"sampler={name_of(self)} cannot gate it. Write commits_ahead=True in its traits, and put "
-                f"the gate inside: sampler={name_of(self.inner)} sampler/inner={name_of(self)}."
+            raise Refusal(
+                "{sampler/inner} commits positions that are not in view.open, so {sampler} cannot gate it. Write "
+                f"commits_ahead=True in its traits, and put the gate inside: {{sampler={name_of(self.inner)}}} "
+                f"{{sampler/inner={name_of(self)}}}.",
+                [name_of(self.inner), name_of(self)],
             )

@@ -9,7 +9,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from dllm.common.errors import Set, UserError, in_range
+from dllm.common.errors import Refusal, Set, in_range
 from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest, per_row
@@ -65,9 +65,11 @@ class JointThreshold(Sampler):
         self.post_edit_steps, self.minimum = post_edit_steps, minimum
         self.repair, self.doubts = repair, Doubts.of(repair, remask_threshold, budget, ratio)
         if self.doubts and penalty:
-            raise UserError(
-                f"sampler.penalty={penalty:g} changes what is proposed, and sampler.repair={repair} doubts tokens by "
-                "the model's own probabilities. Set sampler.penalty=0, or sampler.repair=edit."
+            raise Refusal(
+                "{sampler.penalty} changes what is proposed, and {sampler.repair} doubts tokens by the model's own "
+                "probabilities.",
+                [penalty, repair],
+                (Set("sampler.penalty", 0), Set("sampler.repair", "edit")),
             )
         self.traits = self.traits.but(
             patience=max(self.traits.patience, post_edit_steps), revocable=self.doubts is not None

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
-from dllm.common.errors import Refusal, Set, UserError, in_range, in_words, name_of
+from dllm.common.errors import Refusal, Set, in_range, in_words, name_of
 from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
@@ -51,7 +51,9 @@ class Learn2PD(Scheduled):
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         super().__init__(steps)
         if isinstance(filter, dict) and not set(WEIGHTS) <= filter.keys():
-            raise UserError(f"sampler.filter={filter!r} must be a file, or the tensors {', '.join(WEIGHTS)} by name.")
+            raise Refusal(
+                f"{{sampler.filter:quoted}} must be a file, or the tensors {', '.join(WEIGHTS)} by name.", [filter]
+            )
         self.threshold = threshold
         self.shipped = filter is None  # ``resolved`` finds it, when the model is known
         if isinstance(filter, str):
@@ -116,4 +118,4 @@ def read_filter(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(file, framework="pt") as stored:
             return {name: stored.get_tensor(name) for name in WEIGHTS}, stored.metadata() or {}
     except Exception as error:
-        raise UserError(f"sampler.filter={str(file)!r} is not a filter file ({in_words(error)}).") from error
+        raise Refusal(f"{{sampler.filter:quoted}} is not a filter file ({in_words(error)}).", [str(file)]) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, in_range
+from dllm.common.errors import Refusal, in_range
 from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import PerRequest
@@ -28,9 +28,9 @@ class LocalLeap(Sampler):
         in_range("sampler.relaxed_threshold", relaxed_threshold, 0.0, 1.0)
         in_range("sampler.radius", radius, 0)
         if (torch.as_tensor(relaxed_threshold) > torch.as_tensor(threshold)).any():
-            raise UserError(
-                f"sampler.relaxed_threshold={relaxed_threshold} must not exceed sampler.threshold={threshold}: "
-                "it is the easier bar near an anchor."
+            raise Refusal(
+                "{sampler.relaxed_threshold} must not exceed {sampler.threshold}: it is the easier bar near an anchor.",
+                [relaxed_threshold, threshold],
             )
         self.threshold, self.relaxed_threshold, self.radius = threshold, relaxed_threshold, radius
 

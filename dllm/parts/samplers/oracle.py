@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dllm.common.errors import UserError, in_words, name_of
+from dllm.common.errors import Refusal, in_words, name_of
 from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
@@ -37,10 +37,10 @@ class Oracle(Sampler):
 
     def __init__(self, reference: Sequence[Sequence[int]] | str | None) -> None:
         if reference is None:
-            raise UserError(
-                f"sampler={name_of(self)} needs sampler.reference: the answer's token ids for each prompt, or the "
-                "folder of a run over the same prompts. Make one with: "
-                "python run.py sampler=static prompts=FILE name=NAME"
+            raise Refusal(
+                "{sampler} needs {sampler.reference:name}: the answer's token ids for each prompt, or the folder of "
+                "a run over the same prompts. Make one with: python run.py {sampler=static} prompts=FILE name=NAME",
+                [name_of(self)],
             )
         self.by_prompt = answers_of(Path(reference).expanduser()) if isinstance(reference, str) else {}
         self.reference = list(self.by_prompt.values()) if isinstance(reference, str) else list(reference)
@@ -56,14 +56,15 @@ class Oracle(Sampler):
     def _answer(self, request: int, prompt: list[int]) -> Sequence[int]:
         if self.by_prompt:
             if tuple(prompt) not in self.by_prompt:
-                raise UserError(
-                    f"sampler.reference holds no answer to prompt number {request + 1}. Name a run over these prompts."
+                raise Refusal(
+                    f"{{sampler.reference:name}} holds no answer to prompt number {request + 1}. Name a run over "
+                    "these prompts."
                 )
             return self.by_prompt[tuple(prompt)]
         if request >= len(self.reference):
-            raise UserError(
-                f"sampler.reference holds {len(self.reference)} answers, and there is a prompt number {request + 1}. "
-                "Give one answer for each prompt, in the same order."
+            raise Refusal(
+                f"{{sampler.reference:name}} holds {len(self.reference)} answers, and there is a prompt number "
+                f"{request + 1}. Give one answer for each prompt, in the same order."
             )
         return self.reference[request]
 
@@ -82,10 +83,11 @@ def answers_of(folder: Path) -> dict[tuple[int, ...], list[int]]:
         rows = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
         answers = {tuple(row["prompt_tokens"]): list(row["canvas"]) for row in reversed(rows)}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"sampler.reference={str(folder)!r} is not a folder of a run ({in_words(error)}). Name one that holds "
-            "results.jsonl."
+        raise Refusal(
+            f"{{sampler.reference:quoted}} is not a folder of a run ({in_words(error)}). Name one that holds "
+            "results.jsonl.",
+            [str(folder)],
         ) from error
     if not answers:
-        raise UserError(f"sampler.reference={str(folder)!r} holds no answers. Finish that run first.")
+        raise Refusal("{sampler.reference:quoted} holds no answers. Finish that run first.", [str(folder)])
     return answers

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UnknownChoice, UserError
+from dllm.common.errors import Refusal, UnknownChoice
 from dllm.common.noise import uniform
 from dllm.common.ranking import rank, top_k_mask
 from dllm.contract import State, Step, View
@@ -38,7 +38,9 @@ class Order(Scheduled):
         if isinstance(positions, str) and positions not in NAMED:
             raise UnknownChoice("sampler.positions", positions, NAMED, " or a list of answer-relative positions")
         if not isinstance(positions, str) and len(set(positions)) != len(positions):
-            raise UserError("sampler.positions names a position twice; every position of the answer is committed once.")
+            raise Refusal(
+                "{sampler.positions:name} names a position twice; every position of the answer is committed once."
+            )
         super().__init__(steps, per_step)
         self.positions = positions
         self.traits = self.traits.but(left_to_right=positions == "left_to_right")

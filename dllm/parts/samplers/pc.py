@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, in_range, in_words
+from dllm.common.errors import Refusal, in_range, in_words
 from dllm.common.ranking import top_k_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import PerRequest
@@ -93,14 +93,16 @@ class Frequencies:
             total = float(data["num_token"]) if "p_baseline_dict" in data else 1.0
             table = {int(token): float(f) / total for token, f in data.get("p_baseline_dict", data).items()}
         except (OSError, ValueError, AttributeError, TypeError, LookupError, ZeroDivisionError) as error:
-            raise UserError(
-                f"sampler.frequencies={str(file)!r} is not a table of token frequencies ({in_words(error)}): it must "
-                'be {"num_token": N, "p_baseline_dict": {id: count}} or {id: relative frequency}, in JSON.'
+            raise Refusal(
+                f"{{sampler.frequencies:quoted}} is not a table of token frequencies ({in_words(error)}): it must be "
+                '{"num_token": N, "p_baseline_dict": {id: count}} or {id: relative frequency}, in JSON.',
+                [str(file)],
             ) from error
         if not table or min(table) < 0 or not all(0 < f <= 1 for f in table.values()):
-            raise UserError(
-                f"sampler.frequencies={str(file)!r} must map token ids to relative frequencies in (0, 1], or to counts "
-                "of at most num_token."
+            raise Refusal(
+                "{sampler.frequencies:quoted} must map token ids to relative frequencies in (0, 1], or to counts of "
+                "at most num_token.",
+                [str(file)],
             )
         if absent is None:
             absent = 1 / total if "p_baseline_dict" in data else min(table.values())

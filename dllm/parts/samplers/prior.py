@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dllm.common.density import certainty_density
-from dllm.common.errors import UserError, in_range, name_of
+from dllm.common.errors import Refusal, in_range, name_of
 from dllm.contract import State, Step, View
 from dllm.contract.needs import read_of_logits
 from dllm.parts.samplers.base import Sampler
@@ -27,18 +27,19 @@ class Prior(Wrapper):
             not (inner.traits.revocable or inner.traits.edits or inner.traits.branches) and inner.traits.by_confidence
         )
         if not plain or read_of_logits(inner.needs()):
-            raise UserError(
-                f"sampler={name_of(self)} changes confidences only, and those of one canvas, so "
-                f"sampler/inner={name_of(inner)} cannot use them. Use an inner sampler that ranks by confidence: "
-                "static, pc, or dream with sampler.inner.alg=maskgit_plus. credit, prophet, freedave and frontier go "
-                "around it: sampler=credit sampler/inner=prior."
+            raise Refusal(
+                "{sampler} changes confidences only, and those of one canvas, so {sampler/inner} cannot use them. "
+                "Use an inner sampler that ranks by confidence: static, pc, or dream with "
+                "{sampler.inner.alg=maskgit_plus}. credit, prophet, freedave and frontier go around it: "
+                "{sampler=credit} {sampler/inner=prior}.",
+                [name_of(self), name_of(inner)],
             )
         if not over_thresholds and inner.traits.thresholds:
-            raise UserError(
-                f"sampler={name_of(self)} makes every confidence smaller, and sampler/inner={name_of(inner)} compares "
-                "it with a threshold, which becomes stricter. Use static, or allow it by "
-                "sampler.over_thresholds=true. (A rule of your own that compares confidences only with each other says "
-                "thresholds=False in its traits.)"
+            raise Refusal(
+                "{sampler} makes every confidence smaller, and {sampler/inner} compares it with a threshold, which "
+                "becomes stricter. Use static, or allow it by {sampler.over_thresholds=true}. (A rule of your own "
+                "that compares confidences only with each other says thresholds=False in its traits.)",
+                [name_of(self), name_of(inner)],
             )
         super().__init__(inner)
         self.traits = self.traits.but(stateless=inner.traits.stateless, by_confidence=False, beyond_block=True)

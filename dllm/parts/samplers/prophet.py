@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from dllm.common.errors import UserError, in_choices, in_range, name_of
+from dllm.common.errors import Refusal, Set, in_choices, in_range, name_of
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.clash import Clash
@@ -49,18 +49,22 @@ class Prophet(Wrapper):
         anchor_position: int | None = None, skip: int = 1,
     ) -> None:  # fmt: skip
         if len(thresholds) != 3 or len(breakpoints) != 2:
-            raise UserError("sampler.thresholds needs 3 numbers (early, middle, late), sampler.breakpoints 2.")
+            raise Refusal(
+                "{sampler.thresholds:name} needs 3 numbers (early, middle, late), {sampler.breakpoints:name} 2."
+            )
         in_choices("sampler.region", region, ("none", "offset", "anchor", "all_masked"))
         if region == "offset" and start is None:
-            raise UserError("sampler.region=offset needs sampler.start, the region's first answer position.")
+            raise Refusal("{sampler.region=offset} needs {sampler.start:name}, the region's first answer position.")
         if region == "anchor" and (anchor_text is None or anchor_position is None):
-            raise UserError("sampler.region=anchor needs sampler.anchor_text and sampler.anchor_position.")
+            raise Refusal(
+                "{sampler.region=anchor} needs {sampler.anchor_text:name} and {sampler.anchor_position:name}."
+            )
         in_range("sampler.length", length, 1, advice="It counts positions.")
         if inner.traits.revocable or inner.traits.edits:
-            raise UserError(
-                f"sampler={name_of(self)} commits everything at once, which sampler/inner={name_of(inner)} would mask "
-                "or replace again. Use an inner sampler that keeps what it commits, such as static, confidence or "
-                "localleap."
+            raise Refusal(
+                "{sampler} commits everything at once, which {sampler/inner} would mask or replace again. Use an "
+                "inner sampler that keeps what it commits, such as static, confidence or localleap.",
+                [name_of(self), name_of(inner)],
             )
         in_range("sampler.breakpoints", breakpoints, 0.0, 1.0)
         in_range("sampler.anchor_position", anchor_position, 0)
@@ -77,9 +81,10 @@ class Prophet(Wrapper):
         if self.region != "anchor":
             return wrapped
         if setting.ids_of is None:
-            raise UserError(
-                f"sampler.anchor_text={self.anchor_text!r} is text, and this model has no tokenizer. Use "
-                "sampler.region=offset."
+            raise Refusal(
+                "{sampler.anchor_text:quoted} is text, and this model has no tokenizer.",
+                [self.anchor_text],
+                (Set("sampler.region", "offset"),),
             )
         lead = " " * (self.anchor_position > 0)  # as in the released code, where text is before it
         ids = setting.ids_of(f"{lead}{self.anchor_text}")
@@ -115,9 +120,10 @@ class Prophet(Wrapper):
 
     def _leaves_room(self, length: int) -> None:
         if (self.begin or 0) >= length:
-            raise UserError(
-                f"sampler.anchor_position={self.anchor_position} leaves no room after the anchor in an answer of "
-                f"{length} positions. Choose a smaller one."
+            raise Refusal(
+                f"{{sampler.anchor_position}} leaves no room after the anchor in an answer of {length} positions. "
+                "Choose a smaller one.",
+                [self.anchor_position],
             )
 
     def shared(self) -> Mapping[str, Tensor | Module]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, in_range
+from dllm.common.errors import Refusal, in_range
 from dllm.common.ranking import within_budget
 from dllm.contract import BlockState, Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest, per_row
@@ -44,7 +44,7 @@ class Renoise(Sampler):
         in_range("sampler.stability", stability, 0, 64, "It counts forwards; 0 asks for none.")
         in_range("sampler.stop_entropy", stop_entropy, 1e-12, advice="It is in nats.")
         if bool((torch.as_tensor(t_max) <= torch.as_tensor(t_min)).any()):
-            raise UserError(f"sampler.t_max={t_max} must be larger than sampler.t_min={t_min}: a block cools down.")
+            raise Refusal("{sampler.t_max} must be larger than {sampler.t_min}: a block cools down.", [t_max, t_min])
         self.steps, self.entropy_bound, self.stability = steps, entropy_bound, stability
         self.t_min, self.t_max, self.stop_entropy = t_min, t_max, stop_entropy
         self.process: Uniform | None = None  # known with the model

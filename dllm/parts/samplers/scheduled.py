@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from dllm.common.errors import Set, UserError, in_range
+from dllm.common.errors import Refusal, Set, in_range
 from dllm.contract import State, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.clash import USE_FIXED, Clash, Selection
@@ -60,8 +60,8 @@ class Scheduled(Sampler):
         in_range("sampler.steps", steps, 1, advice="{null} is one token per step.")
         in_range("sampler.per_step", per_step, 1)
         if steps is not None and per_step != 1:
-            raise UserError(
-                f"sampler.steps={steps} and sampler.per_step={per_step} say the same thing twice. Drop one."
+            raise Refusal(
+                "{sampler.steps} and {sampler.per_step} say the same thing twice. Drop one.", [steps, per_step]
             )
         self.steps, self.per_step = steps, per_step
         # More forwards than masks: some of them commit nothing.

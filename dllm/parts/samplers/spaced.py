@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, in_range, name_of
+from dllm.common.errors import Refusal, in_range, name_of
 from dllm.contract import State, Step, View
 from dllm.contract.needs import read_of_logits
 from dllm.parts.samplers.base import Sampler
@@ -24,10 +24,11 @@ class Spaced(Wrapper):
     def __init__(self, inner: Sampler, start_stride: int = 8) -> None:
         in_range("sampler.start_stride", start_stride, 0, advice="0 switches the filter off.")
         if inner.traits.branches or inner.traits.edits or inner.traits.revocable or inner.traits.plans_ahead:
-            raise UserError(
-                f"sampler={name_of(self)} commits less than its inner rule chose, so sampler/inner={name_of(inner)}, "
-                "which drafts, takes tokens back or says beforehand what it commits, cannot be inside. Use confidence, "
-                "eb, factor, localleap or static."
+            raise Refusal(
+                "{sampler} commits less than its inner rule chose, so {sampler/inner}, which drafts, takes tokens "
+                "back or says beforehand what it commits, cannot be inside. Use confidence, eb, factor, localleap or "
+                "static.",
+                [name_of(self), name_of(inner)],
             )
         super().__init__(inner)
         self.start_stride = start_stride

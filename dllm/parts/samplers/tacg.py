@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dllm.common.errors import UserError, in_choices, in_range
+from dllm.common.errors import Refusal, in_choices, in_range
 from dllm.common.ranking import argmax_mask, in_float64, top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
@@ -77,11 +77,11 @@ class TACG(Sampler):
         in_range("sampler.streak", streak, 1, advice="It counts forwards; 1 means no gate.")
         in_range("sampler.kl_turns", kl_turns, 1, advice="It counts forwards.")
         if (torch.as_tensor(floor) > torch.as_tensor(threshold)).any():
-            raise UserError(
-                f"sampler.floor={floor} must not exceed sampler.threshold={threshold}: extras lie between the two."
+            raise Refusal(
+                "{sampler.floor} must not exceed {sampler.threshold}: extras lie between the two.", [floor, threshold]
             )
         if form == "extras" and kl is not None:
-            raise UserError(f"sampler.kl={kl} is tested by sampler.form=gate alone. Choose it, or set kl to null.")
+            raise Refusal("{sampler.kl} is tested by {sampler.form=gate} alone. Choose it, or set kl to {null}.", [kl])
         self.form, self.history, self.threshold, self.floor, self.escape = form, history, threshold, floor, escape
         self.ratio, self.most, self.without_base, self.streak = ratio, most, without_base, streak
         self.bonus, self.guidance_weight, self.decay = bonus, guidance_weight, decay

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
-from dllm.common.errors import UserError, name_of
+from dllm.common.errors import Refusal, Set, UserError, name_of
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, Request
@@ -34,19 +34,23 @@ class Wrapper(Sampler):
 
     def __init__(self, inner: Sampler) -> None:
         if inner.traits.renoises:
-            raise UserError(
-                f"sampler={name_of(self)} chooses among the positions that a rule may decide, but sampler/inner="
-                f"{name_of(inner)} decides a whole block at once. Use sampler={name_of(inner)} by itself."
+            raise Refusal(
+                "{sampler} chooses among the positions that a rule may decide, but {sampler/inner} decides a "
+                f"whole block at once. Use {{sampler={name_of(inner)}}} by itself.",
+                [name_of(self), name_of(inner)],
             )
         if inner.traits.soft is not None:
-            raise UserError(
-                f"sampler={name_of(self)} changes what a rule decides from one forward, but sampler/inner="
-                f"{name_of(inner)} also says what the next one is given. Use sampler={name_of(inner)} by itself."
+            raise Refusal(
+                "{sampler} changes what a rule decides from one forward, but {sampler/inner} also says what the "
+                f"next one is given. Use {{sampler={name_of(inner)}}} by itself.",
+                [name_of(self), name_of(inner)],
             )
         if inner.traits.verifies:
-            raise UserError(
-                f"sampler={name_of(self)} changes what a rule decides from one forward, but sampler/inner="
-                f"{name_of(inner)} takes two for each of its steps. Use sampler/inner=confidence."
+            raise Refusal(
+                "{sampler} changes what a rule decides from one forward, but {sampler/inner} takes two for each of "
+                "its steps.",
+                [name_of(self), name_of(inner)],
+                (Set("sampler/inner", "confidence"),),
             )
         self.inner = inner
         self.traits = inner.traits.but(stateless=False, verifies="", ranks_by="", **own_traits(type(self)))

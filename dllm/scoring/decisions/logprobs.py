@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, UserError
 from dllm.contract.setting import Sampling
 from dllm.models.bundle import Model
 from dllm.models.network.experts import at_least_float32
@@ -37,7 +37,7 @@ def rescored(model: Model, trace: Trace, sampling: Sampling | None = None) -> Lo
             "noise. Use those of the commits: result.commit_logprobs."
         )
     if sampling.guidance:
-        raise UserError("log-probabilities are re-scored with the model alone. Decode with sampling.guidance=0.")
+        raise Refusal("log-probabilities are re-scored with the model alone. Decode with {sampling.guidance=0}.")
     values: LogProbs = [None] * (trace.length - trace.start)
     order = final_commits(trace)
     for at in range(0, len(order), MAX_CANVASES):

@@ -12,7 +12,7 @@ from string import ascii_uppercase
 from typing import Any, ClassVar
 
 from dllm.common.coerce import coerce
-from dllm.common.errors import UserError, in_choices, nearest
+from dllm.common.errors import Refusal, UserError, in_choices, nearest
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 SLOT_MARK = "{slot}"
@@ -142,9 +142,11 @@ def questions_of_file(file: str | Path) -> dict[str, Question]:
         entries = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         why = f"is not a JSON file ({error}). Name a list of questions."
-        raise UserError(f"task.questions={str(file)!r} {why}") from None
+        raise Refusal(f"{{task.questions:quoted}} {why}", [str(file)]) from None
     if not isinstance(entries, list) or not entries or not all(isinstance(question, Mapping) for question in entries):
-        raise UserError(f"task.questions={str(file)!r} must hold a list of questions, such as {QUESTIONS_EXAMPLE}.")
+        raise Refusal(
+            f"{{task.questions:quoted}} must hold a list of questions, such as {QUESTIONS_EXAMPLE}.", [str(file)]
+        )
     questions: dict[str, Question] = {}
     for number, entry in enumerate(entries):
         name = entry.get("name", f"q{number + 1}")
@@ -155,7 +157,7 @@ def questions_of_file(file: str | Path) -> dict[str, Question]:
         except UserError as error:
             raise UserError(f"question {name!r} of {file}: {error}") from None
     if len(questions) < len(entries):
-        raise UserError(f"task.questions={str(file)!r} names two questions alike. Give each its own name.")
+        raise Refusal("{task.questions:quoted} names two questions alike. Give each its own name.", [str(file)])
     return questions
 
 

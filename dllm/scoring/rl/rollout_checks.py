@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dllm.common.errors import UserError, name_of
+from dllm.common.errors import Refusal, Set, UserError, name_of
 from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Request
 
-PLAIN_RULES = "Use sampler=confidence, static or order."
+PLAIN_RULES = tuple(Set("sampler", name) for name in ("confidence", "static", "order"))
 
 
 def refuse_parts(parts: Parts) -> None:
@@ -27,22 +27,27 @@ def refuse_parts(parts: Parts) -> None:
         else ""
     )  # fmt: skip
     if parts.length.traits.changes:
-        raise UserError(
-            f"length={name_of(parts.length)} changes the columns of an answer from turn to turn, and rollouts have the "
-            "same in all. Use length=fixed."
+        raise Refusal(
+            "{length} changes the columns of an answer from turn to turn, and rollouts have the same in all.",
+            [name_of(parts.length)],
+            (Set("length", "fixed"),),
         )
     if parts.sampling.doubts:
-        raise UserError(
-            "sampling.guidance_against=doubted mixes logits of a second canvas, which rollouts do not keep, so their "
-            "log-probabilities cannot be computed again. Set sampling.guidance_against=prompt, or sampling.guidance=0."
+        raise Refusal(
+            "{sampling.guidance_against=doubted} mixes logits of a second canvas, which rollouts do not keep, so "
+            "their log-probabilities cannot be computed again.",
+            [],
+            (Set("sampling.guidance_against", "prompt"), Set("sampling.guidance", 0)),
         )
     if traits.soft is not None and not why:
-        raise UserError(
-            f"sampler={name_of(parts.sampler)} shows the model mixtures of tokens and the mask, which rollouts do not "
-            f"keep, so their log-probabilities cannot be computed again. {PLAIN_RULES}"
+        raise Refusal(
+            "{sampler} shows the model mixtures of tokens and the mask, which rollouts do not keep, so their "
+            "log-probabilities cannot be computed again.",
+            [name_of(parts.sampler)],
+            PLAIN_RULES,
         )
     if why:
-        raise UserError(f"sampler={name_of(parts.sampler)} {why}: its tokens have no log-probability. {PLAIN_RULES}")
+        raise Refusal(f"{{sampler}} {why}: its tokens have no log-probability.", [name_of(parts.sampler)], PLAIN_RULES)
 
 
 def refuse_requests(requests: Sequence[Request]) -> None:
@@ -50,7 +55,7 @@ def refuse_requests(requests: Sequence[Request]) -> None:
     for number, request in enumerate(requests):
         start = request.answer_start
         if not any(request.masked):
-            raise UserError(f"rollout {number} has no answer columns. Set gen_length to 1 or more.")
+            raise Refusal(f"rollout {number} has no answer columns. Set {{gen_length:name}} to 1 or more.")
         if request.infill or not all(request.masked[start:]) or any(request.masked[:start]):
             raise UserError(
                 f"rollout {number} is an infilling, and rollouts are answers after a prompt. Give prompts without "
@@ -61,15 +66,15 @@ def refuse_requests(requests: Sequence[Request]) -> None:
 def refuse_copies(parts: Parts, n: int, temperatures: Sequence[float]) -> None:
     """Raise UserError for groups whose rows would all be the same. temperatures: of every row."""
     if n > 1 and parts.sampler.traits.deterministic and (cold := [heat for heat in temperatures if heat <= 0]):
-        raise UserError(
-            f"n={n} rollouts of a prompt would be the same at sampling.temperature={cold[0]:g}. Set it above 0."
+        raise Refusal(
+            f"n={n} rollouts of a prompt would be the same at {{sampling.temperature}}. Set it above 0.", [cold[0]]
         )
 
 
 def limits_of(parts: Parts) -> dict[str, str]:
     """Which log-probabilities of rollouts cannot be computed again, and why (``Rollouts.limits``)."""
     rule, limits = parts.sampler.traits, dict[str, str]()
-    back = f"sampler={name_of(parts.sampler)}" if rule.revocable else f"blocks={name_of(parts.blocks)}"
+    back = f"{{sampler={name_of(parts.sampler)}}}" if rule.revocable else f"{{blocks={name_of(parts.blocks)}}}"
     if rule.revocable or parts.blocks.traits.rolls_back:
         limits["slices"] = (
             f"{back} takes commits back, so step_map does not tell the canvases of these rollouts. Decode with "
@@ -77,7 +82,7 @@ def limits_of(parts: Parts) -> dict[str, str]:
         )
     if rule.tokens != "proposed":
         limits["drawn"] = limits["draws"] = (
-            f"sampler={name_of(parts.sampler)} writes the likeliest token of logits that it has changed, which the "
+            f"{{sampler={name_of(parts.sampler)}}} writes the likeliest token of logits that it has changed, which the "
             "model did not draw. Score with law='own'."
         )
     return limits

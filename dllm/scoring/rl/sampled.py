@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from dllm.common.errors import in_range
+from dllm.common.errors import Refusal, in_range
 from dllm.common.noise import mixed
 from dllm.common.ranking import one_of
 from dllm.contract import Turn
@@ -110,7 +110,8 @@ def _laid_out(
         bent=gathered.bent, draw_ids=gathered.draw_ids(), canvas_ids=gathered.canvas_ids(),
         finish=[result.stop_reason for result in results], texts=[result.text for result in results], notes=[],
         results=results, mask_id=runner.model.ids.placeholder, pad_id=pad, ends=runner.model.ids.ends,
-        sampling=sampling, limits=limits_of(runner.parts), by_block=goes_by_block(runner.model),
+        sampling=sampling, by_block=goes_by_block(runner.model),
+        limits={name: str(Refusal(why)) for name, why in limits_of(runner.parts).items()},
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dllm.common.errors import UserError, name_of
+from dllm.common.errors import Refusal, Set, UserError, name_of
 from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Request
 from dllm.models.config import ModelConfig
@@ -62,9 +62,9 @@ def replay_of(prompt: int, canvas: Sequence[int], forwards: Sequence[int], stop:
         )
     missing = next((at for at, forward in enumerate(forwards[:length]) if forward < 1), None)
     if missing is not None:
-        raise UserError(
+        raise Refusal(
             f"column {missing} of the answer was drawn by no forward: it was given, left open or filled. Replays need "
-            "whole blocks: use eos=fill_after_block or eos=none."
+            "whole blocks: use {eos=fill_after_block} or {eos=none}."
         )
     places = [(prompt + at) // block for at in range(length)]
     order: dict[int, list[int]] = {}
@@ -81,8 +81,11 @@ def block_of(parts: Parts, config: ModelConfig) -> int:
     if isinstance(config.attention, InBlocks):
         return config.attention.length
     if parts.blocks.fixed_length is None:
-        raise UserError(f"blocks={name_of(parts.blocks)} has blocks of several lengths, and a replay goes by one. Use "
-                        "blocks=fixed.")  # fmt: skip
+        raise Refusal(
+            "{blocks} has blocks of several lengths, and a replay goes by one.",
+            [name_of(parts.blocks)],
+            (Set("blocks", "fixed"),),
+        )
     return parts.blocks.fixed_length
 
 
@@ -92,21 +95,31 @@ def refuse_replay(request: Request, parts: Parts, config: ModelConfig, stop: Seq
     refuse_parts(parts)
     refuse_requests([request])
     for sentence in limits_of(parts).values():
-        raise UserError(sentence)
+        raise Refusal(sentence)
     if stop:
-        raise UserError(f"stop={list(stop)!r} cuts a block that a replay needs whole. Drop it.")
+        raise Refusal("{stop:quoted} cuts a block that a replay needs whole. Drop it.", [list(stop)])
     if request.constraint is not None:
         raise UserError("a replay is of what the model drew, and a constraint bends it. Drop the constraint.")
     if parts.eos.traits.at_once:
-        raise UserError(f"eos={name_of(parts.eos)} ends or fills an open block, which a replay needs whole. Use "
-                        "eos=fill_after_block or eos=none.")  # fmt: skip
+        raise Refusal(
+            "{eos} ends or fills an open block, which a replay needs whole.",
+            [name_of(parts.eos)],
+            (Set("eos", "fill_after_block"), Set("eos", "none")),
+        )
     prompt, most, block = request.answer_start, len(request.tokens) - request.answer_start, block_of(parts, config)
     if not (config.attention.grid_at_zero or prompt % block == 0 or isinstance(parts.eos, FullLength)):
-        raise UserError(f"eos={name_of(parts.eos)} ends a row with a block that begins after the prompt of {prompt} "
-                        f"tokens, inside one of {block} that a replay needs whole. Use eos=none.")  # fmt: skip
+        raise Refusal(
+            f"{{eos}} ends a row with a block that begins after the prompt of {prompt} tokens, inside one of {block} "
+            "that a replay needs whole.",
+            [name_of(parts.eos)],
+            (Set("eos", "none"),),
+        )
     if most != (fits := aligned_length(prompt, most, block)):
-        raise UserError(f"gen_length={most} after a prompt of {prompt} tokens ends inside a block, and a replay needs "
-                        f"it whole. Use {fits}.")  # fmt: skip
+        raise Refusal(
+            f"{{gen_length}} after a prompt of {prompt} tokens ends inside a block, and a replay needs it whole. Use "
+            f"{fits}.",
+            [most],
+        )
 
 
 def aligned_up(columns: int, block: int) -> int:

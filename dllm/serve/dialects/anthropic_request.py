@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -136,8 +135,7 @@ def _too_long(refused: ApiError, defaults: Defaults) -> ApiError:
     """A refusal of a prompt that is too long, in the words by which clients know it."""
     if refused.code != "context_length_exceeded":
         return refused
-    count = re.search(r"takes (?:at least )?(\d+) tokens", refused.message)
-    told = f": {count[1]} tokens > {defaults.model.config.max_length} maximum" if count else ""
+    told = "" if refused.tokens is None else f": {refused.tokens} tokens > {defaults.model.config.max_length} maximum"
     sentence = f"{_TOO_LONG}{told}. Shorten the messages."
     return ApiError(refused.status, sentence, refused.param, refused.code)
 

@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema
 
 from dllm.common.coerce import is_text, is_whole
-from dllm.common.hints import meaning
+from dllm.common.errors import Set
+from dllm.common.hints import as_advice, meaning
+from dllm.contract.refusal import CHAT_WORDS
 from dllm.models.text.chat_template import TEMPLATES_OWN
 from dllm.serve.dialects.messages import SentConversation
 from dllm.serve.dialects.other_fields import others_of
@@ -63,11 +65,11 @@ def _is_canvas(value: Any) -> bool:
 
 def _instead(name: str, value: Any, known: tuple[str, ...]) -> str:
     """The end of a sentence about an unknown field: what says it here, or the nearest field; empty: no one knows."""
-    meant = meaning(name, value, lambda _: False)
-    if name in ASKED or (meant is not None and meant.settings and meant.settings[0][0] == "prompt"):
+    meant = meaning(name, value, lambda _: False, CHAT_WORDS)
+    if name in ASKED or (isinstance(meant, Set) and meant.name == "prompt"):
         return f": write {next(text for field, text in ASKED.items() if field in known)}." if known else ""
     if meant is not None:
-        return f": {meant.request()}."
+        return f": {as_advice(meant, CHAT_WORDS)}."
     if name in CHAT_ONLY and name not in known:
         return ": it goes with /v1/chat/completions."
     if name in names_of(Diffusion) and name not in known:
@@ -131,6 +133,7 @@ class Diffusion(BodyObject):
     guidance_ratio: float | None = Field(
         None, json_schema_extra={"minimum": 0, "maximum": 1}, description="doubted: share of the decided positions"
     )
+    eos_last: bool | None = Field(None, description="ends of text are committed after all other tokens")
     canvas: Annotated[
         list[str | int | None] | None,
         must(

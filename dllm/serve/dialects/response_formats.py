@@ -256,8 +256,8 @@ def _options(kind: str, given: Mapping[str, Any], words: Wording) -> dict[str, A
             takes = f"takes {', '.join(there)}" if there else f"takes none: set {field}, too"
             sentence = f"{name}.{key} has no meaning for {field} of type {kind}, which {takes}."
             raise ApiError(400, sentence, f"{name}.{key}")
-        with as_refusal(f"{name}.{key}"):
-            found[key] = there[key].validated(f"{name}.{key}", value)
+        with as_refusal(f"diffusion.constraint.{key}", words):
+            found[key] = there[key].validated(f"constraint.{key}", value)
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from dllm.common.hints import meaning
+from dllm.common.hints import as_advice, meaning
 from dllm.contract.refusal import CHAT_WORDS
 from dllm.serve.dialects.answer_request import AnswerRequest
 from dllm.serve.dialects.chat_request import of_sampled
@@ -101,11 +101,12 @@ class ResponseBody(Sampled):
 
     @classmethod
     def instead(cls, name: str, value: Any) -> str:
-        meant, slip = meaning(name, value, lambda _: False), slip_of(name, (*known_to(cls), *CHAT_LENGTHS))
+        meant = meaning(name, value, lambda _: False, RESPONSES_WORDS)
+        slip = slip_of(name, (*known_to(cls), *CHAT_LENGTHS))
         if name in CHAT_LENGTHS or any(length in slip for length in CHAT_LENGTHS):
             return ": write max_output_tokens."
         if meant is not None:
-            return f": {meant.request().replace(CHAT_LENGTHS[0], 'max_output_tokens')}."
+            return f": {as_advice(meant, RESPONSES_WORDS)}."
         return f".{slip}" if slip else ""
 
     def tools_asked(self, raw: Mapping[str, Any]) -> Tools:

@@ -211,13 +211,14 @@ def tool_use(asked: Tools, reads: bool, marked: bool) -> ToolUse | None:
     mode = asked.mode or ("auto" if tools else "none")
     if not tools or mode == "none":
         if mode == "required":
-            raise ApiError(400, "tool_choice='required' needs tools to choose from. Send tools, too.", "tool_choice")
+            sentence = f"tool_choice={asked.words[mode]} needs tools to choose from. Send tools, too."
+            raise ApiError(400, sentence, "tool_choice")
         return None
     if mode == "auto" and not (reads and marked):
         why = "does not say how a call is written" if reads else "has no place for tools"
         required, none = asked.words["required"], asked.words["none"]
         ways = f"Name a function, or write {required} (a call is then forced) or {none}"
-        sentence = f"tool_choice='auto' leaves it to the model, and its chat template {why}. {ways}."
+        sentence = f"tool_choice={asked.words[mode]} leaves it to the model, and its chat template {why}. {ways}."
         raise ApiError(400, sentence, "tool_choice")
     return ToolUse(tools, forced=mode == "required")
 

@@ -178,7 +178,10 @@ def within_bounds(name: str, value: int, low: int, high: int, why: str = "") -> 
 def _sampling(request: AnswerRequest, ours: Sampling) -> Sampling:
     """The server's sampling with the request's. A top_p of 1 leaves everything in, and so is none."""
     given: dict[str, Any] = {name: getattr(request, name) for name in ("temperature", "top_p", "top_k")}
-    given |= {name: getattr(request.diffusion, name) for name in ("guidance", "guidance_against", "guidance_ratio")}
+    given |= {
+        name: getattr(request.diffusion, name)
+        for name in ("guidance", "guidance_against", "guidance_ratio", "eos_last")
+    }
     given = {name: value for name, value in given.items() if value is not None}
     if given.get("top_p") == 1:
         given["top_p"] = None
@@ -333,6 +336,7 @@ def _check_length(prompt: int, answer: int, name: str, said: str, request: Answe
         raise ApiError(
             400, f"{said}the prompt takes {prompt} tokens and its answer {answer}, together more than the model's "
             f"limit of {limit}. Shorten the prompt, or the answer ({field}).", name, "context_length_exceeded",
+            tokens=prompt,
         )  # fmt: skip
 
 

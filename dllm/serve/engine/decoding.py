@@ -19,7 +19,7 @@ from dllm.serve.dialects.tool_stream import CallSplitter
 from dllm.serve.dialects.wire import ParsedRequest
 from dllm.serve.engine.jobs import Done, Failed, Job, Mailbox, Progress, Update
 from dllm.serve.engine.scheduler import Scheduler
-from dllm.serve.http.api_errors import ApiError, in_requests
+from dllm.serve.http.api_errors import ApiError
 
 UNKNOWN = -9999.0  # OpenAI's word for a log-probability that is not known
 OVERDUE = 2.0  # seconds after the deadline in which the scheduler may say so itself
@@ -176,9 +176,8 @@ class Decoding:
             return too_late(self.timeout)
         return ApiError(STATUS.get(failed.kind, 500), self._sentence(failed), code=failed.kind)
 
-    @staticmethod
-    def _sentence(failed: Failed) -> str:
-        message = in_requests(failed.message)
+    def _sentence(self, failed: Failed) -> str:
+        message = failed.message if failed.error is None else failed.error.text(self.parsed.request.words)
         return message if failed.id in message else f"{message} The log has it as {failed.id}."
 
     def _last(self, job: Job, done: Done, before: Progress | None) -> Progress:

@@ -14,6 +14,7 @@ from math import ceil
 from threading import Lock
 from typing import Any
 
+from dllm.common.errors import Refusal
 from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Request
 from dllm.loop.prefill import PREFILL_CHUNK
@@ -97,6 +98,7 @@ class Failed:
     kind: str  # ``timeout``, ``forwards``, ``memory``, ``closing`` or ``error``
     message: str  # one sentence
     id: str  # that the log names, too
+    error: Refusal | None = None  # the same as a value, if it is one
 
 
 Event = Progress | Done | Failed

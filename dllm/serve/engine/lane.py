@@ -46,7 +46,7 @@ class Entry:
     alone: bool = False  # its batch has failed, so it decodes in a lane of its own
     cached: int | None = None  # tokens of its prompt that were known when it joined; None: its cache shares none
     along: bool = False  # another row of its request has joined, so that the request is under way
-    stuck: str = ""  # why it would never end
+    stuck: UserError | None = None  # why it would never end
     reached: int = 0  # forwards at its last event; a job that began again is silent until it is there again
     told: tuple[list[int], list[bool]] | None = None  # tokens and masks of its last event
     # by column and forward the tokens that were likeliest there, where it wrote
@@ -289,7 +289,7 @@ class SettingBatch:
 
     def _stuck(self, row: int, error: UserError) -> None:
         """Note that a row would never end; the others go on."""
-        list(self.entries.values())[row].stuck = str(error)
+        list(self.entries.values())[row].stuck = error
 
     def _forget(self, numbers: Sequence[int]) -> None:
         for number in numbers:

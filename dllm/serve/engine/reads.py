@@ -112,7 +112,7 @@ class ReadQueue:
                 picked.append((entry, unit))
         return picked
 
-    def turn(self) -> tuple[list[ReadEntry], list[tuple[ReadEntry, str, str]]]:
+    def turn(self) -> tuple[list[ReadEntry], list[tuple[ReadEntry, str, UserError | str]]]:
         """Run one forward. Returns the entries that it finished, and those that failed, with the kind and a sentence.
         For the scheduler's thread."""
         picked = self.chosen()
@@ -136,8 +136,8 @@ class ReadQueue:
                 for entry in entries:
                     entry.alone = True
                 return [], []
-            sentence = str(error) if isinstance(error, UserError) else f"reading failed ({type(error).__name__})."
-            return [], [(entries[0], "error", sentence)]
+            why = error if isinstance(error, UserError) else f"reading failed ({type(error).__name__})."
+            return [], [(entries[0], "error", why)]
         # Shared by all who wait: were it by those in this forward, eight clients in exact mode would count as one.
         self.share.take((time.perf_counter() - began) / len(self.entries))
         return [entry for entry in entries if not entry.todo], []

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, UserError
 from dllm.loop.runner import Runner
 from dllm.loop.runtime.out_of_memory import free_bytes
 from dllm.loop.runtime.runtime import Runtime
@@ -103,10 +103,10 @@ class Scheduler:
         if job.request.gap is not None and self.lead is not None:
             raise UserError("a hole without a number is not sized by a model of several ranks. Give it a number.")
         if entry.columns > self.limits.max_tokens_in_flight:
-            raise UserError(
+            raise Refusal(
                 f"the prompt and its answer take {job.columns} tokens, and the server decodes at most "
-                f"{self.limits.max_tokens_in_flight} at a time (max_tokens_in_flight). "
-                "Shorten the prompt or lower max_tokens."
+                f"{self.limits.max_tokens_in_flight} at a time (max_tokens_in_flight).",
+                note="Shorten the prompt or lower {gen_length:name}.",
             )
         self.runner_of(job.chosen)
         with self._place() as entry.number:
@@ -233,9 +233,9 @@ class Scheduler:
                 lane.drop(number)
         self._close_lanes()
 
-    def _late(self, now: float) -> list[tuple[Entry | ReadEntry, str, str]]:
+    def _late(self, now: float) -> list[tuple[Entry | ReadEntry, str, UserError | str]]:
         """Drop the jobs whose time is up, or whose rows would never end."""
-        out: list[tuple[Entry | ReadEntry, str, str]] = []
+        out: list[tuple[Entry | ReadEntry, str, UserError | str]] = []
         closing = self.status == "closing" and now > self.stops_at
         for entry in self._everyone():
             begun = entry.started is not None or (isinstance(entry, Entry) and entry.along)
@@ -401,8 +401,8 @@ class Scheduler:
                 self.queue.extendleft(reversed([again(entry, alone=True) for entry in entries]))
                 return
         for entry in entries:
-            message = str(error) if isinstance(error, UserError) else f"decoding failed ({type(error).__name__})."
-            self._fail(entry, "error", message, error)
+            why = error if isinstance(error, UserError) else f"decoding failed ({type(error).__name__})."
+            self._fail(entry, "error", why, error)
 
     def _smaller(self, key: LaneKey, lane: SettingBatch) -> None:
         """Memory ran out: its rows begin again, and fewer are decoded together from now on."""
@@ -426,13 +426,14 @@ class Scheduler:
         if self.lead is not None:
             self.lead.agree()
 
-    def _fail(self, entry: Entry | ReadEntry, kind: str, message: str, error: Exception | None = None) -> None:
+    def _fail(self, entry: Entry | ReadEntry, kind: str, why: UserError | str, error: Exception | None = None) -> None:
+        message = str(why)
         name = entry.job.ident or uuid.uuid4().hex[:12]
         told = {"end": kind, "cause": message, "error": type(error).__name__ if error else None}
         tell("failed", logging.WARNING, name, f"failed ({kind}): {message}", **told)
         with self.condition:
             self.told.ended[kind] += 1
-        self._deliver(entry, Failed(kind, message, name))
+        self._deliver(entry, Failed(kind, message, name, why if isinstance(why, Refusal) else None))
 
     def _deliver(self, entry: Entry | ReadEntry, event: Any) -> None:
         try:

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from dllm.common.errors import Refusal, UserError, Wording
-from dllm.contract.refusal import CHAT_WORDS, OPTIONS_OF_CONSTRAINTS
+from dllm.contract.refusal import CHAT_WORDS
 
 LONGEST = 1000  # characters of a message, which may repeat what was sent
 # Options of parts that a request may give outside of their part, where it calls them so.
 SHORT = {"threshold": "sampler", "steps": "sampler", "block_length": "blocks"}
-ANY_GROUP = "sampler|blocks|cache|eos"
-# A setting in a sentence. After a quote is a value.
-SETTING_NAME = re.compile(
-    rf"""(?<![\w./'"])(?:
-    (?P<setting>(?:sampling\.\w+|gen_length|infill|constraint\.\w+(?:\[\d+\](?:\.parameters)?)?))(?!\w)
-    | constraint=(?P<kind>\w+)
-    | (?P<option>(?:{ANY_GROUP})(?:\.\w+)+)
-    | (?P<group>{ANY_GROUP})(?P<inner>/inner(?:@(?P<path>[\w.]+))?)?(?==)
-    )""",
-    re.VERBOSE,
-)
 
 
 class ApiError(Exception):  # noqa: N818  an answer, no fault
     """A request that is not served. status: of HTTP. param: the field at fault. code: OpenAI's word for the reason.
-    retry: seconds after which to try again; None: as for all of its status."""
+    retry: seconds after which to try again; None: as for all of its status. tokens: of a prompt that is too long."""
 
     def __init__(
-        self, status: int, message: str, param: str | None = None, code: str | None = None, retry: int | None = None
-    ) -> None:
+        self, status: int, message: str, param: str | None = None, code: str | None = None, retry: int | None = None,
+        tokens: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(message if len(message) <= LONGEST else f"{message[:LONGEST]}...")
         self.status, self.message, self.param, self.code, self.retry = status, str(self), param, code, retry
+        self.tokens = tokens
 
     def to_json(self) -> dict[str, Any]:
         """The body of the reply."""
@@ -65,37 +55,23 @@ def as_refusal(param: str | None = None, words: Wording = CHAT_WORDS) -> Iterato
     try:
         yield
     except UserError as error:
-        if isinstance(error, Refusal):
-            text, named = error.text(words), words.field(error.at)
-        else:
-            text, named = in_requests(str(error), words), param_of(str(error), words)
-        named = named if param is None else words.name(param)
-        shorts = ((words.name(f"{group}.{key}"), words.name(group), key) for key, group in SHORT.items())
-        named = next((short for short, owner, key in shorts
-                      if named == owner and short.endswith(f"diffusion.{key}") and short in text), named)  # fmt: skip
-        raise ApiError(400, text, named) from None
+        text, named = worded(error, words)
+        raise ApiError(400, text, named if param is None else short_name(error, words.name(param), words)) from None
 
 
-def in_requests(sentence: str, words: Wording = CHAT_WORDS) -> str:
-    """A sentence of the command line with the settings' names in requests."""
-
-    def sent_as(found: re.Match[str]) -> str:
-        if found["kind"]:
-            field = words.name("response_format")
-            return words.settings.get(f"{field}={found['kind']}", f"{field} of type {found['kind']}")
-        if found["inner"]:
-            return words.name(found["group"]) + (found["path"] or f"{found['group']}.inner").removeprefix(
-                found["group"]
-            )
-        return words.name(found["setting"] or found["option"] or found["group"])
-
-    return SETTING_NAME.sub(sent_as, sentence)
+def worded(error: UserError, words: Wording) -> tuple[str, str | None]:
+    """The sentence of a refusal in the words of a request, and the field at fault."""
+    if not isinstance(error, Refusal):
+        return str(error), None
+    named = words.field(error.at)
+    return error.text(words), named and short_name(error, named, words)
 
 
-def param_of(sentence: str, words: Wording = CHAT_WORDS) -> str | None:
-    """The field of a request that holds the first setting a sentence of the command line names."""
-    if re.match(r"((the|a) )?constraint\b", sentence):
-        option = re.match(rf"constraint\.({'|'.join(OPTIONS_OF_CONSTRAINTS)})\b", sentence)
-        return words.name(f"diffusion.constraint.{option[1]}" if option else "response_format")
-    found = re.search(rf"\b(?:(sampling\.\w+|gen_length)|({ANY_GROUP})[./=])", sentence)
-    return None if found is None else words.field(found[1] or found[2])
+def short_name(error: UserError, named: str, words: Wording) -> str:
+    """The field at fault, or the short name of an option of its that is meant, if the request gave it by that."""
+    places = error.places if isinstance(error, Refusal) else ()
+    for key, group in SHORT.items():
+        option = words.name(f"{group}.{key}")
+        if f"{group}.{key}" in places and named == words.name(group) and not option.startswith(f"{named}."):
+            return option
+    return named

@@ -17,7 +17,7 @@ from math import inf
 from typing import Any
 
 from dllm.common.coerce import PER_REQUEST, coerce, is_number, words_of
-from dllm.common.errors import UnknownChoice, UserError, nearest
+from dllm.common.errors import Refusal, UnknownChoice, UserError, nearest
 from dllm.common.hints import other_choice
 from dllm.compose.choice_files import choice_notes, part_facts, serve_limits
 from dllm.compose.parts import (
@@ -59,16 +59,18 @@ class Option:
         """``value`` of this kind. Raises UserError with the sentence of the command line, or one that names what is
         served at most."""
         if isinstance(value, str) and "${" in value:
-            raise UserError(f"{name}={value!r} must not hold ${{, which stands for a setting of the server. Drop it.")
+            raise Refusal(
+                f"{{{name}:quoted}} must not hold ${{{{}}, which stands for a setting of the server. Drop it.", [value]
+            )
         value = coerce(name, value, OF_KINDS[self.kind] + " | None" * self.null, self.default)
         entries, most = value if isinstance(value, list) else [value], inf if self.most is None else self.most
         if len(entries) > LONGEST_LIST:
-            raise UserError(f"{name} has {len(entries)} entries. At most {LONGEST_LIST} are served.")
+            raise Refusal(f"{{{name}:name}} has {len(entries)} entries. At most {LONGEST_LIST} are served.")
         for entry in entries:
             if isinstance(entry, str) and len(entry) > most:
-                raise UserError(f"{name} has {len(entry)} characters. At most {most} are served.")
+                raise Refusal(f"{{{name}:name}} has {len(entry)} characters. At most {most} are served.")
             if is_number(entry) and entry > most:
-                raise UserError(f"{name}={value} is more than {most}, the most that is served.")
+                raise Refusal(f"{{{name}}} is more than {most}, the most that is served.", [value])
         return value
 
 
@@ -95,7 +97,7 @@ def validated_options(name: str, choice: str, options: Mapping[str, Any], depth:
         return {}
     group = name.partition(".")[0]
     if not is_offered(group, choice):
-        raise UserError(f"{name}={choice} is the server's own; none of its options can be set.")
+        raise Refusal(f"{{{name}}} is the server's own; none of its options can be set.", [choice])
     nullable = {key for key, option in offer_of(group, choice).options.items() if option.null}
     given = {key: value for key, value in options.items() if value is not None or key in nullable}
     return {key: _sound_option(f"{name}.{key}", choice, key, value, depth) for key, value in given.items()}
@@ -107,13 +109,15 @@ def choice_given(name: str, given: Any) -> tuple[str, dict[str, Any]]:
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
     choice, group = options.pop("name", None), name.partition(".")[0]
     if not isinstance(choice, str):
-        raise UserError(f'{name}={given!r} must be NAME or {{"name": NAME, OPTION: VALUE}}.')
+        raise Refusal(f'{{{name}:quoted}} must be NAME or {{"name": NAME, OPTION: VALUE}}.', [given])
     if is_offered(group, choice):
         return choice, options
-    if (advice := other_choice(name, choice)) is not None:
-        raise UserError(f"{name}={choice!r} is not offered: {advice}.")
+    if (other := other_choice(name, choice)) is not None:
+        raise Refusal(f"{{{name}:quoted}} is not offered.", [choice], [other])
     known = list(offers(group))
-    raise UserError(f"{name}={choice!r} is not offered; choose one of {', '.join(known)}.{nearest(choice, known)}")
+    raise Refusal(
+        f"{{{name}:quoted}} is not offered; choose one of {', '.join(known)}.{nearest(choice, known)}", [choice]
+    )
 
 
 def _sound_option(name: str, choice: str, key: str, value: Any, depth: int) -> Any:
@@ -122,11 +126,11 @@ def _sound_option(name: str, choice: str, key: str, value: Any, depth: int) -> A
     if key not in there:
         why = "is not offered" if key in _config(group, choice) else "does not exist"
         listed = ", ".join(there) or "none"
-        raise UserError(f"{name} {why}; {group}={choice} offers {listed}.{nearest(key, there)}")
+        raise Refusal(f"{{{name}:name}} {why}; {{{group}}} offers {listed}.{nearest(key, there)}", [choice])
     if there[key].kind != "part":
         return there[key].validated(name, value)
     if depth == DEEPEST:
-        raise UserError(f"{name} is a part within {depth} others, and no more are served.")
+        raise Refusal(f"{{{name}:name}} is a part within {depth} others, and no more are served.")
     inner, options = choice_given(name, value)
     return {"name": inner, **validated_options(name, inner, options, depth + 1)}
 

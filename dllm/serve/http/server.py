@@ -18,7 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal
 from dllm.common.signals import ENDING, is_ignored
 from dllm.common.terminal import complain, say
 from dllm.serve.engine.scheduler import Scheduler
@@ -39,13 +39,17 @@ def bound_socket(host: str, port: int) -> socket.socket:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
     except socket.gaierror:
-        raise UserError(f"task.host={host!r} is not an address. Write 127.0.0.1, or one of this machine's.") from None
+        raise Refusal(
+            "{task.host:quoted} is not an address. Write 127.0.0.1, or one of this machine's.", [host]
+        ) from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             way_out = "Stop what listens there, or choose another: task.port=NUMBER (0 takes a free one)."
-            raise UserError(f"task.port={port} is in use on {host}. {way_out}") from None
+            raise Refusal(f"{{task.port}} is in use on {host}. {way_out}", [port]) from None
         reason = error.strerror or "refused"
-        raise UserError(f"task.host={host} with task.port={port} cannot be used ({reason}). Choose others.") from None
+        raise Refusal(
+            f"{{task.host}} with {{task.port}} cannot be used ({reason}). Choose others.", [host, port]
+        ) from None
     return made
 
 

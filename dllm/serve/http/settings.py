@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dllm.common.coerce import coerce
-from dllm.common.errors import UserError, in_choices, in_range
+from dllm.common.errors import Refusal, UserError, in_choices, in_range
 from dllm.serve.engine.jobs import Limits
 from dllm.serve.http.api_keys import KEY_VARIABLE, check_key, keys_in_file
 
@@ -76,7 +76,7 @@ class ServeSettings:
         in_choices("task.unknown_fields", self.unknown_fields, UNKNOWN_FIELDS)
         in_choices("task.prefix_sharing", self.prefix_sharing, SHARINGS)
         if any(not name.strip() or len(set(self.names)) < len(self.names) for name in self.names):
-            raise UserError(f"task.names={list(self.names)} must be different names, none of them empty.")
+            raise Refusal("{task.names} must be different names, none of them empty.", [list(self.names)])
         if "*" in self.cors:
             raise UserError("task.cors=['*'] lets every web page use the server. Name the origins that may.")
         if ANY_HOST in self.hosts and not self.locked:
@@ -85,9 +85,10 @@ class ServeSettings:
                 f"set the environment variable {KEY_VARIABLE} or task.api_key_file=FILE, or name the hosts."
             )
         if not self.locked and self.host not in LOOPBACK:
-            raise UserError(
-                f"task.host={self.host} is reached from other machines, so the server needs a key: set the environment "
-                f"variable {KEY_VARIABLE} or task.api_key_file=FILE, or drop task.host."
+            raise Refusal(
+                "{task.host} is reached from other machines, so the server needs a key: set the environment "
+                f"variable {KEY_VARIABLE} or task.api_key_file=FILE, or drop {{task.host:name}}.",
+                [self.host],
             )
 
     @property
@@ -114,7 +115,9 @@ def key_of_server(given: str | None, file: str | None, environment: Mapping[str,
     """The key: as given, or from the environment; None where a file holds the keys, or without any. Raises UserError
     for a file that cannot be read, and a key that is not a key."""
     if given is not None and file is not None:
-        raise UserError(f"task.api_key and task.api_key_file={file!r} exclude each other. Drop one of them.")
+        raise Refusal(
+            "{task.api_key:name} and {task.api_key_file:quoted} exclude each other. Drop one of them.", [file]
+        )
     if file is not None:
         keys_in_file(file)
         return None

@@ -153,7 +153,7 @@ def test_without_a_network_it_is_said_within_seconds(monkeypatch: pytest.MonkeyP
     assert not hub.hub_reachable()  # nobody listens any more
     monkeypatch.setenv(hub.OFFLINE, "")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    with pytest.raises(UserError, match=r"owner/model.*\(the hub cannot be reached from here\).*model.path=FOLDER"):
+    with pytest.raises(UserError, match=r"owner/model.*\(the hub cannot be reached from here\).* path=FOLDER"):
         locate("owner/model")
     hub.hub_reachable.cache_clear()
 

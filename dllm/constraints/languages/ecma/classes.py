@@ -47,7 +47,7 @@ def _matched(name: str) -> Ranges | None:
     try:
         import regex
     except ImportError:
-        raise not_installed(r"\p{...} in a pattern of constraint.schema", "regex", "constraints") from None
+        raise not_installed(r"\p{{}...} in a pattern of {constraint.schema:name}", "regex", "constraints") from None
     try:
         engine = regex.compile(rf"\p{{{name}}}+", regex.V0)
     except regex.error:

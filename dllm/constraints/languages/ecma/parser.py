@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal, verbatim
 from dllm.constraints.languages.ecma.classes import CLASS_ESCAPES, NO_LINE_END, property_ranges
 from dllm.constraints.languages.ecma.nodes import Assertion, Either, Pattern, Repeat, Sequence, Signs
 from dllm.constraints.languages.regex import REFUSED_PARTS
@@ -73,11 +73,13 @@ class Parser:
         return is_there
 
     def _wrong(self, why: str, way_out: str = "") -> NoReturn:
-        behind = f" {way_out}" if way_out else ""
-        raise UserError(f"{self.where} is no regular expression of ECMA-262: {why} at position {self.at}.{behind}")
+        behind = f" {verbatim(way_out)}" if way_out else ""
+        raise Refusal(
+            f"{self.where} is no regular expression of ECMA-262: {verbatim(why)} at position {self.at}.{behind}"
+        )
 
     def _refused(self, part: str) -> NoReturn:
-        raise UserError(f"{self.where} {REFUSED_PARTS[part]}")
+        raise Refusal(f"{self.where} {REFUSED_PARTS[part]}")
 
     def _atom(self) -> Pattern:
         match self._next:

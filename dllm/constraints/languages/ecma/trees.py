@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal
 from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.ecma.classes import ASCII_WORD
 from dllm.constraints.languages.ecma.nodes import Assertion, Either, Pattern, Repeat, Sequence, Signs
@@ -30,7 +30,7 @@ def searched_tree(pattern: str, where: str) -> Tree:
             return Automaton(where_they_hold(compiled(Language({"start": marked}))))
         return Alt(tuple(tree for tree in cases if tree is not None))
     except RecursionError:
-        raise UserError(f"{where} is nested too deeply. Write it with fewer groups in each other.") from None
+        raise Refusal(f"{where} is nested too deeply. Write it with fewer groups in each other.") from None
 
 
 def _framed(case: Pattern) -> Tree | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Protocol
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal
 from dllm.constraints.languages.limits import Budget
 from dllm.constraints.languages.schema.document import Document
 from dllm.constraints.languages.schema.evaluated import Evaluated
@@ -29,7 +29,7 @@ APART = ("$ref", "allOf", "anyOf", "oneOf", "dependentRequired", "dependentSchem
 WRITTEN = "~written"
 
 
-class Endless(UserError):
+class Endless(Refusal):
     """A schema that begins with itself; a proof that meets one while it is being expanded gives up."""
 
 
@@ -76,8 +76,8 @@ class Cases:
         if node.schema is False:
             return []
         if node.place in self._entered:
-            raise Endless(str(refused(node.place, "the schema begins with itself by way of $ref. Put an object or a "
-                                                  "list between.")))  # fmt: skip
+            raise refused(node.place, "the schema begins with itself by way of $ref. Put an object or a list between.",
+                          Endless)  # fmt: skip
         if node.place not in self._known:
             self._entered.append(node.place)
             try:
@@ -144,7 +144,7 @@ class Cases:
         while not isinstance(node.schema, bool) and set(node.schema) - PASSED_OVER == {"$ref"}:
             node = self.document.target(node)
             if node.place in places:
-                raise Endless(str(refused(node.place, "the schema begins with itself by way of $ref.")))
+                raise refused(node.place, "the schema begins with itself by way of $ref.", Endless)
             places.add(node.place)
         return node
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from dllm.common.errors import UserError, first_line, nearest
+from dllm.common.errors import Refusal, first_line, nearest, verbatim
 from dllm.constraints.languages.limits import Budget
 from dllm.constraints.languages.schema.drafts import as_2020, check_schema
 from dllm.constraints.languages.schema.keywords import (
@@ -25,13 +25,15 @@ from dllm.constraints.languages.schema.places import Node, Schema, refused, too_
 def plain(schema: Any) -> Schema:
     """A copy of a mapping, true or false that JSON can write. Raises UserError."""
     if not isinstance(schema, Mapping | bool):
-        raise UserError(f"constraint.schema={schema!r:.100} must be a mapping, true or false.")
+        raise Refusal("{constraint.schema} must be a mapping, true or false.", [f"{schema!r:.100}"])
     try:
         value: Schema = json.loads(json.dumps(schema, allow_nan=False))
     except RecursionError:
         raise too_deep("#") from None
     except (TypeError, ValueError) as error:
-        raise UserError(f"constraint.schema holds what JSON cannot write: {first_line(error)}.") from None
+        raise Refusal(
+            f"{{constraint.schema:name}} holds what JSON cannot write: {verbatim(first_line(error))}."
+        ) from None
     return value
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import urljoin
 
-from dllm.common.errors import UserError, not_installed
+from dllm.common.errors import Refusal, not_installed
 from dllm.constraints.languages.schema.places import Node, Schema, pointer_part, refused
 
 _NAMED = re.compile(r"https?://json-schema\.org/(?:draft[-/](0?[0-9]|20[0-9-]+)/)?(?:hyper-)?schema#?")
@@ -153,7 +153,7 @@ def _check(node: Node, keyword: str, validator: Any) -> Iterator[Node]:
             raise _none(path, error.message.rstrip(".") if len(error.message) <= 200 else f"{error.message[:200]}...")
 
 
-def _none(place: str, why: str) -> UserError:
+def _none(place: str, why: str) -> Refusal:
     hint = _OLDER.get(place.rpartition("/")[2], "")
     return refused(place, f"this is no JSON schema (Draft 2020-12): {why}.{hint}")
 
@@ -165,7 +165,7 @@ def _keywords() -> dict[str, Any]:
         import jsonschema
         from jsonschema_specifications import REGISTRY
     except ImportError:
-        raise not_installed("constraint=json_schema", "jsonschema", "constraints") from None
+        raise not_installed("{constraint=json_schema}", "jsonschema", "constraints") from None
     kind = jsonschema.Draft202012Validator
     parts = [kind.META_SCHEMA, *(REGISTRY[urljoin(kind.META_SCHEMA["$id"], each["$ref"])].contents
                                  for each in kind.META_SCHEMA["allOf"])]  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal
 from dllm.constraints.languages.json import around
 from dllm.constraints.languages.limits import Budget, budget
 from dllm.constraints.languages.schema.document import Document, types_of
@@ -53,7 +53,7 @@ def _arguments(
         raise too_deep("#") from None
     rules |= goals.rules
     if not has_word(tree, goals.rules):
-        raise UserError("constraint.schema allows no object, and arguments are one. Change or drop a keyword.")
+        raise Refusal("{constraint.schema:name} allows no object, and arguments are one. Change or drop a keyword.")
     return tree
 
 
@@ -62,8 +62,10 @@ def _as_of(at: int) -> Iterator[None]:
     """Refusals name the parameters of a function by its place."""
     try:
         yield
-    except UserError as error:
-        raise type(error)(str(error).replace("constraint.schema", f"constraint.functions[{at}].parameters")) from None
+    except Refusal as error:
+        raise (
+            error.about(f"constraint.functions[{at}].parameters") if error.at == "constraint.schema" else error
+        ) from None
 
 
 def has_word(tree: Tree, rules: Mapping[str, Tree]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dllm.common.errors import verbatim
 from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.ecma import searched_tree
 from dllm.constraints.languages.regex import shown_pattern
@@ -17,7 +18,7 @@ class Patterns:
     def searched(self, pattern: str, place: str) -> ByteAutomaton:
         """The texts in which the pattern is found, as ECMA-262 means it with the flag u. Raises UserError."""
         if pattern not in self._known:
-            where = f"constraint.schema at {place}: the pattern {shown_pattern(pattern)}"
+            where = f"{{constraint.schema:name}} at {verbatim(place)}: the pattern {verbatim(shown_pattern(pattern))}"
             self._known[pattern] = pattern_automaton(searched_tree(pattern, where))
         return self._known[pattern]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dllm.common.errors import UserError
+from dllm.common.errors import Refusal
 from dllm.constraints.languages.trees import Tree
 
 Schema = Mapping[str, Any] | bool
@@ -39,9 +39,9 @@ def pointer_part(key: str | int) -> str:
     return str(key).replace("~", "~0").replace("/", "~1")
 
 
-def refused(place: str, sentence: str) -> UserError:
-    return UserError(f"constraint.schema at {place}: {sentence}")
+def refused(place: str, sentence: str, kind: type[Refusal] = Refusal) -> Refusal:
+    return kind("{constraint.schema:name} at {place:value}: {why:value}", [place, sentence])
 
 
-def too_deep(place: str) -> UserError:
+def too_deep(place: str) -> Refusal:
     return refused(place, "the schema nests too deeply. Put parts of it into $defs, and shorten chains of $ref.")
