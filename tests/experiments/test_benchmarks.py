@@ -15,6 +15,7 @@ from dllm import Result, UserError
 from dllm.parts import Machine, Runtime
 from experiments.bench import attention as bench_attention
 from experiments.bench import cache as bench_cache
+from experiments.bench import candidates as bench_candidates
 from experiments.bench import kernels as bench_kernels
 from experiments.bench import llama_cpp
 from experiments.bench import scheduler as bench_scheduler
@@ -60,6 +61,15 @@ def test_every_turn_is_timed_and_counted(tiny: bench_step.ModelConfig, cache: st
     timing = bench_step.time_turns(model, cache, bench_step.Workload(2, 9, 16, 8, 2), 5, runtime)
     assert len(timing.times) == len(timing.flops) == len(timing.tokens) == 4
     assert timing.tokens[:3] == [4] * 3 and 0 < timing.median <= timing.late
+
+
+def test_candidates_in_both_ways_decode_the_same(tiny: bench_step.ModelConfig) -> None:
+    """Six forwards of two rows whose candidates are eight at most, and fewer where a block has fewer masks."""
+    model = bench_cache.random_model(tiny)
+    line = bench_candidates.row(model, "freedave", "dual", bench_candidates.Work(2, 9, 32, 6), 1)
+    sampler, cache, batch, forwards, candidates, same, *figures = line
+    assert (sampler, cache, batch, forwards, same) == ("freedave", "dual", "2", "6", "yes")
+    assert 12 < int(candidates) <= 2 * (1 + 5 * 8) and len(figures) == 4
 
 
 @pytest.mark.parametrize("way", bench_scheduler.WAYS)
