@@ -42,7 +42,12 @@ from experiments.support.scripts import counted, refusing
 SMALL = replace(CONFIG, width=384, layers=6, heads=6, kv_heads=6, mlp_width=1152, vocab=8192, mask_id=8191, eos_id=8190,
                 pad_id=8190)  # fmt: skip
 BLOCK = 32
-RULES = {"freedave": {"draft_steps": 8}, "scout": {"candidates": 8}, "lopa": {"branching_factor": 4}, "ete": {}}
+RULES = {
+    "freedave": {"draft_steps": 8},
+    "scout": {"candidates": 8},
+    "lopa": {"branching_factor": 4},
+    "ete": {"explore_mass": 0.0},
+}
 CELLS = ("freedave+dual", "freedave+prefix", "freedave+finished", "scout+dual", "lopa+dual", "ete+dual")
 HEADS = ("sampler", "cache", "batch", "forwards", "candidates", "same tokens", "CPU s, rows", "CPU s, sequence",
          "MiB, rows", "MiB, sequence")  # fmt: skip
