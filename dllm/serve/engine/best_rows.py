@@ -21,11 +21,11 @@ from dllm.serve.engine.jobs import RequestParts
 from dllm.serve.http.log import log
 
 USUAL_ROWS = 8  # where nothing is measured; never fewer
-SIZES = (1, USUAL_ROWS, 16, 32)  # that are tried; one row tells how long the others take
-SECONDS = 2.0  # that trying may take
-TURNS = 4  # of each size; the first computes prompts, and of the others the fastest counts
+TRIED_ROWS = (1, USUAL_ROWS, 16, 32)  # that are tried; one row tells how long the others take
+TRIED_SECONDS = 2.0  # that trying may take
+TRIED_TURNS = 4  # of each size; the first computes prompts, and of the others the fastest counts
 ENOUGH = 0.95  # of the best rate: fewer rows answer each client sooner
-PROMPT = 32  # tokens
+TRIED_PROMPT = 32  # tokens
 
 
 def best_rows(runner: Runner, chosen: RequestParts, length: int) -> int:
@@ -43,7 +43,7 @@ def best_rows(runner: Runner, chosen: RequestParts, length: int) -> int:
 def noted_rates(kept: Any) -> dict[int, float]:
     """The rates by rows of a note, which others may have written."""
     entries = kept.items() if isinstance(kept, Mapping) else ()
-    sizes = {str(size): size for size in SIZES}
+    sizes = {str(size): size for size in TRIED_ROWS}
     return {sizes[key]: rate for key, rate in entries if key in sizes and is_number(rate) and rate > 0}
 
 
@@ -55,10 +55,10 @@ def fewest_at_best(rates: Mapping[int, float]) -> int:
 
 
 def rates_by_rows(runner: Runner, length: int) -> dict[int, float]:
-    """Rows times turns a second by the size of a batch, as far as ``SECONDS`` reach. A larger batch is not begun that
-    would take, row by row, more than is left."""
-    found, left, before = dict[int, float](), SECONDS, 0.0
-    for rows in SIZES:
+    """Rows times turns a second by the size of a batch, as far as ``TRIED_SECONDS`` reach. A larger batch is not begun
+    that would take, row by row, more than is left."""
+    found, left, before = dict[int, float](), TRIED_SECONDS, 0.0
+    for rows in TRIED_ROWS:
         if rows > 1 and before * rows > left:
             break
         try:
@@ -77,11 +77,13 @@ def first_turns(runner: Runner, rows: int, length: int, most: float) -> list[flo
     on a GPU."""
     network, ids = runner.model.transformer, runner.model.ids
     on_gpu, found = network.device.type == "cuda", list[float]()
-    usual = [token for token in range(PROMPT * 2) if token not in (ids.mask, ids.eos, ids.placeholder, *ids.stops)]
-    requests = [Request.answer(usual[:PROMPT], length, ids.placeholder) for _ in range(rows)]
+    usual = [
+        token for token in range(TRIED_PROMPT * 2) if token not in (ids.mask, ids.eos, ids.placeholder, *ids.stops)
+    ]
+    requests = [Request.answer(usual[:TRIED_PROMPT], length, ids.placeholder) for _ in range(rows)]
     clock = time.perf_counter if on_gpu else time.process_time
     began = clock()
-    for _, _ in zip(range(TURNS), runner.turns(runner.start(requests)), strict=False):
+    for _, _ in zip(range(TRIED_TURNS), runner.turns(runner.start(requests)), strict=False):
         if on_gpu:
             torch.cuda.synchronize(network.device)
         found.append(clock() - began)

@@ -57,13 +57,13 @@ LARGE_BODY, MAX_LARGE = 32 << 10, 8  # bytes of a body that takes a while to rea
 Found = TypeVar("Found")
 
 
-class Reader(Protocol):
+class FormReader(Protocol):
     """Reads a body of one form."""
 
     def __call__(self, body: Mapping[str, Any], /, *, defaults: Defaults) -> ParsedRequest: ...
 
 
-FORMS: dict[str, Reader] = {
+ANSWER_FORMS: dict[str, FormReader] = {
     "/v1/chat/completions": partial(chat_request.parse_request, chat=True),
     "/v1/completions": partial(chat_request.parse_request, chat=False),
     "/v1/responses": parse_response,
@@ -127,7 +127,7 @@ class Service:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a prompt takes one thread, without Python's lock
         cors = [Middleware(CORSMiddleware, allow_origins=list(self.settings.cors), allow_headers=["*"])]
         routes = [
-            *(Route(path, partial(self._reply, read=read), methods=["POST"]) for path, read in FORMS.items()),
+            *(Route(path, partial(self._reply, read=read), methods=["POST"]) for path, read in ANSWER_FORMS.items()),
             Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
             Route("/api/chat", self.ollama, methods=["POST"]), Route("/api/generate", self.ollama, methods=["POST"]),
             *OllamaModels(self.defaults, self.settings.read_timeout).routes,
@@ -249,7 +249,7 @@ class Service:
             raise self.full_queue(waiting)  # before the body costs anything: a crowd must not starve /health
         return body
 
-    async def _reply(self, request: HttpRequest, read: Reader) -> Response:
+    async def _reply(self, request: HttpRequest, read: FormReader) -> Response:
         """Decode what a request asks for. read: what its body says. Raises ApiError for what cannot be decoded."""
         body, ident = await self._body(request), request.state.ident
         asked = await self._reader(body)(lambda: self._made(read(parsed(body), defaults=self.defaults)))

@@ -172,10 +172,10 @@ def must(test: Callable[[Any], object], rule: str, shows: bool = True) -> Before
     return BeforeValidator(checked)
 
 
-Part = TypeVar("Part")
+_Part = TypeVar("_Part")
 # A text, or a list of parts. < > are in no name of a field.
 TextOr = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[Part], Tag("<list>")],
+    Annotated[str, Tag("<text>")] | Annotated[list[_Part], Tag("<list>")],
     Discriminator(lambda value: "<text>" if isinstance(value, str) else "<list>"),
 ]
 # A text; a number in its place is written as one.
