@@ -70,6 +70,11 @@ def library() -> Library | None:
     return None
 
 
+def passes() -> str:
+    """Which passes run here, for the names of what is measured with them."""
+    return "passes of torch" if library() is None else "compiled passes"
+
+
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "bytes")

@@ -16,6 +16,7 @@ from torch import Tensor
 from dllm.common.machine_note import least_seconds, noted
 from dllm.kernels.narrow_linear import TIMED_WEIGHTS, crossing, laid_out
 from dllm.kernels.narrow_product import GROUP
+from dllm.kernels.native import passes
 from dllm.kernels.rounded_four import FourBitTiles
 from dllm.kernels.rounded_rows import PackedBytes, in_steps
 
@@ -90,5 +91,5 @@ def measured_processor() -> Processor:
 def this_processor() -> Processor:
     """As noted, or measured now."""
     with suppress(TypeError):  # a note that someone else has written
-        return Processor(**noted("rounded rows", lambda: asdict(measured_processor())))
+        return Processor(**noted(f"rounded rows, {passes()}", lambda: asdict(measured_processor())))
     return measured_processor()

@@ -19,6 +19,7 @@ from dllm.kernels.packed import can_pack
 from dllm.models.arithmetic import check_numbers, kinds_of, parse_device, parse_dtype, resolve_device
 from dllm.models.config import ModelConfig
 from dllm.models.families import Family
+from dllm.models.fastest import AUTO_KIND, Kinds, Residence, settled_kinds
 from dllm.models.formats.gguf_tokenizer import tokenizer_at
 from dllm.models.network.activations import round_activations
 from dllm.models.network.attention import has_varlen
@@ -98,6 +99,7 @@ def load(
     rope: Mapping[str, Any] | RopeSetting | None = None,
     activations: str | None = None,
     family: Family | str | None = None,
+    memory_gib: float | None = None,
     **unknown: Never,
 ) -> Model:
     """Load a model: a shipped one, a local folder, a hub id, a GGUF file, or a model object of transformers.
@@ -112,7 +114,8 @@ def load(
         mask_id: overrides the checkpoint's.
         kernels: ``triton``, ``torch``, ``auto`` (Triton on GPUs that support it) or ``invariant`` (on a CPU no number
             depends on the batch).
-        quantize: ``int8``, ``int4`` or ``float8`` weights (``dllm.models.weights.quantize``).
+        quantize: ``int8``, ``int4`` or ``float8`` weights (``dllm.models.weights.quantize``), or ``auto``: of what fits
+            the memory the kinds of weights and rows that are fastest on this CPU (``dllm.models.fastest``).
         pack: keep float32 weights of a CPU in oneDNN's layout, which is faster but excludes ``runtime=compile``.
         adapter: a folder of a LoRA in peft's format, merged into the weights.
         attention_block: columns of an attention block, if config.json does not say it (A2D: 0 is full attention).
@@ -127,6 +130,7 @@ def load(
         family: whose config.json and tensors these are, where the file names an architecture that is not known: the
             known one's name, or a description of your own (``dllm.models.families``).
         activations: rows of narrow products in ``int8``, too, on a CPU (``dllm.kernels.rounded_rows``).
+        memory_gib: GiB that ``quantize="auto"`` may take; None: what is free.
 
     Returns:
         The network with its configuration, tokenizer and special ids.
@@ -146,12 +150,20 @@ def load(
     _refuse_tokenizer(tokenizer)
     kind, place = parse_dtype(dtype), parse_device(device)
     found = describe(path, mask_id, attention_block, rope, family)
-    quantize, head = kinds_of(found.config, quantize, quantize_head, kind, adapter)
+    asked = Kinds(quantize, quantize_head, activations)
+    if trainable and quantize == AUTO_KIND:
+        _refuse_untrainable(AUTO_KIND, kernels, tp)
+    kinds = settled_kinds(found.config, asked, Residence(kind, resolve_device(place), kernels, pack, tp, memory_gib))
+    if kinds != asked:
+        warn_once(f"model.quantize=auto takes {kinds}: the fastest here of what fits.")
+    quantize, head = kinds_of(found.config, kinds.quantize, kinds.head, kind, adapter)
     check_cut(found.config, tp, ep, quantize, head)
     if trainable:
         _refuse_untrainable(quantize or head, kernels, tp)
         kernels = "torch"
-    build = _Build(found, own_device(place, tp), kind, quantize, head, kernels, trainable, pack, tp, ep, activations)
+    build = _Build(
+        found, own_device(place, tp), kind, quantize, head, kernels, trainable, pack, tp, ep, kinds.activations
+    )
     build.check()
     lora, drafts = (
         read(one, found.config, path) for read, one in ((read_adapter, adapter), (read_draft_adapter, draft_adapter))

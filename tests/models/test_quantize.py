@@ -225,7 +225,7 @@ def test_dtypes_models_and_kernels_that_they_do_not_take_are_refused() -> None:
     for config in (of(), routed):
         with pytest.raises(UserError, match=r"int8 on a GPU needs our Triton kernel\. .* use kernels=auto"):
             check_quantize("int8", config, BF16, GPU, False)
-    with pytest.raises(UserError, match=r"quantize='int3' must be None, int8, int4 or float8\. Did you mean"):
+    with pytest.raises(UserError, match=r"quantize='int3' must be None, auto, int8, int4 or float8\. Did you mean"):
         check_quantize("int3", of(), BF16, CPU, False)
     model = load_model(DATA / "models" / "tiny-llada", dtype=BF16)
     model.places = Places([CPU, CPU], CPU, CPU)

@@ -25,7 +25,7 @@ SETTING_KINDS = {
     "model.adapter": "str | None", "model.attention_block": "int | None", "model.expects": "str | None",
     "model.draft_adapter": "str | None", "model.chat_template_kwargs": "Mapping[str, Any] | None",
     "model.calibration": "str | None", "model.quantize_head": "str | None", "model.activations": "str | None",
-    "model.rope": "Mapping[str, Any] | None", "model.family": "str | None",
+    "model.memory_gib": "float | None", "model.rope": "Mapping[str, Any] | None", "model.family": "str | None",
     "model.tp": "int", "model.ep": "bool", "model.tp_timeout": "float",
 }  # fmt: skip
 IN_OLD_FILES = {

@@ -18,13 +18,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dllm.app.commands.forward_time import ESTIMATED_ROWS, forward_seconds
 from dllm.common.errors import UserError
 from dllm.common.terminal import as_text
 from dllm.models.config import ModelConfig
 from dllm.models.families import Family
+from dllm.models.fastest import AUTO_KIND, Kinds, Residence, settled_kinds
 from dllm.models.formats.gguf_tokenizer import tokenizer_at
 from dllm.models.formats.packed_settings import packed_notes
+from dllm.models.forward_time import ESTIMATED_ROWS, forward_seconds
 from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.network.networks import network_of
 from dllm.models.network.rope_ntk import RopeSetting
@@ -257,8 +258,9 @@ def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str
     block = config.attention.block if config.process == "uniform" else None
     yield "logits", f"of a block of {block or 32}, in float32: {in_units((block or 32) * 4 * config.vocab)}"
     if report.parameters >= TIMED and not own_class:
-        for kind in (one for one in _kinds(config) if one != "float32"):
+        for kind in _kinds(config):
             yield from _time_rows(config, report.active, kind)
+        yield f"quantize={AUTO_KIND}", _auto_words(config)
 
 
 def _time_rows(config: ModelConfig, numbers: int, kind: str) -> Iterator[tuple[str, str]]:
@@ -268,6 +270,14 @@ def _time_rows(config: ModelConfig, numbers: int, kind: str) -> Iterator[tuple[s
             times = " / ".join(f"{one:.2g}" for one in found)
             name = f"forward {kind}, rows in int8" if rounds else f"forward {kind}"
             yield name, f"about {times} s of products for {ROW_WORDS} rows, one thread of this CPU"
+
+
+def _auto_words(config: ModelConfig) -> str:
+    """What ``model.quantize=auto`` takes here."""
+    try:
+        return f"takes {settled_kinds(config, Kinds(AUTO_KIND), Residence(torch.bfloat16, torch.device('cpu')))}"
+    except UserError as error:
+        return str(error).removeprefix(f"model.quantize={AUTO_KIND}: ")
 
 
 def _kinds(config: ModelConfig) -> list[str]:

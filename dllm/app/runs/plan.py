@@ -32,6 +32,7 @@ from dllm.kernels.dispatch import check_invariant
 from dllm.loop.runtime.runtime import COMPILED, Runtime
 from dllm.models import bundle
 from dllm.models.arithmetic import check_numbers, kinds_of, parse_device, parse_dtype, resolve_device
+from dllm.models.fastest import Kinds, Residence, settled_kinds
 from dllm.models.network.rope_ntk import RopeSetting
 from dllm.models.weights.cut import check_cut
 from dllm.models.weights.footprint import parameter_count
@@ -83,13 +84,15 @@ class RunPlan:
                 f"model.draft_adapter={model['draft_adapter']} adapts drafts, and sampler={name_of(chosen.sampler)} "
                 "makes none that causal rows judge. Use sampler=linear_spec cache=linear_spec, or set it to null."
             )
-        asked = model["quantize"], model["quantize_head"]
-        kind, head = kinds_of(architecture, *asked, dtype, model["adapter"])
-        rows = model.get("activations")  # a trace's settings may lack it
+        ranks = int(model.get("tp", 1))  # a trace's settings name none
+        asked = Kinds(model["quantize"], model["quantize_head"], model.get("activations"))  # which a trace may lack
+        place = Residence(dtype, device, str(config["kernels"]), config["runtime"] not in COMPILED, ranks,
+                      model.get("memory_gib"))  # fmt: skip
+        kind, head, rows = settled_kinds(architecture, asked, place)
+        kind, head = kinds_of(architecture, kind, head, dtype, model["adapter"])
         check_numbers(architecture, dtype, device, config["kernels"], kind, head, rows)
         check_invariant(str(config["kernels"]), kind, str(config["runtime"]), rows)
         check_runtime(kind, config["runtime"], device, rows)
-        ranks = int(model.get("tp", 1))  # a trace's settings name none
         check_cut(architecture, ranks, bool(model.get("ep", False)), kind, head)
         check_ranks(ranks, chosen.cache, str(config["runtime"]))
         parts = chosen.fitted(found, options.gen_length)
@@ -213,7 +216,7 @@ def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str
     names = ("quantize", "quantize_head", "adapter", "draft_adapter")
     more = {
         **{name: model[name] for name in names},
-        "activations": model.get("activations"),
+        **{name: model.get(name) for name in ("activations", "memory_gib")},
         **how_read(model),
         "rope": RopeSetting.of(model.get("rope")),
     }

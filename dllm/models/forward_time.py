@@ -1,4 +1,4 @@
-"""How long a forward takes on this CPU: products of the model's own shape are timed for a second or two.
+"""How long a forward takes on this CPU: products of the model's own shape are timed for a second or two, and noted.
 
 By one thread's CPU time, as everywhere here: other programs of the machine do not count.
 """
@@ -12,9 +12,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from dllm.common.machine_note import least_seconds
+from dllm.common.machine_note import least_seconds, noted
 from dllm.kernels.narrow_linear import NarrowLinear
-from dllm.kernels.packed import PackedLinear, can_pack
+from dllm.kernels.native import passes
+from dllm.kernels.packed import PackedLinear, can_pack, packed_from
 from dllm.kernels.rounded_linear import RoundedLinear, takes
 from dllm.kernels.rounded_machine import this_processor
 from dllm.models.config import ModelConfig
@@ -24,12 +25,20 @@ ESTIMATED_ROWS = (1, 32, 256)
 MOST_OUTPUTS = 8192  # of the product that is timed
 
 
-@torch.inference_mode()
 def forward_seconds(config: ModelConfig, numbers: int, kind: str, rounds: bool = False) -> list[float] | None:
     """Seconds of a thread for the products of a forward over each number of ``ESTIMATED_ROWS``; None: this CPU cannot.
-    numbers: how many weights a row is multiplied with. kind: bfloat16, int8 or int4. rounds: rows are in eight bits
-    (``model.activations=int8``)."""
-    linear = nn.Linear(config.width, min(MOST_OUTPUTS, 2 * config.mlp_width), bias=False, dtype=torch.bfloat16)
+    numbers: how many weights a row is multiplied with. kind: float32, bfloat16, int8 or int4. rounds: rows are in eight
+    bits (``model.activations=int8``)."""
+    outputs, rows = min(MOST_OUTPUTS, 2 * config.mlp_width), f"int8 by {passes()}" if rounds else "wide"
+    name = f"seconds a weight: {kind}, rows {rows}, {outputs} x {config.width}"
+    found = noted(name, lambda: _seconds_a_weight(config.width, outputs, kind, rounds))
+    return None if found is None else [float(one) * numbers for one in found]
+
+
+@torch.inference_mode()
+def _seconds_a_weight(width: int, outputs: int, kind: str, rounds: bool) -> list[float] | None:
+    dtype = torch.float32 if kind == "float32" else torch.bfloat16
+    linear = nn.Linear(width, outputs, bias=False, dtype=dtype)
     with _one_thread():
         product: nn.Module = linear
         if kind in BITS:
@@ -39,10 +48,10 @@ def forward_seconds(config: ModelConfig, numbers: int, kind: str, rounds: bool =
                 if not here.most or not takes(product, here):
                     return None
                 product = RoundedLinear(product, here)
-        elif can_pack(torch.device("cpu"), torch.bfloat16):
+        elif can_pack(torch.device("cpu"), dtype) and linear.weight.numel() >= packed_from(dtype):
             product = PackedLinear(linear)
-        rows = [torch.randn(count, config.width).to(torch.bfloat16) for count in ESTIMATED_ROWS]
-        return [least_seconds(partial(product, one)) * numbers / linear.weight.numel() for one in rows]
+        rows = [torch.randn(count, width).to(dtype) for count in ESTIMATED_ROWS]
+        return [least_seconds(partial(product, one)) / linear.weight.numel() for one in rows]
 
 
 @contextmanager
