@@ -222,9 +222,12 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("small")
 def test_forwards_are_timed_by_kind(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(forward_kinds, "machine", lambda: "a machine")
+    monkeypatch.setattr(forward_kinds, "machine", lambda: forward_kinds.Peaks(1e10, 1e12, 2e12))
     monkeypatch.setattr(forward_kinds.torch, "randint", lambda low, high, shape: forward_kinds.torch.ones(shape).long())
     assert forward_kinds.main(["--layers", "1", "--runs", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("|")[1].strip() for line in lines if line.startswith("| ")][2:] == ["1", "8", "32", "124", "256"]
+    counts = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
+    assert [count for count in counts if count.isdigit()] == 2 * ["1", "8", "32", "124", "256"]
+    assert "10.0 GB/s read, 1,000 GFLOP/s in bfloat16, 2,000 GOP/s in bytes" in lines[0] and "auto takes" in lines[-1]
+    assert forward_kinds.Peaks(1e10, 1e12, 2e12).floor("int8-rows", 256, 10**9, 10**8) == 0.256 + 0.02
     assert config_of("llada-8b", 1)["n_layers"] == 1
