@@ -125,3 +125,78 @@ void widen_bytes(const uint8_t *narrow, const uint32_t *sizes, const float *inve
         sizes += 2 * half, inverse += 2 * half, out += 2 * half;
     }
 }
+
+#if defined(__AMX_INT8__) && defined(__linux__)
+#include <immintrin.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Whether this process may use the matrix unit's tiles: 1 or 0. */
+long has_tiles(void) { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
+
+/* 64 outputs in eight bits as the unit reads them: [width / 4][64][4]. */
+static void quads_of_block(const uint8_t *restrict narrow, const uint32_t *restrict sizes,
+                           const float *restrict inverse, int8_t *restrict out, long width, long apart) {
+    for (long group = 0; group < width / 32; group++, sizes += apart, narrow += 32 * 32, out += 32 * 64) {
+        int8_t lines[32 * 64];
+        bytes_of_block(narrow, sizes, inverse, lines, 32, 32, apart, 64);
+        for (long quad = 0; quad < 8; quad++) {
+            const int8_t *restrict from = lines + quad * 4 * 64;
+            int8_t *restrict to = out + quad * 4 * 64;
+            for (long i = 0; i < 64; i++) {
+                to[4 * i] = from[i], to[4 * i + 1] = from[64 + i];
+                to[4 * i + 2] = from[128 + i], to[4 * i + 3] = from[192 + i];
+            }
+        }
+    }
+}
+
+/* Steps int8 [count, width], count a multiple of 16, times blocks of 64 outputs in four bits: float32 [count, stride],
+   times a scale of each output. oneDNN takes for granted that its configuration of the tiles stays, so it is put back.
+   Returns 0 where memory is missing. */
+long multiply_tiles(const int8_t *steps, const uint8_t *narrow, const uint32_t *sizes, const float *inverse,
+                    const float *scale, float *out, long count, long width, long blocks, long apart, long stride) {
+    unsigned char before[64] = {0}, own[64] = {0};
+    int32_t *sums = malloc(4 * 16 * 64);
+    int8_t *wide = aligned_alloc(64, width * 64);
+    if (!sums || !wide) return free(sums), free(wide), 0;
+    own[0] = 1;
+    for (int tile = 0; tile < 8; tile++) own[16 + 2 * tile] = 64, own[48 + tile] = 16;
+    _tile_storeconfig(before);
+    _tile_loadconfig(own);
+    for (long block = 0; block < blocks; block++, narrow += width * 32) {
+        quads_of_block(narrow, sizes + block * 64, inverse + block * 64, wide, width, apart);
+        for (long row = 0; row < count; row += 16) {
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
+            for (long column = 0; column < width; column += 64) {
+                const int8_t *right = wide + column * 64;
+                _tile_loadd(4, steps + row * width + column, width);
+                _tile_loadd(5, right, 256);
+                _tile_dpbssd(0, 4, 5);
+                _tile_loadd(6, right + 64, 256);
+                _tile_dpbssd(1, 4, 6);
+                _tile_loadd(5, right + 128, 256);
+                _tile_dpbssd(2, 4, 5);
+                _tile_loadd(6, right + 192, 256);
+                _tile_dpbssd(3, 4, 6);
+            }
+            _tile_stored(0, sums, 256);
+            _tile_stored(1, sums + 16, 256);
+            _tile_stored(2, sums + 32, 256);
+            _tile_stored(3, sums + 48, 256);
+            for (long at = 0; at < 16; at++)
+                for (long i = 0; i < 64; i++)
+                    out[(row + at) * stride + block * 64 + i] = (float)sums[at * 64 + i] * scale[block * 64 + i];
+        }
+    }
+    _tile_loadconfig(before);
+    free(sums), free(wide);
+    return 1;
+}
+#else
+long has_tiles(void) { return 0; }
+#endif

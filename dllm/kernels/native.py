@@ -35,10 +35,11 @@ class Library:
 
     def __init__(self, file: Path) -> None:
         self.functions = ctypes.CDLL(str(file))
+        self.has_tiles = bool(self.functions.has_tiles())  # a matrix unit of bytes (AMX), which the system lends
 
-    def call(self, name: str, *arguments: Tensor | float | int) -> None:
+    def call(self, name: str, *arguments: Tensor | float | int) -> int:
         """Call a function. Tensors are passed as the address of their first number."""
-        getattr(self.functions, name)(*map(_passed, arguments))
+        return int(getattr(self.functions, name)(*map(_passed, arguments)))
 
 
 def _passed(argument: Tensor | float | int) -> ctypes.c_void_p | ctypes.c_float | ctypes.c_long:
@@ -72,7 +73,8 @@ def library() -> Library | None:
 
 def passes() -> str:
     """Which passes run here, for the names of what is measured with them."""
-    return "passes of torch" if library() is None else "compiled passes"
+    native = library()
+    return "passes of torch" if native is None else "compiled passes, tiles" if native.has_tiles else "compiled passes"
 
 
 @cache
@@ -80,7 +82,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "bytes")
 
 
-def in_threads(count: int, act: Callable[[int, int], None]) -> None:
+def in_threads(count: int, act: Callable[[int, int], object]) -> None:
     """Call ``act(begin, end)`` on parts of ``count`` items, by as many threads as torch has."""
     threads = min(torch.get_num_threads(), count)
     if threads <= 1:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dllm.kernels.narrow_linear import PACK
 from dllm.kernels.narrow_product import GROUP
-from dllm.kernels.native import in_threads, library
+from dllm.kernels.native import Library, in_threads, library
 from dllm.kernels.rounded_rows import AT_ONCE, TINY, Rounded, with_bytes
 
 POINT = 7  # bits after the point of a and b, as in ``bytes.c``
 LARGEST_BYTE = 127  # of v
 TILE_WEIGHTS = 1 << 20  # weights at a time: 1 MB, half of a core's second cache
+TILED_ROWS, TILED_COLUMNS, TILED_HALF = 16, 64, 32  # of a matrix unit's tiles, and of the layout of weights
+OUTPUTS_AT_A_TIME = 1024  # of a matrix unit's products: 1 MB of float32 at 256 rows
 
 
 class FourBitTiles:
@@ -38,8 +41,11 @@ class FourBitTiles:
         return product
 
     def product(self, rows: Rounded, dtype: torch.dtype, most: int, plain: bool) -> Tensor:
-        """[R, N] of rows [R, D]. plain: by PyTorch's own product of bytes, else by oneDNN's
-        operator."""
+        """[R, N] of rows [R, D]. plain: by PyTorch's own product of bytes, else by oneDNN's operator. A matrix unit of
+        bytes takes the place of either, since the whole numbers are the same."""
+        native = library()
+        if native is not None and native.has_tiles and self.half == TILED_HALF and self.width % TILED_COLUMNS == 0:
+            return self._by_matrix_unit(rows, dtype, native)
         parts = list(rows.steps.split(AT_ONCE)) if plain else rows.bytes(most + 1)
         count = len(rows.steps)
         out = torch.empty(count - len(rows.again), len(self.narrow), dtype=dtype)
@@ -54,6 +60,31 @@ class FourBitTiles:
             whole = (products[0] if len(products) == 1 else torch.cat(products))[:count]
             rows.joined(whole, dtype, out[:, begin:end])
         return out
+
+    def _by_matrix_unit(self, rows: Rounded, dtype: torch.dtype, native: Library) -> Tensor:
+        """``product``, each block of 64 outputs multiplied as it is widened: on a Xeon 30 instead of 48 ms of a weight
+        of 24,576 x 4,096 at 32 rows."""
+        count = len(rows.steps)
+        padded = torch.constant_pad_nd(rows.steps, (0, 0, 0, -count % TILED_ROWS))
+        out = torch.empty(count - len(rows.again), len(self.narrow), dtype=dtype)
+        products = torch.empty(len(padded) * OUTPUTS_AT_A_TIME)
+        for begin in range(0, len(self.narrow), OUTPUTS_AT_A_TIME):
+            end = min(begin + OUTPUTS_AT_A_TIME, len(self.narrow))
+            whole = products[: len(padded) * (end - begin)].view(len(padded), -1)
+            self._multiply(padded, begin, end, whole, native)
+            rows.joined(whole[:count], dtype, out[:, begin:end])
+        return out
+
+    def _multiply(self, steps: Tensor, begin: int, end: int, out: Tensor, native: Library) -> None:
+        def act(first: int, last: int) -> None:
+            at, here = begin + first * PACK, first * PACK
+            done = native.call("multiply_tiles", steps, self.narrow[at:], self.scale[:, at:], self.inverse[at:],
+                               self.tops[at:], out[:, here:], len(steps), self.width, last - first, len(self.narrow),
+                               end - begin)  # fmt: skip
+            if not done:
+                raise MemoryError(f"no {self.width * PACK:,} bytes for a block of weights")
+
+        in_threads((end - begin) // PACK, act)
 
     def tile(self, begin: int, end: int, buffer: Tensor) -> Tensor:
         """Outputs from ``begin`` to ``end``, whole packs, in eight bits: int8 [D, n]. buffer: int8, where they go."""

@@ -218,7 +218,7 @@ def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("compiled")
 def test_compiled_passes_give_the_bits_of_torch(most: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding, widening of four bits for layouts of 64 and 32 outputs, scales of outputs, and joining."""
-    rows, weight = rows_with_outliers(count, 96), noise(192, 96) / 16
+    rows, weight = rows_with_outliers(count, 128), noise(192, 128) / 16
     rows[-1:] *= 1e-38  # whose scale is the least
     products = torch.randn(2 * count, 192) * 1e3
     whole = (products * 100).int()
@@ -229,9 +229,12 @@ def test_compiled_passes_give_the_bits_of_torch(most: int, count: int, monkeypat
         product = products[: len(steps.steps)]
         out = torch.zeros(count, 300, dtype=torch.bfloat16)
         steps.joined(product, torch.bfloat16, out[:, 20:212])
-        tiles = [one.tile(64, 192, torch.empty(96 * 128, dtype=torch.int8)) for one in four]
-        joined = steps.joined(product, torch.bfloat16)
-        return [*steps, joined, out, scaled(whole.clone(), torch.linspace(0.1, 3, 192)), *tiles]
+        tiles = [one.tile(64, 192, torch.empty(128 * 128, dtype=torch.int8)) for one in four]
+        joined, whole_product = (
+            steps.joined(product, torch.bfloat16),
+            four[0].product(steps, torch.bfloat16, most, True),
+        )
+        return [*steps, joined, whole_product, out, scaled(whole.clone(), torch.linspace(0.1, 3, 192)), *tiles]
 
     fast = all_passes()
     for module in (rounded_rows, rounded_four):
