@@ -51,11 +51,11 @@ def settled_kinds(config: ModelConfig, asked: Kinds, place: Residence) -> Kinds:
                             f"{asked.quantize or 'null'}. Drop it.")  # fmt: skip
         return asked
     _check(config, place)
-    found = [kinds for kinds in _all_kinds(config) if _takes(config, kinds, asked, place)]
-    if not found:
+    possible = [kinds for kinds in _all_kinds(config) if _takes(config, kinds, asked, place)]
+    if not possible:
         check_numbers(config, place.dtype, place.device, place.kernels, None, asked.head, asked.activations)
         raise UserError("model.quantize=auto: nothing of what is asked for goes together. Set model.quantize=null.")
-    taken = {kinds: Footprint.of(config, kinds.quantize or "bfloat16", kinds.head).loading for kinds in found}
+    taken = {kinds: Footprint.of(config, kinds.quantize or "bfloat16", kinds.head).loading for kinds in possible}
     free = psutil.virtual_memory().available if place.memory_gib is None else place.memory_gib * 2**30
     fitting = [kinds for kinds in found if taken[kinds] <= free]
     if not fitting:
@@ -104,9 +104,9 @@ def _takes(config: ModelConfig, kinds: Kinds, asked: Kinds, place: Residence) ->
 
 def _seconds(config: ModelConfig, kinds: Kinds) -> float:
     """Of a weight, over a block's rows and a canvas's alike."""
-    found = forward_seconds(config, 1, kinds.quantize or "bfloat16", kinds.activations is not None)
-    assert found is not None, "_takes has left out what this CPU cannot"
-    _, block, canvas = found
+    times = forward_seconds(config, 1, kinds.quantize or "bfloat16", kinds.activations is not None)
+    assert times is not None, "_takes has left out what this CPU cannot"
+    _, block, canvas = times
     return sqrt(block * canvas)
 
 

@@ -31,8 +31,8 @@ def forward_seconds(config: ModelConfig, numbers: int, kind: str, rounds: bool =
     bits (``model.activations=int8``)."""
     outputs, rows = min(MOST_OUTPUTS, 2 * config.mlp_width), f"int8 by {passes()}" if rounds else "wide"
     name = f"seconds a weight: {kind}, rows {rows}, {outputs} x {config.width}"
-    found = noted(name, lambda: _seconds_a_weight(config.width, outputs, kind, rounds))
-    return None if found is None else [float(one) * numbers for one in found]
+    times = noted(name, lambda: _seconds_a_weight(config.width, outputs, kind, rounds))
+    return None if times is None else [float(one) * numbers for one in times]
 
 
 @torch.inference_mode()
