@@ -57,7 +57,7 @@ def settled_kinds(config: ModelConfig, asked: Kinds, place: Residence) -> Kinds:
         raise UserError("model.quantize=auto: nothing of what is asked for goes together. Set model.quantize=null.")
     taken = {kinds: Footprint.of(config, kinds.quantize or "bfloat16", kinds.head).loading for kinds in possible}
     free = psutil.virtual_memory().available if place.memory_gib is None else place.memory_gib * 2**30
-    fitting = [kinds for kinds in found if taken[kinds] <= free]
+    fitting = [kinds for kinds in possible if taken[kinds] <= free]
     if not fitting:
         raise UserError(_too_small(taken, free, place.memory_gib))
     seconds = {kinds: _seconds(config, kinds) for kinds in fitting}

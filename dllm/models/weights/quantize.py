@@ -54,7 +54,8 @@ def check_quantize(
     name, plain = f"{{model.quantize={kind}}}", Set("model.quantize", None)
     if kind not in QUANTIZATIONS:
         raise Refusal(
-            f"{{model.quantize:quoted}} must be {{null}}, auto, int8, int4 or float8.{nearest(kind, QUANTIZATIONS)}", [kind]
+            f"{{model.quantize:quoted}} must be {{null}}, auto, int8, int4 or float8.{nearest(kind, QUANTIZATIONS)}",
+            [kind],
         )
     if config.moe is not None and kind == "float8":
         raise Refusal(
