@@ -35,7 +35,7 @@ READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 ADDED = ("add_a_sampler", "add_a_cache", "serving")  # tests of their own run these pages
 # Pages whose commands another test runs, or that take minutes: here their commands are only read.
 BASES = {"sampler": Sampler, "cache": Cache, "task": Task}
-ONLY_READ = ("README", "CONTRIBUTING", "tasks", "sweeps", "evaluation", "kernels", "benchmarks")
+ONLY_READ = ("README", "CONTRIBUTING", "tasks", "sweeps", "evaluation", "kernels", "benchmarks", "tune")
 
 
 def named(page: Path) -> str:

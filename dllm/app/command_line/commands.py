@@ -1,5 +1,5 @@
 """Short commands beside NAME=VALUE: ``dllm run "PROMPT"``, ``chat``, ``serve``, ``check``, ``fits``,
-``quantize``, ``sweep``, ``report``, ``diff``, ``pull``, ``list``.
+``quantize``, ``sweep``, ``tune``, ``report``, ``diff``, ``pull``, ``list``.
 
 Each stands for settings, and takes any others after it. A word without ``=`` is the prompt of ``run``, the folder of
 ``check``, ``quantize`` and ``report``, and else the model.
@@ -79,6 +79,14 @@ COMMANDS = {
         (("dllm sweep sampler=confidence,eb task=parallelbench name=mine", "two samplers on a benchmark"),
          ("dllm report runs/mine", "its tables and pictures")),
         ("name", "output", "grids", "batch_size", "gen_length"),
+    ),
+    "tune": Command(
+        "[MODEL] task=NAME [NAME=VALUE ...]", "find the fastest setting that is good enough", ("tune=true",),
+        (("dllm tune llada-8b-instruct prompts=FILE max_loss=0.05", "at most 5 % of the answers differ"),
+         ("dllm tune task=parallelbench cost=forwards", "at most 1 % of the score is lost; fewest forwards"),
+         ("dllm tune task=gsm8k sampler=eb,klass budget=20m", "a grid of your own, in 20 minutes"),
+         ("dllm serve experiment=runs/NAME/tuned.yaml", "serve what was found")),
+        ("name", "output", "seed", "gen_length", "batch_size"),
     ),
     "report": Command(
         "FOLDER ...", "tables and pictures of sweeps", (),

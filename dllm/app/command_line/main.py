@@ -40,8 +40,10 @@ from dllm.compose.chosen_class import with_own_classes
 from dllm.compose.naming import CHOICES, part_at, typed_choices
 from dllm.compose.parts import OWN, composed, store_inner_choices, use_folder
 from dllm.compose.trusted import VARIABLE, refuse_command, refuse_shapes, refuse_strangers, trust_choices, with_trust
+from dllm.compose.tuned import with_tuned
 
 _AGAIN = "dllm.app.commands.again.run"
+TUNE = "tune=true"  # what ``dllm tune`` stands for
 BROUGHT = ("allow_code", "published", "quantize")  # settings that some choices of ours bring
 
 
@@ -146,7 +148,7 @@ def main() -> None:
             if own is not None:
                 own(at_home(given[1:]))
             else:
-                words = hydra_quoted(with_command(given))
+                words = hydra_quoted(with_tuned(with_command(given)))
                 with user_errors(words):
                     dispatch(with_own_classes(words), given[0] if given and given[0] in COMMANDS else None)
             sys.stdout.flush()
@@ -175,7 +177,10 @@ def dispatch(arguments: list[str], command: str | None = None) -> None:
     if "--version" in arguments:
         say("dllm", version_of("dllm") or "of a checkout that is not installed")
         return
-    flags, hydras = flags_of(arguments)
+    flags, hydras = flags_of([text for text in arguments if text != TUNE])
+    if TUNE in arguments and not flags.help:
+        run_tune(flags.overrides)
+        return
     # Hydra knows no such choice; it is the default.
     flags.overrides = [text for text in flags.overrides if text != "experiment=null"]
     refuse_settings(flags.overrides, flags.multirun or flags.help)
@@ -194,6 +199,25 @@ def dispatch(arguments: list[str], command: str | None = None) -> None:
             raise UserError("hydra.mode=MULTIRUN of the chosen experiment asks for a sweep: add -m, or drop it there.")
         HydraConfig.instance().set_config(config)  # which ${hydra:...} reads
         run_single(config, flags.overrides, config.hydra.run.dir, hydras)
+
+
+def run_tune(words: Sequence[str]) -> None:
+    """``dllm tune``, which composes a configuration for each setting that it tries."""
+    from dllm.app.tuning.options import split
+    from dllm.app.tuning.tune import run
+
+    refuse_settings(split(words)[1], sweep=True)
+    run(words, settings_of)
+
+
+def settings_of(words: list[str]) -> dict[str, Any]:
+    """The checked settings of a command line that starts nothing. Raises UserError for what Hydra refuses."""
+    try:
+        config = composed(words, whole=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(explain(error, words)) from None
+    HydraConfig.instance().set_config(config)
+    return checked_settings(named(config, setting_names(words)))
 
 
 def sweep_ranks(overrides: Sequence[str], flags: Sequence[str]) -> AbstractContextManager[None]:

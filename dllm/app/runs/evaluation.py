@@ -272,7 +272,9 @@ def _planned(config: Mapping[str, Any], item: Item, number: int, plan: RunPlan) 
 def _shown(item: Item) -> str:
     """The question itself: the last message of a conversation."""
     prompt: Any = item.prompt.prompt if isinstance(item.prompt, PrefilledPrompt) else item.prompt
-    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"]) if isinstance(prompt, list) else item.id
+    if isinstance(prompt, list) and isinstance(prompt[-1], Mapping):
+        prompt = str(prompt[-1]["content"])
+    return prompt if isinstance(prompt, str) else item.id
 
 
 def sample_seed(seed: int, name: str, sample: int) -> int:

@@ -22,6 +22,7 @@ from dllm.common.terminal import complain
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, part
 from dllm.compose.trusted import how_read
+from dllm.compose.tuned import CHOSEN, warn_of_another_model
 from dllm.compose.validate import check_ranks
 from dllm.constraints.decoding.requests import Constraints
 from dllm.constraints.kinds import Constraint, TaskConstraint
@@ -72,6 +73,8 @@ class RunPlan:
         found = bundle.describe(model["path"], **how_read(model))
         architecture, tokenizer = found.config, found.tokenizer
         bundle.warn_of_another(model, architecture)
+        if CHOSEN:
+            warn_of_another_model(fingerprint(found.path))
         prompts = Prompts(
             architecture, tokenizer, found.ids, str(model["path"]), options.gen_length, options.chat,
             model["chat_template_kwargs"] or {},

@@ -1,0 +1,201 @@
+"""``dllm tune``: search, confirm, and leave a table, a picture, a page and ``tuned.yaml``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dllm.app.command_line.options import check_name
+from dllm.app.command_line.overrides import setting_names
+from dllm.app.commands.interruptible import interruptible
+from dllm.app.runs.destinations import fresh_folder, make_folder, writing
+from dllm.app.tuning.decoded import Decoded, OutOfTimeError, cost_of, item_count
+from dllm.app.tuning.options import TuneOptions, reference_words, split
+from dllm.app.tuning.space import Words, is_tried, space_for
+from dllm.common.digest import json_digest
+from dllm.common.errors import UserError
+from dllm.common.terminal import say
+from dllm.compose.trusted import how_read
+from dllm.models import bundle
+from dllm.record.fingerprint import fingerprint
+from dllm.scoring.promise import LEAST_ITEMS, Choice, Promise, choose
+
+DEFAULT_LENGTH = 32  # tokens of an answer to a prompt of a file, as without tune
+PILOT = 4  # items that the reference decodes to know how long the others take
+CHEAPER = 0.6  # what a searched setting costs beside the reference, before it is known
+FRONT = 4  # settings that are confirmed, before it is known
+Settings = Callable[[list[str]], dict[str, Any]]  # the resolved configuration of a command line
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a run of ``tune`` leaves."""
+
+    folder: Path  # with tuned.yaml, table.csv, front.png and index.html
+    settings: Words  # the chosen ones, as NAME=VALUE; the reference's where none is certified
+    certified: bool  # whether a setting other than the reference is promised
+    report: str  # the paragraph in plain words
+
+
+def run(words: Sequence[str], settings_of: Settings) -> None:
+    """``dllm tune``. Raises UserError for what cannot work."""
+    asked = planned(words, settings_of)
+    with interruptible(lambda: f"Finished samples are kept. Go on with the same command and name={asked.folder.name}"):
+        asked.done()
+
+
+def planned(words: Sequence[str], settings_of: Settings) -> Run:
+    """words: of a command line. Raises UserError for what cannot work."""
+    options, others = split(words)
+    common = [word for word in others if not is_tried(word)]
+    named = dict(zip(setting_names(common), common, strict=True))
+    if "prompts" in named and "task" in named:
+        raise UserError(f"{named['prompts']} and {named['task']} exclude each other. Drop one.")
+    if "prompts" not in named and "task" not in named:
+        raise UserError("dllm tune needs prompts=FILE, whose answers are compared, or task=NAME, which scores them.")
+    return Run(options, common, [word for word in others if is_tried(word)], settings_of)
+
+
+class Run:
+    """common: words that all settings share. own: those of the user's that set what is tried."""
+
+    def __init__(self, options: TuneOptions, common: Sequence[str], own: Sequence[str], settings_of: Settings) -> None:
+        self.options, self.common, self.settings_of = options, list(common), settings_of
+        self.began = time.monotonic()
+        self.configurations: dict[Words, dict[str, Any]] = {}  # that were composed before: 50 ms each
+        base = settings_of(list(common))
+        if base["samples"] != 1:
+            raise UserError(f"samples={base['samples']}: dllm tune takes one answer to each item. Set samples=1.")
+        self.prompts: str | None = base["prompts"]
+        self.promise = Promise(options.max_loss, options.alpha, self.prompts is not None)
+        found = bundle.describe(base["model"]["path"], **how_read(base["model"]))
+        self.model, self.checkpoint = found.name, fingerprint(found.path)
+        self.space = space_for(found.config, own, reference_words(options))
+        self.seed = int(base["seed"])
+        for setting in self.space.settings:  # before anything is decoded
+            self.configured(setting)
+        self.total = item_count(self.configured(self.space.reference))
+        self.folder = self._folder(base)
+
+    def configured(self, setting: Words) -> dict[str, Any]:
+        """The configuration of a setting, with the prompts of a file as a task."""
+        if setting not in self.configurations:
+            self.configurations[setting] = self._configured(setting)
+        return self.configurations[setting]
+
+    def _configured(self, setting: Words) -> dict[str, Any]:
+        config = self.settings_of([*self.common, *setting])
+        if config["prompts"] is None:
+            return config
+        budget = config["gen_length"] or DEFAULT_LENGTH
+        task = {"name": "prompts", "run": "dllm.app.commands.evaluate.run"}
+        parts = {"_target_": "dllm.tasks.own_prompts.OwnPrompts", "path": config["prompts"], "budget": budget}
+        return {**config, "prompts": None, "task": {**task, **parts}}
+
+    def done(self) -> Tuned:
+        """Search, confirm, write."""
+        from dllm.app.tuning.outcome import Outcome  # it may import matplotlib
+
+        items, settings = self._fitted()
+        deadline = None if self.options.seconds is None else self.began + self.options.seconds
+        table = Decoded(settings, self.configured, self.folder, items, self.seed, self.options.cost,
+                        self.promise.binary, deadline)  # fmt: skip
+        say(f"{len(settings)} settings, {items} of {self.total} items: {self.folder}")
+        choice, late = _chosen(table, self.promise)
+        return Outcome(table, choice, self.promise, late, self.origin(items)).write(self.folder)
+
+    def origin(self, items: int) -> dict[str, Any]:
+        """What the choice was made by."""
+        return {
+            "model": self.model, "checkpoint": self.checkpoint, "words": self.common, "items": items,
+            "reference": list(self.space.reference), "max_loss": self.options.max_loss, "alpha": self.options.alpha,
+            "cost": self.options.cost, "date": datetime.now().strftime("%Y-%m-%d"),
+        }  # fmt: skip
+
+    def _folder(self, base: dict[str, Any]) -> Path:
+        """The run's folder: new, or one of the same command."""
+        asked = json_digest(
+            [self.common, list(map(list, self.space.settings)), repr(replace(self.options, budget=None))]
+        )
+        if base["name"] is None:
+            folder = fresh_folder(Path(str(base["output"])), datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+        else:
+            check_name(str(base["name"]))
+            folder = Path(str(base["output"])) / str(base["name"])
+        note = folder / "tune.txt"
+        with writing(folder):
+            make_folder(folder)
+            if note.exists() and note.read_text().strip() != asked:
+                raise UserError(f"{folder} holds another tuning. Choose another name=NAME.")
+            if not note.exists() and any(folder.iterdir()):
+                raise UserError(f"{folder} holds something else. Choose another name=NAME.")
+            note.write_text(asked + "\n")
+        return folder
+
+    def _fitted(self) -> tuple[int, tuple[Words, ...]]:
+        """How many items serve, and which settings are tried. Raises UserError for too few items. A budget takes the
+        items that it allows, but those that a certificate needs, and then the first settings alone."""
+        items, settings = min(self.total, self.options.items or self.total), self.space.settings
+        least = self.least_items()
+        if items < least:
+            has = f"items={items}" if items < self.total else f"there are {items} items"
+            rule = f"with max_loss={self.options.max_loss:g} and alpha={self.options.alpha:g} a promise needs {least}"
+            raise UserError(
+                f"{has}, and {rule}, {least - least // 3} of them to confirm, even if nothing is lost. Give more, or "
+                "allow more."
+            )
+        if (seconds := self.options.seconds) is None:
+            return items, settings
+        pilot = Decoded(settings[:1], self.configured, self.folder, PILOT, self.seed, "seconds", self.promise.binary)
+        pilot.decode([0], 0, PILOT)
+        each = max(1e-6, cost_of(list(pilot.rows[0].values()), "seconds"))
+        room = seconds / each  # in items that the reference decodes
+        kept = len(settings)
+        serve = int(room / (1 + CHEAPER * (kept / 6 + 2 / 3 * FRONT)))
+        if serve < least:
+            serve = least
+            kept = max(2, int((room / least - 1 - CHEAPER * 2 / 3 * FRONT) * 6 / CHEAPER))
+        if serve < items or kept < len(settings):
+            say(f"budget={self.options.budget} has room for about {min(serve, items)} items and {kept} settings.")
+        return min(serve, items), settings[:kept]
+
+    def least_items(self) -> int:
+        """Of which the confirming part can certify a setting that loses nothing."""
+        confirming = 1
+        while self.promise.p_value([0.0] * confirming) > self.promise.alpha:
+            confirming += 1 + confirming // 64
+        while confirming > 1 and self.promise.p_value([0.0] * (confirming - 1)) <= self.promise.alpha:
+            confirming -= 1
+        return next(n for n in range(max(LEAST_ITEMS, confirming), 2 * confirming + 3) if n - n // 3 >= confirming)
+
+
+def _chosen(table: Decoded, promise: Promise) -> tuple[Choice, bool]:
+    """The choice, and whether the time was up before it was certain."""
+    watched = Watched(table)
+    try:
+        return choose(watched, len(table.settings), table.searching, promise, reference=0), False
+    except OutOfTimeError:
+        return Choice(watched.kept, (), (), None), True
+
+
+@dataclass
+class Watched:
+    """A table that remembers who was left."""
+
+    table: Decoded
+    kept: tuple[int, ...] = ()
+
+    def search(self, settings: Sequence[int], count: int) -> Any:
+        self.kept = tuple(settings)
+        return self.table.search(settings, count)
+
+    def confirm(self, setting: int) -> Sequence[float] | None:
+        try:
+            return self.table.confirm(setting)
+        except OutOfTimeError:  # what is certified so far stands
+            self.table.out[setting] = "the time was up"
+            return None

@@ -1,0 +1,82 @@
+"""``tuned.yaml``: a setting that was chosen, what it was chosen by, and for which model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dllm.common.errors import UserError, warn_once
+from dllm.common.plain_yaml import plain_yaml
+from dllm.compose.parts import build_part, composed
+
+MOST = 400  # entries of a file
+PARTS = ("sampler", "blocks", "cache", "eos", "length")
+CHOSEN: list[tuple[str, dict[str, Any]]] = []  # files that this command line names, with their origins
+NAME = re.compile(r"(sampler|blocks|cache|eos|length|runtime|kernels)([./@]\w+)*")
+
+
+def written(settings: Sequence[str], origin: Mapping[str, Any]) -> str:
+    """settings: NAME=VALUE words. origin: model, fingerprint, items, alpha and the like."""
+    head = "# A setting that dllm tune chose. Take it by experiment=FILE, or in Python by dllm.tuned(FILE).\n"
+    text: str = yaml.safe_dump({"settings": list(settings), "tuned": dict(origin)}, sort_keys=False, allow_unicode=True)
+    return head + text
+
+
+def read_tuned(file: Path) -> tuple[list[str], dict[str, Any]]:
+    """The settings, and what they were chosen by. Raises UserError for a file that is none, or sets anything beside
+    parts of a decode: it may be somebody else's."""
+    try:
+        found = plain_yaml(file, MOST)
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read ({error.strerror or error}). Name a file that dllm tune wrote."
+        ) from None
+    settings = found.get("settings") if isinstance(found, dict) else None
+    origin = found.get("tuned", {}) if isinstance(found, dict) else None
+    words = settings if isinstance(settings, list) and all(isinstance(word, str) for word in settings) else None
+    if words is None or not isinstance(origin, dict):
+        raise UserError(f"{file} holds no settings that dllm tune wrote. Name its tuned.yaml.")
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not NAME.fullmatch(name) or "_target_" in name or "${" in value:
+            raise UserError(f"{file} sets {word}, which is no part of a decode. Give it on the command line.")
+    return words, origin
+
+
+def tuned(file: str | Path) -> dict[str, Any]:
+    """Arguments of ``Decoder`` for the settings of a ``tuned.yaml``. Raises UserError as ``read_tuned``.
+
+    >>> decoder = Decoder(model, **tuned("runs/mine/tuned.yaml"), gen_length=32)  # doctest: +SKIP
+    """
+    config = composed(read_tuned(Path(file))[0])
+    parts = {group: build_part(group, config[group]) for group in PARTS}
+    return {**parts, "runtime": str(config.runtime)}
+
+
+def with_tuned(words: Sequence[str]) -> list[str]:
+    """A command line in which ``experiment=FILE.yaml`` is replaced by the settings of that file, which the user's own
+    override."""
+    CHOSEN.clear()
+    files = [word for word in words if re.fullmatch(r"experiment=.*\.ya?ml['\"]?", word)]
+    if not files:
+        return list(words)
+    settings, origin = read_tuned(Path(files[-1].partition("=")[2].strip("'\"")).expanduser())
+    others = [word for word in words if word not in files]
+    if not any(re.match(r"model(\.path)?=", word) for word in others) and isinstance(origin.get("words"), list):
+        settings = [*(word for word in origin["words"] if re.match(r"model=[\w.-]+$", str(word))), *settings]
+    CHOSEN.append((files[-1], origin))
+    return [*settings, *others]
+
+
+def warn_of_another_model(checkpoint: str) -> None:
+    """Warn where the settings were chosen for another model. checkpoint: the fingerprint of the one at hand."""
+    for word, origin in CHOSEN:
+        if origin.get("checkpoint") != checkpoint:
+            warn_once(
+                f"{word.partition('=')[2]} was chosen for {origin.get('model')} ({origin.get('checkpoint')}), and this "
+                f"is another checkpoint ({checkpoint}): its promise does not hold here. Tune again."
+            )
