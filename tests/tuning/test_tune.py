@@ -16,8 +16,9 @@ from dllm.app.command_line.main import settings_of
 from dllm.app.runs.folder import RunFolder
 from dllm.app.tuning.decoded import Decoded
 from dllm.app.tuning.options import split
+from dllm.app.tuning.outcome import Tuned
 from dllm.app.tuning.space import space_for
-from dllm.app.tuning.tune import Tuned, planned
+from dllm.app.tuning.tune import planned
 from dllm.compose.tuned import CHOSEN, read_tuned, warn_of_another_model, with_tuned
 from dllm.models import bundle
 from dllm.parts import SettingWarning

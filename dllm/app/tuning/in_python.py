@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dllm.app.command_line.grids import grids_of
-from dllm.app.tuning.tune import Tuned, planned
+from dllm.app.tuning.outcome import Tuned
+from dllm.app.tuning.tune import planned
 
 
 def tune(

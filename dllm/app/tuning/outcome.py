@@ -17,7 +17,7 @@ from rich.text import Text
 
 from dllm.app.runs.destinations import writing
 from dllm.app.tuning.decoded import Decoded
-from dllm.app.tuning.tune import Tuned
+from dllm.app.tuning.space import Words
 from dllm.common.atomic_write import write_whole
 from dllm.common.terminal import say
 from dllm.compose.tuned import written
@@ -29,6 +29,16 @@ HEADS = ("setting", "what became of it", "items", "loss %", "95 %", "{}", "x ref
 PRINTED = (0, 1, 3, 5, 7)  # columns for a terminal
 REFERENCE = " (reference)"
 UNITS = {"seconds": "seconds an item", "forwards": "forwards an item", "computed_tokens": "computed tokens an item"}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a run of ``tune`` leaves."""
+
+    folder: Path  # with tuned.yaml, table.csv, front.png and index.html
+    settings: Words  # the chosen ones, as NAME=VALUE; the reference's where none is certified
+    certified: bool  # whether a setting other than the reference is promised
+    report: str  # the paragraph in plain words
 
 
 @dataclass(frozen=True)

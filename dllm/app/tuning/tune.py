@@ -15,6 +15,7 @@ from dllm.app.commands.interruptible import interruptible
 from dllm.app.runs.destinations import fresh_folder, make_folder, writing
 from dllm.app.tuning.decoded import Decoded, OutOfTimeError, cost_of, item_count
 from dllm.app.tuning.options import TuneOptions, reference_words, split
+from dllm.app.tuning.outcome import Outcome, Tuned
 from dllm.app.tuning.space import Words, is_tried, space_for
 from dllm.common.digest import json_digest
 from dllm.common.errors import UserError
@@ -29,16 +30,6 @@ PILOT = 4  # items that the reference decodes to know how long the others take
 CHEAPER = 0.6  # what a searched setting costs beside the reference, before it is known
 FRONT = 4  # settings that are confirmed, before it is known
 Settings = Callable[[list[str]], dict[str, Any]]  # the resolved configuration of a command line
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """What a run of ``tune`` leaves."""
-
-    folder: Path  # with tuned.yaml, table.csv, front.png and index.html
-    settings: Words  # the chosen ones, as NAME=VALUE; the reference's where none is certified
-    certified: bool  # whether a setting other than the reference is promised
-    report: str  # the paragraph in plain words
 
 
 def run(words: Sequence[str], settings_of: Settings) -> None:
@@ -98,8 +89,6 @@ class Run:
 
     def done(self) -> Tuned:
         """Search, confirm, write."""
-        from dllm.app.tuning.outcome import Outcome  # it may import matplotlib
-
         items, settings = self._fitted()
         deadline = None if self.options.seconds is None else self.began + self.options.seconds
         table = Decoded(settings, self.configured, self.folder, items, self.seed, self.options.cost,
