@@ -156,7 +156,7 @@ def test_a_library_stays_where_it_belongs(library: str) -> None:
 
 # Read by lm-eval alone, or by a report, task=serve once they know that the extra is installed.
 OF_LM_EVAL = {"app.lm_eval.lm", "app.lm_eval.mini_lists"}
-OF_A_REPORT = {"view.report.plots", "view.report.pooling", "view.report.differences"}
+OF_A_REPORT = {"view.report.plots", "view.report.pooling", "view.report.differences", "view.report.front_picture"}
 OF_SERVE = {"starlette", "uvicorn", "prometheus_client", "pydantic", "pydantic_core", "annotated_types"}
 MODULE_NAMES = {"hydra-core": {"hydra", "omegaconf"}, "pyyaml": {"yaml"}}  # where they are not the distribution's
 

@@ -160,7 +160,7 @@ class Outcome:
         """The front: loss against cost. None without matplotlib."""
         if find_spec("matplotlib") is None:
             return None
-        from dllm.view.front_picture import draw
+        from dllm.view.report.front_picture import draw
 
         points = []
         for k in self.table.rows:
