@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,7 +43,7 @@ from experiments.support.scripts import counted, refusing
 SMALL = replace(CONFIG, width=384, layers=6, heads=6, kv_heads=6, mlp_width=1152, vocab=8192, mask_id=8191, eos_id=8190,
                 pad_id=8190)  # fmt: skip
 BLOCK = 32
-RULES = {
+RULES: dict[str, dict[str, Any]] = {
     "freedave": {"draft_steps": 8},
     "scout": {"candidates": 8},
     "lopa": {"branching_factor": 4},

@@ -334,8 +334,8 @@ class StaticMemory(Memory):
         begin, out = 0, list[Tensor]()
         for first, last in self.ranges:
             own = slice(begin, begin := begin + last - first)
-            seen = (buffer[first:last, :, : self.reach] for buffer in (keys, values))
-            out.append(fresh.attend(query[own], *seen, self.visible.of(own)))
+            key, value = keys[first:last, :, : self.reach], values[first:last, :, : self.reach]
+            out.append(fresh.attend(query[own], key, value, self.visible.of(own)))
         return torch.cat(out)
 
 
