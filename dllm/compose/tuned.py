@@ -13,14 +13,14 @@ from dllm.common.errors import UserError, warn_once
 from dllm.common.plain_yaml import plain_yaml
 from dllm.compose.parts import build_part, composed
 
-MOST = 400  # entries of a file
-PARTS = ("sampler", "blocks", "cache", "eos", "length")
+MOST_SETTINGS_OF_A_FILE = 400  # entries of a file
+TUNED_PARTS = ("sampler", "blocks", "cache", "eos", "length")
 CHOSEN: list[tuple[str, dict[str, Any]]] = []  # files that this command line names, with their origins
-NAME = re.compile(r"(sampler|blocks|cache|eos|length|runtime|kernels)([./@]\w+)*")
+TUNED_NAME = re.compile(r"(sampler|blocks|cache|eos|length|runtime|kernels)([./@]\w+)*")
 
 
-def written(settings: Sequence[str], origin: Mapping[str, Any]) -> str:
-    """settings: NAME=VALUE words. origin: model, fingerprint, items, alpha and the like."""
+def tuned_text(settings: Sequence[str], origin: Mapping[str, Any]) -> str:
+    """settings: TUNED_NAME=VALUE words. origin: model, fingerprint, items, alpha and the like."""
     head = "# A setting that dllm tune chose. Take it by experiment=FILE, or in Python by dllm.tuned(FILE).\n"
     text: str = yaml.safe_dump({"settings": list(settings), "tuned": dict(origin)}, sort_keys=False, allow_unicode=True)
     return head + text
@@ -30,7 +30,7 @@ def read_tuned(file: Path) -> tuple[list[str], dict[str, Any]]:
     """The settings, and what they were chosen by. Raises UserError for a file that is none, or sets anything beside
     parts of a decode: it may be somebody else's."""
     try:
-        found = plain_yaml(file, MOST)
+        found = plain_yaml(file, MOST_SETTINGS_OF_A_FILE)
     except OSError as error:
         raise UserError(
             f"{file} cannot be read ({error.strerror or error}). Name a file that dllm tune wrote."
@@ -42,7 +42,7 @@ def read_tuned(file: Path) -> tuple[list[str], dict[str, Any]]:
         raise UserError(f"{file} holds no settings that dllm tune wrote. Name its tuned.yaml.")
     for word in words:
         name, equals, value = word.partition("=")
-        if not equals or not NAME.fullmatch(name) or "_target_" in name or "${" in value:
+        if not equals or not TUNED_NAME.fullmatch(name) or "_target_" in name or "${" in value:
             raise UserError(f"{file} sets {word}, which is no part of a decode. Give it on the command line.")
     return words, origin
 
@@ -53,7 +53,7 @@ def tuned(file: str | Path) -> dict[str, Any]:
     >>> decoder = Decoder(model, **tuned("runs/mine/tuned.yaml"), gen_length=32)  # doctest: +SKIP
     """
     config = composed(read_tuned(Path(file))[0])
-    parts = {group: build_part(group, config[group]) for group in PARTS}
+    parts = {group: build_part(group, config[group]) for group in TUNED_PARTS}
     return {**parts, "runtime": str(config.runtime)}
 
 

@@ -47,10 +47,10 @@ class Promise:
     def items_needed(self, losses: Sequence[float]) -> int | None:
         """How many confirming items would do, if these losses of a setting that failed stayed as they are. None: no
         number does, or more than are counted here."""
-        if not losses or mean(losses) >= self.allowed:
+        if not losses or mean_loss(losses) >= self.allowed:
             return None
         if self.binary:
-            return least_items(mean(losses), self.allowed, self.alpha)
+            return least_items(mean_loss(losses), self.allowed, self.alpha)
         times = 2
         while times <= MOST_REPEATS:
             if self.p_value([*losses] * times) <= self.alpha:
@@ -69,7 +69,7 @@ class Tested:
 
 
 @dataclass(frozen=True)
-class Choice:
+class CertifiedChoice:
     """What was chosen, and how."""
 
     kept: tuple[int, ...]  # settings that are left after the search
@@ -78,7 +78,7 @@ class Choice:
     chosen: int | None  # the last certified setting; None: none is
 
 
-class Table(Protocol):
+class LossTable(Protocol):
     """Where losses and costs come from: a decode, or numbers that are there."""
 
     def search(self, settings: Sequence[int], count: int) -> Mapping[int, tuple[Sequence[float], float]]:
@@ -88,12 +88,14 @@ class Table(Protocol):
         """Losses on the confirming items; None: they cannot be had."""
 
 
-def choose(table: Table, settings: int, searching: int, promise: Promise, reference: int | None = None) -> Choice:
+def choose(
+    table: LossTable, settings: int, searching: int, promise: Promise, reference: int | None = None
+) -> CertifiedChoice:
     """Search, then test. settings: how many the grid has. searching: how many items search. reference: its place."""
     kept: Sequence[int] = range(settings)
     for count, drops in ((max(1, ceil(searching / 4)), True), (ceil(searching / 2), True), (searching, False)):
         known = table.search(kept, count)
-        losses = {k: mean(of_items) for k, (of_items, _) in known.items()}
+        losses = {k: mean_loss(of_items) for k, (of_items, _) in known.items()}
         costs = {k: cost for k, (_, cost) in known.items()}
         kept = survivors(sorted(known), losses, costs, promise.allowed) if drops else sorted(known)
     order = front(kept, losses, costs)
@@ -106,7 +108,7 @@ def choose(table: Table, settings: int, searching: int, promise: Promise, refere
         if tested[-1].p > promise.alpha:
             break
         chosen = k
-    return Choice(tuple(kept), tuple(order), tuple(tested), chosen)
+    return CertifiedChoice(tuple(kept), tuple(order), tuple(tested), chosen)
 
 
 def parted(count: int, seed: int) -> tuple[list[int], list[int]]:
@@ -138,7 +140,7 @@ def front(settings: Sequence[int], losses: Mapping[int, float], costs: Mapping[i
     return order
 
 
-def mean(numbers: Sequence[float]) -> float:
+def mean_loss(numbers: Sequence[float]) -> float:
     return fsum(numbers) / len(numbers)
 
 

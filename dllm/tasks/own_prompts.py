@@ -12,8 +12,7 @@ from dllm.common.terminal import complain
 from dllm.tasks.base import AnswerScores, Item, Task
 from dllm.tasks.standard.json_lines import read_docs
 
-KEYS = ("prompt", "messages", "tokens")
-TEXT, IDS, MESSAGES = "text", "a list of token ids", "a list of messages"
+ASKED_KEYS = ("prompt", "messages", "tokens")
 
 
 class OwnPrompts(Task):
@@ -42,12 +41,12 @@ class OwnPrompts(Task):
 
 def _prompt(path: str, number: int, row: dict[str, Any]) -> Any:
     """Raises UserError for a line without a prompt."""
-    keys = [key for key in KEYS if key in row]
+    keys = [key for key in ASKED_KEYS if key in row]
     value = row[keys[0]] if len(keys) == 1 else None
     right = isinstance(value, str) and value or (isinstance(value, list) and value and (
         all(type(part) is int for part in value) or all(isinstance(part, dict) for part in value)
     ))  # fmt: skip
     if not right or "infill" in row:
-        rule = f"must have one of {', '.join(KEYS)}, which is {TEXT}, {IDS} or {MESSAGES}"
+        rule = f"must have one of {', '.join(ASKED_KEYS)}, which is text, a list of token ids or a list of messages"
         raise UserError(f'prompts={path!r}, prompt {number} {rule}. Write {{"prompt": "..."}}.')
     return value

@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from dllm import Decoder, UserError, load, tune, tuned
-from dllm.app.command_line.main import settings_of
+from dllm.app.command_line.main import composed_settings
 from dllm.app.runs.folder import RunFolder
-from dllm.app.tuning.decoded import Decoded
-from dllm.app.tuning.options import split
+from dllm.app.tuning.decoded import DecodedLosses
 from dllm.app.tuning.outcome import Tuned
 from dllm.app.tuning.space import space_for
-from dllm.app.tuning.tune import planned
+from dllm.app.tuning.tune import tuning_of
+from dllm.app.tuning.tune_options import split
 from dllm.compose.tuned import CHOSEN, read_tuned, warn_of_another_model, with_tuned
 from dllm.models import bundle
 from dllm.parts import SettingWarning
@@ -50,9 +50,7 @@ def table(done: Tuned) -> dict[str, dict[str, str]]:
         return {row["setting"]: row for row in csv.DictReader(file)}
 
 
-def test_what_is_chosen_is_what_the_procedure_chooses_and_can_be_taken(
-    ask: Ask, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_chosen_can_be_taken(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
     done = ask()
     rows, words = table(done), " ".join(done.settings)
     assert done.report in capsys.readouterr().out
@@ -70,7 +68,7 @@ def test_what_is_chosen_is_what_the_procedure_chooses_and_can_be_taken(
     assert (origin["items"], origin["alpha"], origin["max_loss"]) == (24, 0.2, 0.4)
     assert with_tuned([f"experiment={file}", "gen_length=8"]) == [*done.settings, "gen_length=8"]
     taken = Decoder(load(TINY), **tuned(file), gen_length=8)([[5, 9, 4]])[0]
-    config = settings_of([f"model.path={TINY}", *done.settings])
+    config = composed_settings([f"model.path={TINY}", *done.settings])
     assert taken.nfe <= 8
     assert type(tuned(file)["sampler"]).__name__ == config["sampler"]["_target_"].rpartition(".")[2]
     page = (done.folder / "index.html").read_text()
@@ -96,8 +94,8 @@ def test_losses_and_costs_are_those_of_the_rows(tmp_path: Path, prompts: Path) -
         "sampler=confidence",
         "sampler.threshold=0.1",
     ]
-    run = planned(words, settings_of)
-    decoded = Decoded(run.space.settings, run.configured, run.folder, 24, 0, "computed_tokens", True)
+    run = tuning_of(words, composed_settings)
+    decoded = DecodedLosses(run.space.settings, run.configured, run.folder, 24, 0, "computed_tokens", True)
     found = decoded.search([0, 1], 8)
     assert list(found[0][0]) == [0.0] * 8
     texts = [{key: row["text"] for key, row in decoded.rows[k].items()} for k in (0, 1)]
@@ -134,14 +132,14 @@ def test_a_run_that_was_killed_goes_on_to_the_same_answer(ask: Ask, monkeypatch:
 
 
 def test_a_setting_that_fails_in_the_middle_is_left_out(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Decoded._run
+    run = DecodedLosses._run
 
-    def failing(self: Decoded, cells: Any) -> None:
+    def failing(self: DecodedLosses, cells: Any) -> None:
         if any("sampler=eb cache=dual" in cell.place for cell in cells) and len(self.orders) > 0:
             raise RuntimeError("out of memory")
         run(self, cells)
 
-    monkeypatch.setattr(Decoded, "_run", failing)
+    monkeypatch.setattr(DecodedLosses, "_run", failing)
     done = ask()
     assert table(done)["sampler=eb cache=dual"]["what became of it"] == "left out: out of memory"
     assert done.settings != ("sampler=eb", "cache=dual")
@@ -164,9 +162,9 @@ def test_refused_settings_are_left_out_before_decoding(ask: Ask) -> None:
 def test_a_prompt_that_stands_twice_is_one_item(ask: Ask, prompts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts.write_text(prompts.read_text() * 2)
     ask()
-    printed = capsys.readouterr()
-    assert "24 of 24 items" in printed.out
-    assert "holds 24 prompts a second time" in printed.err
+    terminal_table = capsys.readouterr()
+    assert "24 of 24 items" in terminal_table.out
+    assert "holds 24 prompts a second time" in terminal_table.err
 
 
 @pytest.mark.parametrize(("more", "words"), [

@@ -203,14 +203,14 @@ def dispatch(arguments: list[str], command: str | None = None) -> None:
 
 def run_tune(words: Sequence[str]) -> None:
     """``dllm tune``, which composes a configuration for each setting that it tries."""
-    from dllm.app.tuning.options import split
     from dllm.app.tuning.tune import run
+    from dllm.app.tuning.tune_options import split
 
     refuse_settings(split(words)[1], sweep=True)
-    run(words, settings_of)
+    run(words, composed_settings)
 
 
-def settings_of(words: list[str]) -> dict[str, Any]:
+def composed_settings(words: list[str]) -> dict[str, Any]:
     """The checked settings of a command line that starts nothing. Raises UserError for what Hydra refuses."""
     try:
         config = composed(words, whole=True)

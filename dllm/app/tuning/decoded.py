@@ -11,7 +11,7 @@ from typing import Any
 from dllm.app.commands.evaluate import engine_of
 from dllm.app.runs.cells import Cell, sweep_cell
 from dllm.app.runs.evaluation import Evaluation
-from dllm.app.tuning.space import Words
+from dllm.app.tuning.space import SettingWords
 from dllm.common.errors import UserError
 from dllm.common.terminal import complain, say
 from dllm.record.measures import scores_of, sum_over_batches
@@ -19,8 +19,8 @@ from dllm.record.results import ResultRow
 from dllm.scoring.promise import parted
 
 PORTION = "dllm.tasks.portion.Portion"
-PIECE = 16  # items between two looks at the clock
-Configured = Callable[[Words], dict[str, Any]]  # the resolved configuration of a setting
+LOOK_EVERY = 16  # items between two looks at the clock
+Configured = Callable[[SettingWords], dict[str, Any]]  # the resolved configuration of a setting
 
 
 class OutOfTimeError(Exception):
@@ -28,19 +28,19 @@ class OutOfTimeError(Exception):
 
 
 @dataclass
-class Decoded:
+class DecodedLosses:
     """The table that ``dllm.scoring.promise.choose`` reads. Settings are places in ``settings``; the first is the
     reference. What fails is left out, with its reason in ``out``."""
 
-    settings: Sequence[Words]
-    configured: Configured
-    folder: Path
+    settings: Sequence[SettingWords]  # what is tried, the reference first
+    configured: Configured  # composes a setting
+    folder: Path  # where the cells are
     items: int  # that serve, of those that the task has
-    seed: int
-    cost: str
+    seed: int  # of the order in which items serve
+    cost: str  # what ``cost_of`` counts
     binary: bool  # agreement: a loss is 1 where texts differ
     deadline: float | None = None  # of ``time.monotonic``
-    out: dict[int, str] = field(default_factory=dict)
+    out: dict[int, str] = field(default_factory=dict)  # settings that failed, with the reason
     rows: dict[int, dict[str, ResultRow]] = field(default_factory=dict)  # by setting and item
     orders: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # items of a portion
 
@@ -62,7 +62,7 @@ class Decoded:
     def decode(self, settings: Sequence[int], start: int, end: int) -> None:
         """Decode some of the items with the reference and these settings. Raises OutOfTimeError, and UserError where
         the reference cannot be decoded."""
-        step = end - start if self.deadline is None else PIECE
+        step = end - start if self.deadline is None else LOOK_EVERY
         for at in range(start, end, step) if start < end else ():
             self._decode([k for k in settings if k not in self.out], at, min(at + step, end))
 

@@ -16,19 +16,23 @@ from rich.table import Table
 from rich.text import Text
 
 from dllm.app.runs.destinations import writing
-from dllm.app.tuning.decoded import Decoded
-from dllm.app.tuning.space import Words
+from dllm.app.tuning.decoded import DecodedLosses
+from dllm.app.tuning.space import SettingWords
 from dllm.common.atomic_write import write_whole
 from dllm.common.terminal import say
-from dllm.compose.tuned import written
+from dllm.compose.tuned import tuned_text
 from dllm.record.measures import wilson
-from dllm.scoring.promise import Choice, Promise, mean
+from dllm.scoring.promise import CertifiedChoice, Promise, mean_loss
 from dllm.view.report.page_pieces import ReportTable
 
-HEADS = ("setting", "what became of it", "items", "loss %", "95 %", "{}", "x reference", "p")
+TUNED_HEADS = ("setting", "what became of it", "items", "loss %", "95 %", "{}", "x reference", "p")
 PRINTED = (0, 1, 3, 5, 7)  # columns for a terminal
 REFERENCE = " (reference)"
-UNITS = {"seconds": "seconds an item", "forwards": "forwards an item", "computed_tokens": "computed tokens an item"}
+COST_UNITS = {
+    "seconds": "seconds an item",
+    "forwards": "forwards an item",
+    "computed_tokens": "computed tokens an item",
+}
 
 
 @dataclass(frozen=True)
@@ -36,20 +40,20 @@ class Tuned:
     """What a run of ``tune`` leaves."""
 
     folder: Path  # with tuned.yaml, table.csv, front.png and index.html
-    settings: Words  # the chosen ones, as NAME=VALUE; the reference's where none is certified
+    settings: SettingWords  # the chosen ones, as NAME=VALUE; the reference's where none is certified
     certified: bool  # whether a setting other than the reference is promised
     report: str  # the paragraph in plain words
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """origin: what goes into ``tuned.yaml``. late: the time was up before the search ended."""
+class TuneOutcome:
+    """A choice, with what it was made from."""
 
-    table: Decoded
-    choice: Choice
-    promise: Promise
-    late: bool
-    origin: Mapping[str, Any]
+    table: DecodedLosses  # losses and costs
+    choice: CertifiedChoice  # what was chosen, and how
+    promise: Promise  # what is promised
+    late: bool  # the time was up before the search ended
+    origin: Mapping[str, Any]  # what goes into ``tuned.yaml`` beside the settings
 
     @property
     def chosen(self) -> int:
@@ -64,11 +68,11 @@ class Outcome:
         """Write all files, and print the table with the paragraph."""
         report, shown = self.report(), self.shown()
         with writing(folder):
-            write_whole(folder / "tuned.yaml", written(self.table.settings[self.chosen], self.origin))
+            write_whole(folder / "tuned.yaml", tuned_text(self.table.settings[self.chosen], self.origin))
             write_whole(folder / "table.csv", shown.csv())
             picture = self.picture(folder / "front.png")
             write_whole(folder / "index.html", page(report, shown, picture))
-        Console().print(printed(shown))
+        Console().print(terminal_table(shown))
         say(report)
         say(f"Setting: {folder / 'tuned.yaml'}\nPage: {folder / 'index.html'}")
         return Tuned(folder, self.table.settings[self.chosen], self.certified, report)
@@ -77,7 +81,7 @@ class Outcome:
         """A line for each setting: those that got furthest first."""
         p = {test.setting: test.p for test in self.choice.tested}
         rows = [self._line(k, p.get(k)) for k in sorted(range(len(self.table.settings)), key=self._rank)]
-        heads = [head.format(UNITS[self.table.cost]) for head in HEADS]
+        heads = [head.format(COST_UNITS[self.table.cost]) for head in TUNED_HEADS]
         bright = frozenset(number for number, row in enumerate(rows) if row[1].startswith("taken"))
         return ReportTable(heads, rows, 2, bright)
 
@@ -95,7 +99,7 @@ class Outcome:
         low, high = interval(losses, self.promise.binary)
         cost, base = self.table.costs_beside_reference(k)
         shown = "" if p is None or k == 0 else f"{p:.2g}"
-        loss, ends = f"{100 * mean(losses):.2f}", f"{100 * low:.1f} to {100 * high:.1f}"
+        loss, ends = f"{100 * mean_loss(losses):.2f}", f"{100 * low:.1f} to {100 * high:.1f}"
         ratio = f"{base / cost:.2f}" if cost else ""
         return [label, self.fate(k), str(len(losses)), loss, ends, f"{cost:.4g}", ratio, shown]
 
@@ -125,7 +129,7 @@ class Outcome:
             if promise.binary
             else f"its score is at most {share} lower"
         )
-        unit = UNITS[table.cost].removesuffix(" an item").replace("_", " ")
+        unit = COST_UNITS[table.cost].removesuffix(" an item").replace("_", " ")
         if self.certified:
             tested = next(test for test in self.choice.tested if test.setting == self.chosen)
             cost, base = table.costs_beside_reference(self.chosen)
@@ -133,7 +137,7 @@ class Outcome:
                 f"Taken: {table.label(self.chosen)}. It takes {cost:.4g} {unit} an item, and the reference, "
                 f"{table.label(0)}, {base:.4g}. Promised with {sure} confidence: on prompts like these {loss} than the "
                 f"reference's. Measured on {len(tested.losses)} items that served no search: "
-                f"{100 * mean(tested.losses):.2f} %."
+                f"{100 * mean_loss(tested.losses):.2f} %."
             )
         else:
             said = f"Nothing is certified, so the reference is taken: {table.label(0)}. {self.needed()}"
@@ -149,7 +153,7 @@ class Outcome:
         failed = next((test for test in self.choice.tested if test.p > self.promise.alpha), None)
         if failed is None:
             return "No setting that costs less was left to test."
-        name, loss = self.table.label(failed.setting), 100 * mean(failed.losses)
+        name, loss = self.table.label(failed.setting), 100 * mean_loss(failed.losses)
         count = self.promise.items_needed(failed.losses)
         if count is None:
             return f"The safest setting, {name}, loses {loss:.2f} % on the confirming items: more of them would not do."
@@ -160,21 +164,21 @@ class Outcome:
         """The front: loss against cost. None without matplotlib."""
         if find_spec("matplotlib") is None:
             return None
-        from dllm.view.report.front_picture import draw
+        from dllm.view.report.front_picture import draw_front
 
         points = []
         for k in self.table.rows:
             losses = self.table.losses(k, 0, self.table.items)
             if k not in self.table.out and losses:
                 cost, _ = self.table.costs_beside_reference(k)
-                points.append((k, mean(losses), interval(losses, self.promise.binary), cost))
+                points.append((k, mean_loss(losses), interval(losses, self.promise.binary), cost))
         if not any(k == self.chosen for k, *_ in points):
             return None
-        draw(file, points, self.choice, self.chosen, self.promise.allowed, UNITS[self.table.cost])
+        draw_front(file, points, self.choice, self.chosen, self.promise.allowed, COST_UNITS[self.table.cost])
         return file
 
 
-def printed(table: ReportTable) -> Table:
+def terminal_table(table: ReportTable) -> Table:
     """For a terminal: the settings that were tested and the reference, in the columns that matter."""
     out = Table(box=None, header_style="bold")
     for number, at in enumerate(PRINTED):
@@ -190,8 +194,8 @@ def interval(losses: list[float], binary: bool) -> tuple[float, float]:
     """The 95 % interval of a mean loss: Wilson's where losses are 0 or 1, else normal, within [-1, 1]."""
     if binary:
         return wilson(sum(losses), len(losses))
-    centre, count = mean(losses), len(losses)
-    half = 1.96 * sqrt(mean([(loss - centre) ** 2 for loss in losses]) / max(1, count - 1))
+    centre, count = mean_loss(losses), len(losses)
+    half = 1.96 * sqrt(mean_loss([(loss - centre) ** 2 for loss in losses]) / max(1, count - 1))
     return max(-1.0, centre - half), min(1.0, centre + half)
 
 

@@ -18,15 +18,15 @@ from dllm.models.config import ModelConfig
 
 # Groups and settings of which a grid of the user's own is made, in place of a list that ships.
 TRIED = ("sampler", "blocks", "cache", "eos", "length", "runtime", "kernels")
-Words = tuple[str, ...]  # NAME=VALUE, as on a command line
+SettingWords = tuple[str, ...]  # NAME=VALUE, as on a command line
 
 
 @dataclass(frozen=True)
 class Space:
     """What is tried, and what it is compared with."""
 
-    reference: Words
-    settings: tuple[Words, ...]  # the reference first
+    reference: SettingWords  # what quality is compared with
+    settings: tuple[SettingWords, ...]  # the reference first
 
 
 def space_for(config: ModelConfig, own: Sequence[str], reference: Sequence[str] | None) -> Space:
@@ -36,7 +36,7 @@ def space_for(config: ModelConfig, own: Sequence[str], reference: Sequence[str] 
         base, grids = tuple(reference), [list(own)]
     else:
         kind = list_for(config)
-        listed = yaml.safe_load((files("dllm.conf") / "tune" / f"{kind}.yaml").read_text(encoding="utf-8"))
+        listed = yaml.safe_load((files("dllm.conf") / "tuning" / f"{kind}.yaml").read_text(encoding="utf-8"))
         base = tuple(reference) if reference is not None else tuple(next(grids_of([listed["reference"]])))
         grids = [list(own)] if own else list(grids_of(listed["grids"]))
     tried = dict.fromkeys([base, *(words for grid in grids for words in combined(grid))])
@@ -52,7 +52,7 @@ def list_for(config: ModelConfig) -> str:
     return "masked" if config.attention.name == "full" else "blocks"
 
 
-def combined(grid: Sequence[str]) -> list[Words]:
+def combined(grid: Sequence[str]) -> list[SettingWords]:
     """Each combination of a grid's values."""
     return [tuple(words) for words in product(*map(_values, grid))]
 

@@ -13,17 +13,17 @@ from dllm.app.command_line.options import check_name
 from dllm.app.command_line.overrides import setting_names
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.runs.destinations import fresh_folder, make_folder, writing
-from dllm.app.tuning.decoded import Decoded, OutOfTimeError, cost_of, item_count
-from dllm.app.tuning.options import TuneOptions, reference_words, split
-from dllm.app.tuning.outcome import Outcome, Tuned
-from dllm.app.tuning.space import Words, is_tried, space_for
+from dllm.app.tuning.decoded import DecodedLosses, OutOfTimeError, cost_of, item_count
+from dllm.app.tuning.outcome import Tuned, TuneOutcome
+from dllm.app.tuning.space import SettingWords, is_tried, space_for
+from dllm.app.tuning.tune_options import TuneOptions, reference_words, split
 from dllm.common.digest import json_digest
 from dllm.common.errors import UserError
 from dllm.common.terminal import say
 from dllm.compose.trusted import how_read
 from dllm.models import bundle
 from dllm.record.fingerprint import fingerprint
-from dllm.scoring.promise import LEAST_ITEMS, Choice, Promise, choose
+from dllm.scoring.promise import LEAST_ITEMS, CertifiedChoice, Promise, choose
 
 DEFAULT_LENGTH = 32  # tokens of an answer to a prompt of a file, as without tune
 PILOT = 4  # items that the reference decodes to know how long the others take
@@ -32,14 +32,14 @@ FRONT = 4  # settings that are confirmed, before it is known
 Settings = Callable[[list[str]], dict[str, Any]]  # the resolved configuration of a command line
 
 
-def run(words: Sequence[str], settings_of: Settings) -> None:
+def run(words: Sequence[str], composed_settings: Settings) -> None:
     """``dllm tune``. Raises UserError for what cannot work."""
-    asked = planned(words, settings_of)
+    asked = tuning_of(words, composed_settings)
     with interruptible(lambda: f"Finished samples are kept. Go on with the same command and name={asked.folder.name}"):
         asked.done()
 
 
-def planned(words: Sequence[str], settings_of: Settings) -> Run:
+def tuning_of(words: Sequence[str], composed_settings: Settings) -> Run:
     """words: of a command line. Raises UserError for what cannot work."""
     options, others = split(words)
     common = [word for word in others if not is_tried(word)]
@@ -48,17 +48,19 @@ def planned(words: Sequence[str], settings_of: Settings) -> Run:
         raise UserError(f"{named['prompts']} and {named['task']} exclude each other. Drop one.")
     if "prompts" not in named and "task" not in named:
         raise UserError("dllm tune needs prompts=FILE, whose answers are compared, or task=NAME, which scores them.")
-    return Run(options, common, [word for word in others if is_tried(word)], settings_of)
+    return Run(options, common, [word for word in others if is_tried(word)], composed_settings)
 
 
 class Run:
     """common: words that all settings share. own: those of the user's that set what is tried."""
 
-    def __init__(self, options: TuneOptions, common: Sequence[str], own: Sequence[str], settings_of: Settings) -> None:
-        self.options, self.common, self.settings_of = options, list(common), settings_of
+    def __init__(
+        self, options: TuneOptions, common: Sequence[str], own: Sequence[str], composed_settings: Settings
+    ) -> None:
+        self.options, self.common, self.composed = options, list(common), composed_settings
         self.began = time.monotonic()
-        self.configurations: dict[Words, dict[str, Any]] = {}  # that were composed before: 50 ms each
-        base = settings_of(list(common))
+        self.configurations: dict[SettingWords, dict[str, Any]] = {}  # that were composed before: 50 ms each
+        base = composed_settings(list(common))
         if base["samples"] != 1:
             raise UserError(f"samples={base['samples']}: dllm tune takes one answer to each item. Set samples=1.")
         self.prompts: str | None = base["prompts"]
@@ -72,14 +74,14 @@ class Run:
         self.total = item_count(self.configured(self.space.reference))
         self.folder = self._folder(base)
 
-    def configured(self, setting: Words) -> dict[str, Any]:
+    def configured(self, setting: SettingWords) -> dict[str, Any]:
         """The configuration of a setting, with the prompts of a file as a task."""
         if setting not in self.configurations:
             self.configurations[setting] = self._configured(setting)
         return self.configurations[setting]
 
-    def _configured(self, setting: Words) -> dict[str, Any]:
-        config = self.settings_of([*self.common, *setting])
+    def _configured(self, setting: SettingWords) -> dict[str, Any]:
+        config = self.composed([*self.common, *setting])
         if config["prompts"] is None:
             return config
         budget = config["gen_length"] or DEFAULT_LENGTH
@@ -91,11 +93,11 @@ class Run:
         """Search, confirm, write."""
         items, settings = self._fitted()
         deadline = None if self.options.seconds is None else self.began + self.options.seconds
-        table = Decoded(settings, self.configured, self.folder, items, self.seed, self.options.cost,
+        table = DecodedLosses(settings, self.configured, self.folder, items, self.seed, self.options.cost,
                         self.promise.binary, deadline)  # fmt: skip
         say(f"{len(settings)} settings, {items} of {self.total} items: {self.folder}")
         choice, late = _chosen(table, self.promise)
-        return Outcome(table, choice, self.promise, late, self.origin(items)).write(self.folder)
+        return TuneOutcome(table, choice, self.promise, late, self.origin(items)).write(self.folder)
 
     def origin(self, items: int) -> dict[str, Any]:
         """What the choice was made by."""
@@ -125,7 +127,7 @@ class Run:
             note.write_text(asked + "\n")
         return folder
 
-    def _fitted(self) -> tuple[int, tuple[Words, ...]]:
+    def _fitted(self) -> tuple[int, tuple[SettingWords, ...]]:
         """How many items serve, and which settings are tried. Raises UserError for too few items. A budget takes the
         items that it allows, but those that a certificate needs, and then the first settings alone."""
         items, settings = min(self.total, self.options.items or self.total), self.space.settings
@@ -139,7 +141,9 @@ class Run:
             )
         if (seconds := self.options.seconds) is None:
             return items, settings
-        pilot = Decoded(settings[:1], self.configured, self.folder, PILOT, self.seed, "seconds", self.promise.binary)
+        pilot = DecodedLosses(
+            settings[:1], self.configured, self.folder, PILOT, self.seed, "seconds", self.promise.binary
+        )
         pilot.decode([0], 0, PILOT)
         each = max(1e-6, cost_of(list(pilot.rows[0].values()), "seconds"))
         room = seconds / each  # in items that the reference decodes
@@ -162,21 +166,21 @@ class Run:
         return next(n for n in range(max(LEAST_ITEMS, confirming), 2 * confirming + 3) if n - n // 3 >= confirming)
 
 
-def _chosen(table: Decoded, promise: Promise) -> tuple[Choice, bool]:
+def _chosen(table: DecodedLosses, promise: Promise) -> tuple[CertifiedChoice, bool]:
     """The choice, and whether the time was up before it was certain."""
-    watched = Watched(table)
+    watched = WatchedLosses(table)
     try:
         return choose(watched, len(table.settings), table.searching, promise, reference=0), False
     except OutOfTimeError:
-        return Choice(watched.kept, (), (), None), True
+        return CertifiedChoice(watched.kept, (), (), None), True
 
 
 @dataclass
-class Watched:
+class WatchedLosses:
     """A table that remembers who was left."""
 
-    table: Decoded
-    kept: tuple[int, ...] = ()
+    table: DecodedLosses  # that is read
+    kept: tuple[int, ...] = ()  # settings that the last search asked for
 
     def search(self, settings: Sequence[int], count: int) -> Any:
         self.kept = tuple(settings)

@@ -1,7 +1,7 @@
 """What the metadata of a GGUF file say, in the words of a published ``config.json``, and its tensors by their published
 names.
 
-As llama.cpp's converter writes them (``conversion/llada.py``, ``dream.py``, ``qwen.py``, ``llama.py``): its rotary
+As llama.cpp's converter writes them (``conversion/llada.py``, ``dream.py``, ``qwen.py`` and that of Llama): its rotary
 embedding of LLaDA and Llama turns neighbours, so the rows of q and k are in another order there. DiffusionGemma is in
 ``gguf_gemma``.
 None writes LLaDA2, SDAR and the others yet.

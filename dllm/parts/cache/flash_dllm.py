@@ -84,13 +84,13 @@ class FlashMemory(BufferMemory):
         self.show(layer, query, keys, visible, columns)
         if layer >= FIRST_LAYER:
             self.total = self.total.to(query.device)
-            self.total[:, : keys.shape[2]] += products(query, keys, self.copies(self.window, query.device))
+            self.total[:, : keys.shape[2]] += window_products(query, keys, self.copies(self.window, query.device))
         if layer == self.session.config.layers - 1:
             self.note("importance", self.session.config.ranks.sum(self.total))
         return attend(query, keys, values, visible, fresh.varlen, fresh.tiled)
 
 
-def products(query: Tensor, keys: Tensor, window: Tensor) -> Tensor:
+def window_products(query: Tensor, keys: Tensor, window: Tensor) -> Tensor:
     """The sum [B, S] over heads and the rows of ``window`` [B, n] of raw products, of queries [B, n, H, h] with keys
     [B, H_kv, S, h]."""
     wide = at_least_float32(query.dtype)

@@ -30,7 +30,7 @@ from dllm.parts.cache.base import Cache, Session
 from dllm.parts.cache.buffer_memory import blank
 from dllm.parts.cache.calls import Group, rows_by_call
 from dllm.parts.cache.columns import gather_padded, gather_rows
-from dllm.parts.cache.flash_dllm import products
+from dllm.parts.cache.flash_dllm import window_products
 from dllm.parts.cache.kept import LAYER_KEYS, LAYER_VALUES, PER_PLACE, Kept
 from dllm.parts.cache.passes import Call, ForwardPass
 from dllm.parts.cache.suffix import MISSES_LEFT
@@ -299,7 +299,7 @@ class SparseMemory(Memory):
         )
         assert due is not None and window is not None and outside is not None and columns is not None
         size, count = (select_or_all(self.copies(one, device), rows) for one in (self.forward.size, self.forward.count))
-        points = session.config.ranks.sum(products(query, keys, window))
+        points = session.config.ranks.sum(window_products(query, keys, window))
         score = gather_padded(points, outside, -torch.inf)
         if session.policy.kernel_size > 1:
             score = F.max_pool1d(score[:, None], session.policy.kernel_size, 1, session.policy.kernel_size // 2)[:, 0]

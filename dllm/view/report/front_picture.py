@@ -11,20 +11,22 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from dllm.common.atomic_write import whole_file
-from dllm.scoring.promise import Choice
+from dllm.scoring.promise import CertifiedChoice
 
-TESTED, TAKEN, GREY, BLACK = "#0072B2", "#D55E00", "#555555", "#000000"  # of Okabe and Ito, as in a report
+TESTED, TAKEN, FAINT, BLACK = "#0072B2", "#D55E00", "#555555", "#000000"  # of Okabe and Ito, as in a report
 
 Point = tuple[int, float, tuple[float, float], float]  # setting, loss, its interval, cost
 
 
-def draw(file: Path, points: Sequence[Point], choice: Choice, chosen: int, allowed: float, unit: str) -> None:
+def draw_front(
+    file: Path, points: Sequence[Point], choice: CertifiedChoice, chosen: int, allowed: float, unit: str
+) -> None:
     """Write a PNG. Losses of settings that were dropped come from few items, and are drawn faint."""
     place = {k: (cost, 100 * loss) for k, loss, _, cost in points}
     with plt.rc_context({"font.size": 9, "axes.grid": True, "grid.color": "#dddddd", "axes.axisbelow": True}):
         figure, axis = plt.subplots(figsize=(8, 5))
         for k, loss, (low, high), cost in points:
-            colour = TESTED if k in choice.order else GREY
+            colour = TESTED if k in choice.order else FAINT
             faint = 1.0 if k in choice.kept else 0.35
             axis.plot([cost, cost], [100 * low, 100 * high], color=colour, alpha=0.4 * faint, linewidth=1)
             axis.plot(

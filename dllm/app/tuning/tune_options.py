@@ -12,7 +12,7 @@ from dllm.common.coerce import coerce
 from dllm.common.errors import UserError
 
 COSTS = ("seconds", "forwards", "computed_tokens")
-UNITS = {"s": 1, "m": 60, "h": 3600}
+TIME_UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TuneOptions:
         number = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", self.budget)
         if number is None or float(number[1]) == 0:
             raise UserError(f"budget={self.budget} must be a time such as 90s, 20m or 2h. For fewer items set items=N.")
-        return float(number[1]) * UNITS[number[2]]
+        return float(number[1]) * TIME_UNITS[number[2]]
 
     def check(self) -> None:
         """Raise UserError for a value out of range."""
