@@ -103,6 +103,11 @@ def test_gaps_that_text_follows_are_refused(small: Model) -> None:
         load(small.path, mask_id=2)
 
 
+def test_it_gives_no_rollouts(small: Model) -> None:
+    with pytest.raises(UserError, match="predicts the next token, and rollouts here are canvases of masks"):
+        decoder(small).rollouts([3, 4, 5], n=2)
+
+
 def test_a_decision_is_the_next_token(small: Model) -> None:
     town = Choice(["Cairo", "Lima"], template='[{"name": "Bush", "age": 72, "town": "{slot}"}]')
     assert decoder(small).decide("Rows as JSON:\nBush, 72, Cairo", town=town)["town"].choice == "Cairo"

@@ -51,6 +51,15 @@ def refuse_replaced(model: Model) -> None:
         )
 
 
+def refuse_next_token(model: Model) -> None:
+    """Raise UserError for a model without a mask: what a text leaves of its canvas has an id that no embedding has."""
+    if model.config.attention.next_token:
+        raise UserError(
+            f"{model.name} predicts the next token, and rollouts here are canvases of masks. Take transformers' "
+            "generate, or a trainer of autoregressive models."
+        )
+
+
 def refuse_unlearning(model: Model) -> None:
     """Raise UserError, which names a weight, for a model of whose weights none or not all that should can learn."""
     network, narrow = model.transformer, model.quantize or model.quantize_head

@@ -20,7 +20,7 @@ from dllm.models.network.experts import at_least_float32
 from dllm.record.collector import Collector, Text
 from dllm.record.results import Result
 from dllm.scoring.rl.gathered import GatheredTurns
-from dllm.scoring.rl.live_weights import gradient_notes, refuse_replaced
+from dllm.scoring.rl.live_weights import gradient_notes, refuse_next_token, refuse_replaced
 from dllm.scoring.rl.rollout_checks import limits_of, notes_of, refuse_copies, refuse_parts, refuse_requests
 from dllm.scoring.rl.rollouts import Origin, Rollouts
 from dllm.scoring.rl.trajectories import goes_by_block, trajectory_logprobs
@@ -60,6 +60,7 @@ def rollouts_of(
     decodes requests in their order (None: all at once). Raises UserError, before anything is decoded, for what gives no
     rollouts."""
     model, parts = runner.model, runner.parts
+    refuse_next_token(model)
     refuse_replaced(model)
     refuse_parts(parts)
     refuse_requests(requests)
