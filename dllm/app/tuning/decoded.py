@@ -73,17 +73,9 @@ class DecodedLosses:
         for group in [list(cells)] if together and self.deadline is None else [[k] for k in cells]:
             if self.deadline is not None and time.monotonic() > self.deadline:
                 raise OutOfTimeError
-            try:
-                self._run([cells[k] for k in group])
-            except (UserError, RuntimeError, MemoryError, ValueError, ArithmeticError) as error:
-                if len(group) == 1:
-                    self._leave_out(group[0], str(error))
-                    continue
-                for k in group:  # whose mistake it is
-                    try:
-                        self._run([cells[k]])
-                    except (UserError, RuntimeError, MemoryError, ValueError, ArithmeticError) as own:
-                        self._leave_out(k, str(own))
+            if not self._ran([cells[k] for k in group], group):
+                for k in group if len(group) > 1 else ():  # whose mistake it is
+                    self._ran([cells[k]], [k])
         for k, cell in cells.items():
             found = {str(row["id"]): row for row in cell.rows()}
             self.orders[start, end] = list(cell.evaluation.items)
@@ -106,6 +98,18 @@ class DecodedLosses:
         task = {name: config["task"][name] for name in ("name", "run")}
         parts = {"of": config["task"], "seed": self.seed, "start": start, "end": end}
         return {**config, "task": {**task, "_target_": PORTION, **parts}}
+
+    def _ran(self, cells: Sequence[Cell], settings: Sequence[int]) -> bool:
+        """Whether cells could be decoded. A single one that cannot be is left out."""
+        try:
+            self._run(cells)
+            return True
+        except (UserError, RuntimeError, MemoryError, ValueError, ArithmeticError) as error:
+            if isinstance(error.__cause__, OSError):  # a disk that is full is no setting's fault
+                raise
+            if len(settings) == 1:
+                self._leave_out(settings[0], str(error))
+            return False
 
     def _run(self, cells: Sequence[Cell]) -> None:
         engine = engine_of(cells[0].evaluation.config)

@@ -96,7 +96,7 @@ class TuneOutcome:
         label = self.table.label(k) + (REFERENCE if k == 0 else "")
         if not losses:
             return [label, self.fate(k), *[""] * 6]
-        low, high = interval(losses, self.promise.binary)
+        low, high = interval(losses, self.promise.binary) if k else (0.0, 0.0)
         cost, base = self.table.costs_beside_reference(k)
         shown = "" if p is None or k == 0 else f"{p:.2g}"
         loss, ends = f"{100 * mean_loss(losses):.2f}", f"{100 * low:.1f} to {100 * high:.1f}"
@@ -171,7 +171,7 @@ class TuneOutcome:
             losses = self.table.losses(k, 0, self.table.items)
             if k not in self.table.out and losses:
                 cost, _ = self.table.costs_beside_reference(k)
-                points.append((k, mean_loss(losses), interval(losses, self.promise.binary), cost))
+                points.append((k, mean_loss(losses), interval(losses, self.promise.binary) if k else (0.0, 0.0), cost))
         if not any(k == self.chosen for k, *_ in points):
             return None
         draw_front(file, points, self.choice, self.chosen, self.promise.allowed, COST_UNITS[self.table.cost])
