@@ -15,6 +15,7 @@ from dllm.contract.clash import Selection
 from dllm.models.config import ModelConfig
 from dllm.models.weights.shipped import shipped_folder, shipped_models
 from dllm.models.weights.weights import read_model_config
+from dllm.parts.lengths.fixed_length import FixedLength
 
 # The order of suggestions to a user who wanted a cache. The block-wise ones, which most samplers were published with,
 # come early.
@@ -59,6 +60,8 @@ def after(c: Selection, way: Set) -> Selection:
                 c = replace(c, setting=replace(c.setting, model=shipped_config(name), name=name))
             case "blocks":
                 c = replace(c, setting=replace(c.setting, blocks=at_defaults(group, name)))
+            case "length":  # the choice "fixed" is empty
+                c = replace(c, length=at_defaults(group, name) or FixedLength())
             case _:
                 c = replace(c, **{group: at_defaults(group, name)})
     return c

@@ -65,6 +65,8 @@ def object_ends(model: nn.Module) -> list[int]:
 def architecture_of_object(model: nn.Module, own: Any) -> str:
     """Of its config where that names a known family, else its class's name."""
     named, called = list(getattr(own, "architectures", None) or []), type(model).__name__
+    if named and str(named[0]) in FAMILIES:
+        return str(named[0])
     if called in FAMILIES or is_masked_lm(called) or not named:
         return called
     return str(named[0])

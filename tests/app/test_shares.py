@@ -48,7 +48,7 @@ def test_a_rank_holds_its_share_of_all_but_embedding_and_norms() -> None:
 
 
 def test_what_cannot_be_cut_is_refused_with_its_numbers() -> None:
-    with pytest.raises(UserError, match=r"model.tp=3 must divide the model's attention heads, and 4 is not"):
+    with pytest.raises(UserError, match=r"tp=3 must divide the model's attention heads, and 4 is not"):
         next(share_lines(MINI, 3, False))
     narrow = dict(line.split(": ", 1) for line in share_lines(read_model_config(MODELS / "llada2_moe"), 2, False))
     assert "is not a multiple of" in narrow["model.tp=2 int4"]

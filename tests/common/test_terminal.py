@@ -77,7 +77,7 @@ def test_a_table_obeys_neither_escapes_nor_markup() -> None:
     assert visible(HOSTILE) in shown and "[/b] [red]:smile:" in shown
 
 
-DRAWN = ("as_text(", "Text.assemble(", "scores_table(", "summary_table(", "text_table(", "table")
+DRAWN = ("as_text(", "Text.assemble(", "scores_table(", "summary_table(", "text_table(", "tested_table(", "table")
 PRINTS = ("print", "stdout.write", "stderr.write", "StreamHandler", "ArgumentParser")
 WATCHED = re.compile(r"print|write|StreamHandler|ArgumentParser|input|Text|from_markup|basicConfig|tqdm")
 

@@ -41,7 +41,7 @@ def test_a_folder_loads_with_its_ids(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         model = load(with_tokenizer(tmp_path / "mine"))
     assert (model.name, model.path) == ("mine", tmp_path / "mine")
-    assert dataclasses.astuple(model.ids) == (258, 257, (257, 261))
+    assert dataclasses.astuple(model.ids) == (258, 257, (257, 261), False)
     assert (model.config.mask_id, model.config.eos_id, model.config.pad_id) == (258, 257, 257)
     assert model.transformer.config is model.config
     assert model.tokenizer is not None
@@ -85,7 +85,7 @@ def test_argument_beats_config_beats_tokenizer(tmp_path: Path) -> None:
     assert describe(with_tokenizer(tmp_path / "a", mask_token_id=65))[3].mask == 65
     assert describe(tmp_path / "a", mask_id=66)[3].mask == 66
     ids = describe(with_tokenizer(tmp_path / "b", mask_token_id=None, eos_token_id=None, pad_token_id=None))[3]
-    assert dataclasses.astuple(ids) == (258, 257, (257, 261))
+    assert dataclasses.astuple(ids) == (258, 257, (257, 261), False)
 
 
 def test_pad_falls_back_to_eos_and_eos_to_pad() -> None:
@@ -96,7 +96,7 @@ def test_pad_falls_back_to_eos_and_eos_to_pad() -> None:
 def test_a_folder_without_tokenizer_has_none() -> None:
     model = load(DATA / "tiny-dream")
     assert model.tokenizer is None
-    assert dataclasses.astuple(model.ids) == (60, 61, (61,))
+    assert dataclasses.astuple(model.ids) == (60, 61, (61,), False)
 
 
 def test_an_unknown_mask_id_asks_for_one() -> None:
@@ -208,7 +208,7 @@ def test_a_failed_download_tells_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
 def test_sdar_takes_its_mask_from_the_tokenizer(tmp_path: Path) -> None:
     random_folder(tmp_path, published("sdar_b4", vocab_size=272, mask_token_id=None, eos_token_id=256))
     sdar_tokenizer(tmp_path)
-    assert dataclasses.astuple(describe(tmp_path)[3]) == (260, 256, (256, 258))
+    assert dataclasses.astuple(describe(tmp_path)[3]) == (260, 256, (256, 258), False)
 
 
 def test_a_mini_model_knows_little_and_loading_it_warns_of_nothing(tiny: str) -> None:

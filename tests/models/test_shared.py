@@ -168,7 +168,7 @@ def mixed() -> nn.Module:
 
 @pytest.mark.parametrize(("model", "message"), [
     (lambda: Wrapped(made()), r"Wrapped is not a model object of transformers: it has no config.*DDP: .module"),
-    (lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES)), r"names architectures=\['Qwen3ForCausalLM'\]"),
+    (lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES)), "has mask_token_id=60 under Qwen3ForCausalLM, which predicts"),
     (narrowed, r"A2DQwen3LMHeadModel: model.layers.0.mlp.gate_proj.weight has the shape \[96, 48\]"),
     (renamed, r"has no plain tensor model.layers.0.mlp.gate_proj.weight.*save_pretrained"),
     (mixed, r"weights of several kinds \(torch.float16 on cpu, torch.float32 on cpu\)"),

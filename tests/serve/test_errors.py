@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from dllm.parts import ApiError, Failed, Job, Limits, Model, Progress, error_form
-from dllm.serve.dialects import chat_request
+from dllm.serve.http.app import ANSWER_FORMS
 from tests.serve.conftest import ASK, CHAT, HOT, JSON, Place, error_of, events
 from tests.serve.stand_in import Deliver, OneByOne
 from tests.serve.test_passing import SALTED
@@ -193,7 +193,7 @@ def test_a_mistake_of_ours_is_a_number_that_the_log_has(
     def broken(body: Any, *_: Any) -> None:
         raise RuntimeError(body["messages"][0]["content"])
 
-    monkeypatch.setattr(chat_request, "parse_request", broken)
+    monkeypatch.setitem(ANSWER_FORMS, "/v1/chat/completions", broken)
     with caplog.at_level(logging.DEBUG):
         reply = place.ask()
     error = error_of(reply)

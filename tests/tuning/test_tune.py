@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dllm import Decoder, UserError, load, tune, tuned
-from dllm.app.command_line.main import composed_settings
+from dllm.app.command_line.main import settings_of_words
 from dllm.app.runs.folder import RunFolder
 from dllm.app.tuning.decoded import DecodedLosses
 from dllm.app.tuning.outcome import Tuned
@@ -68,7 +68,7 @@ def test_what_is_chosen_can_be_taken(ask: Ask, capsys: pytest.CaptureFixture[str
     assert (origin["items"], origin["alpha"], origin["max_loss"]) == (24, 0.2, 0.4)
     assert with_tuned([f"experiment={file}", "gen_length=8"]) == [*done.settings, "gen_length=8"]
     taken = Decoder(load(TINY), **tuned(file), gen_length=8)([[5, 9, 4]])[0]
-    config = composed_settings([f"model.path={TINY}", *done.settings])
+    config = settings_of_words([f"model.path={TINY}", *done.settings])
     assert taken.nfe <= 8
     assert type(tuned(file)["sampler"]).__name__ == config["sampler"]["_target_"].rpartition(".")[2]
     page = (done.folder / "index.html").read_text()
@@ -94,7 +94,7 @@ def test_losses_and_costs_are_those_of_the_rows(tmp_path: Path, prompts: Path) -
         "sampler=confidence",
         "sampler.threshold=0.1",
     ]
-    run = tuning_of(words, composed_settings)
+    run = tuning_of(words, settings_of_words)
     decoded = DecodedLosses(run.space.settings, run.configured, run.folder, 24, 0, "computed_tokens", True)
     found = decoded.search([0, 1], 8)
     assert list(found[0][0]) == [0.0] * 8

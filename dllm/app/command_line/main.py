@@ -207,10 +207,10 @@ def run_tune(words: Sequence[str]) -> None:
     from dllm.app.tuning.tune_options import split
 
     refuse_settings(split(words)[1], sweep=True)
-    run(words, composed_settings)
+    run(words, settings_of_words)
 
 
-def composed_settings(words: list[str]) -> dict[str, Any]:
+def settings_of_words(words: list[str]) -> dict[str, Any]:
     """The checked settings of a command line that starts nothing. Raises UserError for what Hydra refuses."""
     try:
         config = composed(words, whole=True)

@@ -35,7 +35,7 @@ def tune(
     Raises:
         UserError: something cannot work; too few items to promise anything.
     """
-    from dllm.app.command_line.main import composed_settings
+    from dllm.app.command_line.main import settings_of_words
 
     own = {"max_loss": max_loss, "alpha": alpha, "cost": cost, "budget": budget, "items": items}
     asked = {"prompts": prompts, "task": task, "name": name, **(settings or {})}
@@ -43,4 +43,4 @@ def tune(
     words += [] if reference is None else [f"reference={reference}"]
     place = {"model": model} if "/" not in model else {"model.path": model}
     values = {**place, **{key: value for key, value in asked.items() if value is not None}, **(grid or {})}
-    return tuning_of([*words, *next(grids_of([values]))], composed_settings).done()
+    return tuning_of([*words, *next(grids_of([values]))], settings_of_words).done()

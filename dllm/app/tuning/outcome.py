@@ -72,7 +72,7 @@ class TuneOutcome:
             write_whole(folder / "table.csv", shown.csv())
             picture = self.picture(folder / "front.png")
             write_whole(folder / "index.html", page(report, shown, picture))
-        Console().print(terminal_table(shown))
+        Console().print(tested_table(shown))
         say(report)
         say(f"Setting: {folder / 'tuned.yaml'}\nPage: {folder / 'index.html'}")
         return Tuned(folder, self.table.settings[self.chosen], self.certified, report)
@@ -178,7 +178,7 @@ class TuneOutcome:
         return file
 
 
-def terminal_table(table: ReportTable) -> Table:
+def tested_table(table: ReportTable) -> Table:
     """For a terminal: the settings that were tested and the reference, in the columns that matter."""
     out = Table(box=None, header_style="bold")
     for number, at in enumerate(PRINTED):

@@ -32,14 +32,14 @@ FRONT = 4  # settings that are confirmed, before it is known
 Settings = Callable[[list[str]], dict[str, Any]]  # the resolved configuration of a command line
 
 
-def run(words: Sequence[str], composed_settings: Settings) -> None:
+def run(words: Sequence[str], settings_of_words: Settings) -> None:
     """``dllm tune``. Raises UserError for what cannot work."""
-    asked = tuning_of(words, composed_settings)
+    asked = tuning_of(words, settings_of_words)
     with interruptible(lambda: f"Finished samples are kept. Go on with the same command and name={asked.folder.name}"):
         asked.done()
 
 
-def tuning_of(words: Sequence[str], composed_settings: Settings) -> Run:
+def tuning_of(words: Sequence[str], settings_of_words: Settings) -> Run:
     """words: of a command line. Raises UserError for what cannot work."""
     options, others = split(words)
     common = [word for word in others if not is_tried(word)]
@@ -48,19 +48,19 @@ def tuning_of(words: Sequence[str], composed_settings: Settings) -> Run:
         raise UserError(f"{named['prompts']} and {named['task']} exclude each other. Drop one.")
     if "prompts" not in named and "task" not in named:
         raise UserError("dllm tune needs prompts=FILE, whose answers are compared, or task=NAME, which scores them.")
-    return Run(options, common, [word for word in others if is_tried(word)], composed_settings)
+    return Run(options, common, [word for word in others if is_tried(word)], settings_of_words)
 
 
 class Run:
     """common: words that all settings share. own: those of the user's that set what is tried."""
 
     def __init__(
-        self, options: TuneOptions, common: Sequence[str], own: Sequence[str], composed_settings: Settings
+        self, options: TuneOptions, common: Sequence[str], own: Sequence[str], settings_of_words: Settings
     ) -> None:
-        self.options, self.common, self.composed = options, list(common), composed_settings
+        self.options, self.common, self.composed = options, list(common), settings_of_words
         self.began = time.monotonic()
         self.configurations: dict[SettingWords, dict[str, Any]] = {}  # that were composed before: 50 ms each
-        base = composed_settings(list(common))
+        base = settings_of_words(list(common))
         if base["samples"] != 1:
             raise UserError(f"samples={base['samples']}: dllm tune takes one answer to each item. Set samples=1.")
         self.prompts: str | None = base["prompts"]

@@ -124,7 +124,7 @@ def test_a_gguf_file_that_is_no_model_of_ours_is_refused(run: Run, tmp_path: Pat
     sound = file.read_bytes()
     for data, sentence in (
         (sound[: len(sound) // 2], "the file is cut off. Finish the download."),
-        (sound.replace(b"llada", b"llama"), "read from GGUF are llada, llada-moe, dream"),
+        (sound.replace(b"llada", b"mamba"), "read from GGUF are llada, llada-moe, dream"),
         (b"no model", "does not begin as a GGUF file does"),
     ):
         file.write_bytes(data)

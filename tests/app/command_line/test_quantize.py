@@ -41,7 +41,7 @@ def test_embedding_and_head_too(run: Run, tmp_path: Path) -> None:
     told = " ".join(run("task=check", f"model.path={folder}").out.split())
     assert "int4 of task=quantize, embedding and head int8, 7 files" in told and "memory int4, head int8" in told
     alone = run("model.quantize_head=int8", "model.dtype=bfloat16")
-    assert alone.code == 2 and "goes with layers in int8 or int4, and model.quantize is null. Set" in alone.err
+    assert alone.code == 2 and "goes with layers in int8 or int4, and there is model.quantize=null. Set" in alone.err
 
 
 @pytest.mark.parametrize(("changed", "sentence"), [
