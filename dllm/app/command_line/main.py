@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dllm.app.command_line.commands import COMMANDS, with_command
+from dllm.app.command_line.commands import COMMANDS, TUNE, with_command
 from dllm.app.command_line.grids import combinations, refuse_grids
 from dllm.app.command_line.help import command_help, help_text
 from dllm.app.command_line.launch import said_by_another, with_ranks
@@ -43,7 +43,6 @@ from dllm.compose.trusted import VARIABLE, refuse_command, refuse_shapes, refuse
 from dllm.compose.tuned import with_tuned
 
 _AGAIN = "dllm.app.commands.again.run"
-TUNE = "tune=true"  # what ``dllm tune`` stands for
 BROUGHT = ("allow_code", "published", "quantize")  # settings that some choices of ours bring
 
 
