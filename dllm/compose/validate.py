@@ -48,6 +48,6 @@ def _refuse(chosen: Selection, rows: Iterable[PartRows]) -> None:
     """Raise the first clash. Where a cache does not serve the parts, its ways out are those that work."""
     refusal = first_clash(chosen, rows)
     if isinstance(refusal, IncompatibleParts) and chosen.eos is not None:
-        refusal = refusal.but((*refusal.use, *ways_out(chosen)))
+        refusal = refusal.but((*refusal.use, *(way for way in ways_out(chosen) if way not in refusal.use)))
     if refusal is not None:
         raise refusal

@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
+from dllm import Decoder, load
 from dllm.parts import (
     COMMAND_LINE,
     PYTHON,
     REQUIRED_OPTIONS,
     FixedLength,
+    IncompatibleParts,
     ModelKind,
     Refusal,
     Sampling,
@@ -142,3 +144,10 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def test_a_length_is_a_way_out_of_a_cache_that_does_not_serve_it() -> None:
+    parts = {"blocks": "fixed", "cache": "finished", "eos": "none", "length": "rho_eos"}
+    with pytest.raises(IncompatibleParts) as refused:
+        Decoder(load("mini-wedlm"), "confidence", gen_length=8, **parts)
+    assert str(refused.value).count("length=fixed") == 1
