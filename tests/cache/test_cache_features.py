@@ -38,6 +38,7 @@ from dllm.parts import (
     denoise,
     load_model,
     pack_weights,
+    products,
     unit,
 )
 
@@ -153,7 +154,7 @@ def test_similarity_is_torchs_cosine_over_visible_keys(shape: tuple[int, ...], a
     hidden = slice(3, 5) if shape[-1] > 5 else slice(0, 0)
     old, new = (weights(*shape, seed=seed, hidden=hidden) for seed in (0, 1))
     keys = torch.full((shape[0],), shape[-1] - len(range(shape[-1])[hidden]))
-    found = attention_similarity(old, new, keys, axis)
+    (found,) = attention_similarity([one[None] for one in products(old, new, axis)], keys, axis)
     seen = [key for key in range(shape[-1]) if not hidden.start <= key < hidden.stop]
     apart = F.cosine_similarity(old[..., seen], new[..., seen], dim=1 if axis == "heads" else 3)
     torch.testing.assert_close(found, apart.mean(-1 if axis == "heads" else 1), rtol=1e-5, atol=1e-6)
@@ -162,7 +163,7 @@ def test_similarity_is_torchs_cosine_over_visible_keys(shape: tuple[int, ...], a
 @pytest.mark.parametrize("axis", ["heads", "keys"])
 def test_the_same_rows_have_similarity_one(axis: str) -> None:
     same, keys = weights(1, 3, 2, 50, hidden=slice(40, 50)), torch.tensor([40])
-    found = attention_similarity(same, same, keys, axis)
+    (found,) = attention_similarity([one[None] for one in products(same, same, axis)], keys, axis)
     torch.testing.assert_close(found, torch.ones(1, 2), rtol=1e-5, atol=1e-5)
 
 
@@ -171,7 +172,7 @@ def test_received_attention_is_a_sum_and_adds_up_to_the_real_rows(shape: tuple[i
     rows, real = weights(*shape), torch.ones(shape[0], shape[2], dtype=torch.bool)
     if shape[2] > 2:
         real[:, 2] = False
-    found = attention_received(rows, real)
+    (found,) = attention_received(rows.sum(1)[None], real)
     expected = torch.einsum("bhms,bm->bs", rows.double(), real.double()).float()
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     live = shape[1] * int(real[0].sum())

@@ -27,7 +27,7 @@ from dllm.parts import (
     View,
     Visible,
     Whole,
-    products,
+    window_products,
 )
 
 BOTH = ["tiny-llada", "tiny-dream"]
@@ -65,7 +65,7 @@ def test_positions_rank_by_raw_products_of_queries_and_keys() -> None:
     query = torch.randn(2, 5, 4, 6, generator=noise, dtype=torch.float64)
     keys = torch.randn(2, 2, 7, 6, generator=noise, dtype=torch.float64)
     window = torch.tensor([[True, False, True, False, False], [False] * 5])
-    found = products(query, keys, window)
+    found = window_products(query, keys, window)
     for column in range(7):
         expected = sum(float(query[0, row, head] @ keys[0, head // 2, column]) for row in (0, 2) for head in range(4))
         assert abs(float(found[0, column]) - expected) < 1e-12

@@ -19,13 +19,15 @@ import torch
 from harness import DATA
 from place import DEVICE, GPU
 from replay import METHODS, decode, differences, parts_of, record_of, run_case
+from replay_lengths import METHODS as LENGTHS
 from replay_parts import CaseParts
 from under import RUNTIMES, model, way
 
 from dllm.parts import RECORDED, Runtime, UserError
 
 SAMPLE = {"static": 40, "cudagraph": 30, "compile": 12, "compile_cudagraph": 12} if GPU else dict.fromkeys(RUNTIMES, 2)
-PASSES = ("first_column", "full", "queries", "ranges", "schedule", "verify", "steps", "selected", "value_tokens")
+PASSES = ("first_column", "full", "queries", "ranges", "schedule", "verify", "steps", "selected", "value_tokens",
+          "kept_masks")  # fmt: skip
 WHOLE_RUNS = ("exit_step", "static_nfe", "lossless")  # fields that need more than one decode
 
 
@@ -52,7 +54,7 @@ def goldens() -> list[Golden]:
     folder = Path(DATA / "goldens")
     plain, flat = ({file.stem for file in at.glob("*.json")} for at in (folder, folder / "sharp"))
     files = sorted([*plain, *(f"sharp/{name}" for name in flat - plain)])
-    files = [name for name in files if recorded(name)["method"] in METHODS]
+    files = [name for name in files if recorded(name)["method"] in METHODS.keys() - LENGTHS.keys()]
     found = [Golden(name, number) for name in files for number in range(len(recorded(name)["cases"]))]
     return found if GPU else random.Random(1).sample(found, 6)
 

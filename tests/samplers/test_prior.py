@@ -49,7 +49,7 @@ def test_equal_confidences_are_committed_from_what_is_known_outwards() -> None:
 
 
 def test_thresholds_compare_the_product_and_only_if_asked() -> None:
-    with pytest.raises(UserError, match="inner=confidence compares it with a threshold.*over_thresholds=true"):
+    with pytest.raises(UserError, match="inner=confidence compares it with a threshold.*over_thresholds"):
         Prior(Confidence())
     density = summed([False] * 4, 2.0)
     bar = density[1] * 0.9
