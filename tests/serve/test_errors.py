@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from dllm.parts import ApiError, Failed, Job, Limits, Model, Progress, error_form
-from dllm.serve.http.app import ANSWER_FORMS
+from dllm.serve.dialects import chat_request
 from tests.serve.conftest import ASK, CHAT, HOT, JSON, Place, error_of, events
 from tests.serve.stand_in import Deliver, OneByOne
 from tests.serve.test_passing import SALTED
@@ -190,10 +190,10 @@ def test_a_closing_server_says_so(placed: Callable[..., Place]) -> None:
 def test_a_mistake_of_ours_is_a_number_that_the_log_has(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(body: Any, *_: Any) -> None:
+    def broken(kind: type, body: Any, *_: Any) -> None:
         raise RuntimeError(body["messages"][0]["content"])
 
-    monkeypatch.setitem(ANSWER_FORMS, "/v1/chat/completions", broken)
+    monkeypatch.setattr(chat_request, "read_body", broken)
     with caplog.at_level(logging.DEBUG):
         reply = place.ask()
     error = error_of(reply)
