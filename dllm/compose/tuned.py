@@ -11,7 +11,7 @@ import yaml
 
 from dllm.common.errors import UserError, warn_once
 from dllm.common.plain_yaml import plain_yaml
-from dllm.compose.parts import build_part, composed
+from dllm.compose.parts import build_part, choices, composed
 
 MOST_SETTINGS_OF_A_FILE = 400  # entries of a file
 TUNED_PARTS = ("sampler", "blocks", "cache", "eos", "length")
@@ -42,7 +42,10 @@ def read_tuned(file: Path) -> tuple[list[str], dict[str, Any]]:
         raise UserError(f"{file} holds no settings that dllm tune wrote. Name its tuned.yaml.")
     for word in words:
         name, equals, value = word.partition("=")
-        if not equals or not TUNED_NAME.fullmatch(name) or "_target_" in name or "${" in value:
+        # a choice by its name alone: MODULE.CLASS of somebody else's file would be imported
+        is_choice = "." not in name and name not in ("runtime", "kernels")
+        strange = "_target_" in word or "${" in value or (is_choice and not re.fullmatch(r"[\w-]+", value))
+        if not equals or not TUNED_NAME.fullmatch(name) or strange:
             raise UserError(f"{file} sets {word}, which is no part of a decode. Give it on the command line.")
     return words, origin
 
@@ -67,7 +70,8 @@ def with_tuned(words: Sequence[str]) -> list[str]:
     settings, origin = read_tuned(Path(files[-1].partition("=")[2].strip("'\"")).expanduser())
     others = [word for word in words if word not in files]
     if not any(re.match(r"model(\.path)?=", word) for word in others) and isinstance(origin.get("words"), list):
-        settings = [*(word for word in origin["words"] if re.match(r"model=[\w.-]+$", str(word))), *settings]
+        models = [f"model={name}" for name in choices("model")]
+        settings = [*(word for word in origin["words"] if word in models), *settings]
     CHOSEN.append((files[-1], origin))
     return [*settings, *others]
 

@@ -190,7 +190,8 @@ def test_a_line_without_a_prompt_is_refused_with_its_number(ask: Ask, prompts: P
 
 @pytest.mark.parametrize("word", [
     "sampler._target_=os.system", "model.path=/etc", "task=serve", "prompt=x", "sampler=${oc.env:HOME}",
-    "hydra.run.dir=x",
+    "hydra.run.dir=x", "sampler=my_module.Mine", "sampler={_target_: os.system}", "sampler/inner=my_module.Mine",
+    "sampler.inner={_target_: my_module.Mine}",
 ])  # fmt: skip
 def test_a_file_of_others_sets_parts_of_a_decode_alone(tmp_path: Path, word: str) -> None:
     file = tmp_path / "tuned.yaml"

@@ -26,8 +26,13 @@ def read_docs(path: str, fields: Sequence[str], argument: str = "task.path") -> 
         raise UserError(f"{argument}={path!r} cannot be read ({why}). Name a file of JSON lines.") from None
     rows = [_row(line, f"{argument}={path!r}, line {at}", fields) for at, line in enumerate(lines, 1) if line.strip()]
     if not rows:
-        raise UserError(f"{argument}={path!r} holds no line. Write one object with {', '.join(fields)} per line.")
+        raise UserError(f"{argument}={path!r} holds no line. Write one object{_with(fields)} per line.")
     return rows
+
+
+def _with(fields: Sequence[str]) -> str:
+    """What an object must have, in words; nothing where any field will do."""
+    return f" with {', '.join(fields)}" if fields else ""
 
 
 def _row(line: str, place: str, fields: Sequence[str]) -> Doc:
@@ -36,7 +41,7 @@ def _row(line: str, place: str, fields: Sequence[str]) -> Doc:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place} is not JSON ({error}); the file may be cut off. Copy it again.") from None
     if not isinstance(row, dict):
-        raise UserError(f"{place} is not an object. Write one object with {', '.join(fields)} per line.")
+        raise UserError(f"{place} is not an object. Write one object{_with(fields)} per line.")
     for field in fields:
         if field not in row:
             raise UserError(f"{place} has no {field!r}; it has {', '.join(row) or 'nothing'}.{nearest(field, row)}")
