@@ -80,6 +80,11 @@ def test_groups_of_copies_are_refused() -> None:
 def test_infillings_and_rows_without_an_answer_are_refused() -> None:
     with pytest.raises(UserError, match="rollout 0 is an infilling"):
         decoder().rollouts(Request([1, 60, 3, 60], [False, True, False, True]))
+    for masked in ([False, False, True, False], [False, True, True, True]):  # a given column behind, a mask before
+        with pytest.raises(UserError, match="rollout 0 is an infilling"):
+            decoder().rollouts(Request([1, 60, 60, 60], masked, start=2))
+    with pytest.raises(UserError, match="rollout 0 is an infilling"):
+        decoder().rollouts(Request([1, 2, 60, 60], [False, False, True, True], start=2, infill=True))
     with pytest.raises(UserError, match="rollout 0 has no answer columns. Set gen_length"):
         decoder().rollouts(Request([1, 2], [False, False]))
     with pytest.raises(UserError, match="n=0 must be at least 1"):

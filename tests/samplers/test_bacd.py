@@ -21,6 +21,12 @@ def test_the_first_turn_of_a_block(confidence: list[float], committed: list[int]
     assert Game(BACD(0.6, 0.9), 4).turn(confidence) == committed
 
 
+def test_the_first_bar_is_of_the_open_block_alone() -> None:
+    """Surer positions of a later block, and what is decided, do not raise it."""
+    assert Game(BACD(0.6, 0.9), 8, block=4).turn([0.7, 0.8, 0.65, 0.8, 0.99, 0.99, 0.99, 0.99]) == [1, 3]
+    assert Game(BACD(0.1, 0.9), 8, block=4).turn([0.3, 0.2, 0.2, 0.25, 0.8, 0.8, 0.8, 0.8]) == [0]
+
+
 def test_the_mean_is_over_tokens_not_turns() -> None:
     game = Game(BACD(0.0, 0.9), 6)
     assert game.turn([0.9, 0.9, 0.1, 0.1, 0.1, 0.1]) == [0, 1]
