@@ -2,7 +2,7 @@
 
 Of each file: how many cases are equal, how many with the shipped parts alone, which accidents of the published program
 the others need, the parts that decode, and on flatter models how many cases notice each parameter (``sharpness``).
-``--write`` keeps it in ``COMPARED``, from which the pages of the parts are made (``experiments.pages.parts``). Without
+``--write`` keeps it in ``COMPARED``, from which the site makes the pages of the parts (``experiments.pages``). Without
 it the exit code is 1 where ``COMPARED`` says otherwise.
 """
 

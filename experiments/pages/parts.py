@@ -1,12 +1,13 @@
-"""What the guides list of samplers, schedules, caches, ends and lengths: ``python -m experiments.pages.parts``.
+"""What the guides list of samplers, schedules, caches, ends and lengths.
 
 Every part says on top of its YAML file what its idea is, which paper has it and what it was compared with, and beside
-each option what that means. ``--help``, ``GET /v1/parts`` and these pages show the same words.
+each option what that means. ``--help``, ``GET /v1/parts`` and these pages show the same words. The tables of names are
+kept in the pages, where ``python -m experiments.pages.parts`` writes them; the rest is made while the site is built.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import yaml
 
 from dllm.compose.choice_files import choice_file, choice_notes, part_facts
 from dllm.compose.parts import choices, part, wrappers
+from dllm.laws.compatibility import compatibility_page
 from dllm.loop.given_logits import reason_against
 from experiments.pages.compared import compared
 from experiments.support.markdown import table
@@ -168,23 +170,24 @@ def sglang_section() -> str:
 # -- all of it --------------------------------------------------------------------------------------------------
 
 
+def made(words: str) -> str:
+    """What the site shows in the place of ``<!-- made: words -->``. Raises KeyError where nothing has this name."""
+    kind, _, name = words.partition(" ")
+    makers: Mapping[str, Callable[[], str]] = {
+        "sampler": lambda: sampler_section(name),
+        "cache": lambda: cache_section(name),
+        "shared": lambda: with_names("cache", shared()),
+        "options": lambda: with_names(name, by_meaning(name, choices(name))) + compared_lines(name),
+        "sglang": sglang_section,
+        "compatibility": compatibility_page,
+    }
+    return makers[kind]()
+
+
 def sections() -> Iterator[tuple[Path, str, str]]:
-    """Every section that is written: its page, the name of its marks, its text."""
+    """Every table that is kept: its page, the name of its marks, its text."""
     for group, page in PAGES.items():
         yield DOCS / page, MARKS.get(group, "") + "list", listed(group)
-    for group in ("blocks", "eos", "length"):
-        yield (
-            DOCS / PAGES[group],
-            MARKS.get(group, "") + "options",
-            with_names(group, by_meaning(group, choices(group))) + compared_lines(group),
-        )
-    for name in choices("cache"):
-        if options("cache", name):
-            yield DOCS / PAGES["cache"], name, cache_section(name)
-    yield DOCS / PAGES["cache"], "shared", with_names("cache", shared())
-    yield DOCS / "sglang.md", "samplers", sglang_section()
-    for name in choices("sampler"):
-        yield DOCS / "samplers" / f"{name}.md", "facts", sampler_section(name)
 
 
 @refusing

@@ -29,6 +29,7 @@ from dllm.parts import (
     denoise,
     reason_against,
 )
+from experiments.pages.parts import made
 
 ROOT = DATA.parents[1]
 FILTER = str(make_filter(8))  # of the blocks of tiny-llada21
@@ -133,7 +134,8 @@ def test_blocks_are_those_of_our_loop(
 
 def test_the_page_lists_what_goes_through_and_what_does_not() -> None:
     assert len(THROUGH) >= 22
-    page = (ROOT / "docs" / "sglang.md").read_text()
+    page = made("sglang")
+    assert "<!-- made: sglang -->" in (ROOT / "docs" / "sglang.md").read_text()
     listed = {line.split("|")[1].strip(): line.split("|")[2].strip() for line in page.splitlines() if "| `" in line[:3]}
     expected = {f"`{name}`": reason for name in choices("sampler") if (reason := reason_against(rule(name)))}
     assert {name: why for name, why in listed.items() if name in expected} == expected

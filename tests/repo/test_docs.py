@@ -23,6 +23,7 @@ from dllm.app.command_line import main as cli
 from dllm.common import debug
 from dllm.parts import DEFAULT_GEN_LENGTH, Cache, Sampler, Task, build_part, choices, composed, hydra_quoted
 from experiments.pages.parts import options, sections
+from experiments.pages.site_hooks import completed
 from experiments.support.marked import marks
 from tests.support.gguf_files import mini_gguf
 from tests.support.mini_llama import mini_llama
@@ -287,19 +288,48 @@ PARTS = (
     "Rule", "What goes with it", "When it helps, when it hurts", "The paper's numbers", "Options",
     "Source", "Compared",
 )  # fmt: skip
+MAX_WORDS = 460  # of a sampler's page as it is kept
+
+
+def built(page: Path) -> str:
+    """A page as the site shows it."""
+    return completed(page.read_text(), page)
 
 
 @pytest.mark.parametrize("name", choices("sampler"))
 def test_every_sampler_has_its_page_of_one_template(name: str) -> None:
-    page = (DOCS / "samplers" / f"{name}.md").read_text()
-    assert page.startswith(f"# {name}\n") and f"(samplers/{name}.md)" in (DOCS / "samplers.md").read_text()
-    found = re.findall(r"^\*\*([^*]+)\.\*\*", page, re.MULTILINE)
+    page = DOCS / "samplers" / f"{name}.md"
+    text = built(page)
+    assert text.startswith(f"# {name}\n") and f"(samplers/{name}.md)" in (DOCS / "samplers.md").read_text()
+    found = re.findall(r"^\*\*([^*]+)\.\*\*", text, re.MULTILINE)
     assert found == [part for part in PARTS if part in found] and {*PARTS} - {*found} <= {
         PARTS[1],
         PARTS[-3],
         PARTS[-1],
     }
-    assert commands(DOCS / "samplers" / f"{name}.md")
+    assert commands(page) and len(page.read_text().split()) <= MAX_WORDS
+    assert [typed for typed, _ in options("sampler", name).values() if f"- `{typed}`: " not in text] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- made: " in page.read_text()], ids=named)
+def test_what_the_site_makes_of_a_page_leaves_no_mark(page: Path) -> None:
+    if page.stem != "compatibility":  # a minute; the site's own test builds it
+        assert "<!-- made" not in built(page)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if ".csv)" in page.read_text()], ids=named)
+def test_the_rows_of_a_page_lie_beside_it(page: Path) -> None:
+    """Each line that is a link to a CSV file becomes a table of as many rows, and every such file is on a page."""
+    text = page.read_text()
+    for file in re.findall(r"^\[[^\]]*\]\(([\w/.-]+\.csv)\)$", text, re.MULTILINE):
+        rows = (page.parent / file).read_text().splitlines()
+        assert len(rows) > 1 and completed(f"[rows]({file})", page).count("\n|") == len(rows)
+
+
+def test_every_csv_file_is_shown_on_a_page() -> None:
+    shown = {(page.parent / file).resolve() for page in PAGES for file in re.findall(r"\]\(([\w/.-]+\.csv)\)",
+             page.read_text())}  # fmt: skip
+    assert {file for file in DOCS.rglob("*.csv") if file.parent.name != "small"} <= shown
 
 
 def test_the_pages_of_parts_are_what_the_command_writes() -> None:
@@ -317,8 +347,10 @@ def test_every_option_of_a_part_says_what_it_means(group: str) -> None:
     assert silent == []
 
 
-def test_every_cache_has_its_section() -> None:
-    assert re.findall(r"^### (\w+)$", (DOCS / "caches.md").read_text(), re.MULTILINE) == choices("cache")
+def test_every_cache_has_its_section_with_its_options() -> None:
+    text = (DOCS / "caches.md").read_text()
+    assert re.findall(r"^### (\w+)$", text, re.MULTILINE) == choices("cache")
+    assert re.findall(r"^<!-- made: cache (\w+) -->$", text, re.MULTILINE) == choices("cache")
 
 
 def test_no_page_asks_an_index_for_dllm() -> None:
