@@ -67,20 +67,20 @@ def test_workers_of_other_processes_decode_the_same() -> None:
     """What Ray hands to a replica is the configuration as JSON; requests are pickled."""
     config = settings("constraint=from_task")
     evaluation = Evaluation.of(config)
-    here = [timeless(row) for row, _ in evaluation.rows(evaluation.batches)]
-    keys = [batch.keys for batch in evaluation.batches]
+    here = [timeless(row) for row, _ in evaluation.rows(evaluation.answers.batches)]
+    keys = [batch.keys for batch in evaluation.answers.batches]
     there = [timeless(row) for row, _, _ in Replica("nowhere").rows(config, keys)]
     clocks = ("compile_seconds", "seconds")
     for row in (*here, *there):
         row["constraint"] = {key: value for key, value in (row["constraint"] or {}).items() if key not in clocks}
     assert here == there and len(here) == 3
-    requests = [sample.request for batch in evaluation.batches for sample in batch.samples]
+    requests = [sample.request for batch in evaluation.answers.batches for sample in batch.samples]
     assert pickle.loads(pickle.dumps(requests)) == requests
 
 
 def test_options_of_the_choice_hold_for_every_question() -> None:
     evaluation = Evaluation.of(settings("constraint=from_task", "constraint.confidence=admissible"))
-    found = [sample.request.constraint for batch in evaluation.batches for sample in batch.samples]
+    found = [sample.request.constraint for batch in evaluation.answers.batches for sample in batch.samples]
     assert found == [part("constraint", "regex", pattern="[0-9]{3}", confidence="admissible"),
                      part("constraint", "choice", options=["yes", "no"], confidence="admissible"), None]  # fmt: skip
 

@@ -181,9 +181,9 @@ def test_the_settings_decode_and_score_local_questions(
         words.append(f"task.path={tmp_path / 'q'}")
     small = composed([f"experiment={name}", *words, *shortened(config), *model])
     evaluation = Evaluation.of(checked_settings(plain_config(small)))
-    rows = [row for row, _ in evaluation.rows(evaluation.batches[:1])]
+    rows = [row for row, _ in evaluation.rows(evaluation.answers.batches[:1])]
     assert rows and all(row["nfe"] >= 1 and len(row["canvas"]) <= 32 for row in rows)
-    found = beside(evaluation.config, evaluation.width)
+    found = beside(evaluation.config, evaluation.answers.width)
     assert found is not None and ("a demo model, " in found.sentences()[-1] or not found.has_figures)
 
 

@@ -55,7 +55,8 @@ def decoded_samples(
     if "_target_" in config["task"]:
         engine, cell = engine_of(config), run_cell(config)
         refuse_other_weights(folder, content, cell.evaluation.content)
-        cell.evaluation.batches = [one for one in cell.evaluation.batches if not wanted.keys().isdisjoint(one.keys)]
+        answers = cell.evaluation.answers
+        answers.batches = [one for one in answers.batches if not wanted.keys().isdisjoint(one.keys)]
         for _ in engine.run(iter([cell])):
             pass
         return cell.rows()

@@ -72,7 +72,7 @@ def evaluate_sweep(
                 print_line(engine, f"{before}{cell_label(config)}: {reason}")
                 continue
             print_missing(engine, cell, said)
-            if "seed" in several and not cell.evaluation.draws:
+            if "seed" in several and not cell.evaluation.answers.draws:
                 sampler = typed_name(config, "sampler")
                 name_once(engine, f"At temperature 0 sampler={sampler} draws nothing: seeds change nothing.", said)
             if not cell.evaluation.missing({key_of(row) for row in cell.rows()}):
@@ -91,8 +91,8 @@ def evaluate_sweep(
 
 def published_beside(cell: Cell) -> Published | None:
     """A paper's figures beside a cell's; None where it names no paper."""
-    evaluation = cell.evaluation
-    return beside(evaluation.config, evaluation.width, evaluation.architecture)
+    answers = cell.evaluation.answers
+    return beside(cell.evaluation.config, answers.width, answers.architecture)
 
 
 def takes_all_cells(config: Mapping[str, Any]) -> bool:

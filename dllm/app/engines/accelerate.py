@@ -46,7 +46,7 @@ class Accelerate(Local):
             return
         for cell in cells:
             if self.state.device.type != "cpu":
-                cell.evaluation.device = str(self.state.device)
+                cell.evaluation.answers.place = str(self.state.device)
             with self.peers.telling():
                 self._share(cell)
             yield cell
@@ -83,14 +83,14 @@ class Accelerate(Local):
         missing = evaluation.missing(done)
         mine = missing[self.group :: self.groups]
         if self.size > 1 and missing:
-            _ = evaluation.model  # ranks find each other while it loads, all groups at once
+            _ = evaluation.answers.device  # ranks find each other while it loads, all groups at once
         if follows():
             deque(evaluation.rows(mine), 0)
         if follows() or not mine:
             return
         with RunFolder.attach(cell.folder, PART_RESULTS.format(self.group)) as part:
             if self.leads:
-                part.stamp(evaluation.environment())
+                part.stamp(evaluation.answers.environment())
             with progress_bar(sum(len(batch.samples) for batch in mine), 0, self.leads) as progress:
                 for row, trace in evaluation.rows(mine):
                     if key_of(row) not in done:

@@ -34,7 +34,7 @@ def decode_missing(cell: Cell, run_folder: RunFolder) -> None:
     missing = evaluation.missing(run_folder.done)
     if not missing:
         return
-    run_folder.stamp(evaluation.environment())
+    run_folder.stamp(evaluation.answers.environment())
     done = run_folder.done
     with progress_bar(len(evaluation.keys), len(done), title=cell.place) as progress:
         for row, trace in evaluation.rows(missing):

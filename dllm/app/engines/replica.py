@@ -36,8 +36,8 @@ def finished(config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) 
     """As ``Replica.rows``, on one rank."""
     evaluation = evaluation_of(json.dumps(config))
     wanted = {tuple(map(tuple, keys)) for keys in batches}
-    for row, trace in evaluation.rows(batch for batch in evaluation.batches if batch.keys in wanted):
-        yield row, trace, evaluation.environment()
+    for row, trace in evaluation.rows(batch for batch in evaluation.answers.batches if batch.keys in wanted):
+        yield row, trace, evaluation.answers.environment()
 
 
 def decode(config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) -> None:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dllm.app.command_line.options import Options
 from dllm.app.runs.destinations import writing
 from dllm.app.runs.evaluation import Evaluation
 from dllm.app.runs.folder import RunFolder, identity, refused_file, write_refused
+from dllm.app.runs.plan import folder_of
 from dllm.common.atomic_write import write_whole
 from dllm.common.errors import UserError
 from dllm.common.links import follows
@@ -50,7 +52,7 @@ class Cell:
 def run_cell(config: dict[str, Any]) -> Cell:
     """The cell of a run by itself. Raises UserError for what cannot work."""
     evaluation = checked_evaluation(config)
-    folder = evaluation.plan.folder()
+    folder = folder_of(Options.of(config))
     if (folder / SWEEP).exists():
         raise UserError(f"{folder} is the folder of a sweep. Choose another name=NAME for a single run.")
     return Cell(evaluation, folder)

@@ -198,12 +198,16 @@ class RunPlan:
         return run_folder
 
     def folder(self) -> Path:
-        """resume=FOLDER, output/name, or a new folder named by the time."""
-        if self.options.resume is not None:
-            return Path(self.options.resume)
-        if self.options.name is not None:
-            return Path(self.options.output) / self.options.name
-        return fresh_folder(Path(self.options.output), datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+        return folder_of(self.options)
+
+
+def folder_of(options: Options) -> Path:
+    """resume=FOLDER, output/name, or a new folder named by the time."""
+    if options.resume is not None:
+        return Path(options.resume)
+    if options.name is not None:
+        return Path(options.output) / options.name
+    return fresh_folder(Path(options.output), datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
 
 
 def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str, Any]:

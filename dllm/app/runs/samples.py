@@ -38,17 +38,23 @@ TEXT_KEYS = {"turns": "turns[0]"} | {
 
 
 @dataclass(frozen=True)
-class PlannedSample:
-    """One sample to decode."""
+class NamedSample:
+    """One answer that is wanted."""
 
     id: str  # of its prompt
     sample: int  # which of the prompt's answers it is
     shown: str  # the prompt as a person would write it
-    request: Request  # what the decoder takes
 
     @property
     def key(self) -> SampleKey:
         return self.id, self.sample
+
+
+@dataclass(frozen=True)
+class PlannedSample(NamedSample):
+    """One sample to decode."""
+
+    request: Request  # what the decoder takes
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 def rows_of(settings: dict[str, Any]) -> list[ResultRow]:
     evaluation = Evaluation.of(composed_settings({"gen_length": 32, **settings}))
-    return [row for row, _ in evaluation.rows(evaluation.batches)]
+    return [row for row, _ in evaluation.rows(evaluation.answers.batches)]
 
 
 def written(file: Path, *rows: object) -> str:
