@@ -12,6 +12,8 @@ import yaml
 from dllm.common.errors import UserError, warn_once
 from dllm.common.plain_yaml import plain_yaml
 from dllm.compose.parts import build_part, choices, composed
+from dllm.models.bundle import Model
+from dllm.record.fingerprint import fingerprint
 
 MOST_SETTINGS_OF_A_FILE = 400  # entries of a file
 TUNED_PARTS = ("sampler", "blocks", "cache", "eos", "length")
@@ -50,12 +52,16 @@ def read_tuned(file: Path) -> tuple[list[str], dict[str, Any]]:
     return words, origin
 
 
-def tuned(file: str | Path) -> dict[str, Any]:
-    """Arguments of ``Decoder`` for the settings of a ``tuned.yaml``. Raises UserError as ``read_tuned``.
+def tuned(file: str | Path, model: Model | None = None) -> dict[str, Any]:
+    """Arguments of ``Decoder`` for the settings of a ``tuned.yaml``. Warns where they were chosen for another
+    checkpoint than that of ``model``. Raises UserError as ``read_tuned``.
 
-    >>> decoder = Decoder(model, **tuned("runs/mine/tuned.yaml"), gen_length=32)  # doctest: +SKIP
+    >>> decoder = Decoder(model, **tuned("runs/mine/tuned.yaml", model), gen_length=32)  # doctest: +SKIP
     """
-    config = composed(read_tuned(Path(file))[0])
+    settings, origin = read_tuned(Path(file))
+    if model is not None:
+        _warn_unless_same(str(file), origin, fingerprint(model.path))
+    config = composed(settings)
     parts = {group: build_part(group, config[group]) for group in TUNED_PARTS}
     return {**parts, "runtime": str(config.runtime)}
 
@@ -79,8 +85,12 @@ def with_tuned(words: Sequence[str]) -> list[str]:
 def warn_of_another_model(checkpoint: str) -> None:
     """Warn where the settings were chosen for another model. checkpoint: the fingerprint of the one at hand."""
     for word, origin in CHOSEN:
-        if origin.get("checkpoint") != checkpoint:
-            warn_once(
-                f"{word.partition('=')[2]} was chosen for {origin.get('model')} ({origin.get('checkpoint')}), and this "
-                f"is another checkpoint ({checkpoint}): its promise does not hold here. Tune again."
-            )
+        _warn_unless_same(word.partition("=")[2], origin, checkpoint)
+
+
+def _warn_unless_same(file: str, origin: Mapping[str, Any], checkpoint: str) -> None:
+    if origin.get("checkpoint") != checkpoint:
+        warn_once(
+            f"{file} was chosen for {origin.get('model')} ({origin.get('checkpoint')}), and this is another checkpoint "
+            f"({checkpoint}): its promise does not hold here. Tune again."
+        )

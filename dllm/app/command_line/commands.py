@@ -32,6 +32,7 @@ class Command:
     stands_for: tuple[str, ...]  # the settings that it stands for
     examples: tuple[tuple[str, str], ...]  # command lines, and what each does
     settings: tuple[str, ...]  # the settings that its help lists, by name or by how their names begin
+    options: tuple[tuple[str, str], ...] = ()  # of its own, as NAME=DEFAULT, and what each means
 
 
 TUNE = "tune=true"  # what ``dllm tune`` stands for
@@ -86,9 +87,14 @@ COMMANDS = {
         (("dllm tune llada-8b-instruct prompts=FILE max_loss=0.05", "at most 5 % of the answers differ"),
          ("dllm tune task=parallelbench cost=forwards", "at most 1 % of the score is lost; fewest forwards"),
          ("dllm tune task=gsm8k sampler=eb,klass budget=20m", "a grid of your own, in 20 minutes"),
-         ("dllm tune task=gsm8k items=300 alpha=0.1 reference='cache=dual'", "its other options"),
          ("dllm serve experiment=runs/NAME/tuned.yaml", "serve what was found")),
         ("name", "output", "seed", "gen_length", "batch_size"),
+        (("max_loss=0.01", "mean loss that a setting may have: of the score, or the share of answers that differ"),
+         ("alpha=0.05", "how often the promise may fail"),
+         ("cost=seconds", "what is to be small, per item: seconds, forwards or computed_tokens"),
+         ("budget=null", "time that it may take, such as 90s, 20m, 2h; null: until it is done"),
+         ("items=null", "how many items serve, drawn by the seed; null: all"),
+         ("reference=null", "settings that quality is compared with, such as cache=dual; null: one token a forward")),
     ),
     "report": Command(
         "FOLDER ...", "tables and pictures of sweeps", (),

@@ -141,12 +141,9 @@ class TuneOutcome:
             )
         else:
             said = f"Nothing is certified, so the reference is taken: {table.label(0)}. {self.needed()}"
-        cut = " The time was up before all settings were tested." if self.late or self._cut() else ""
+        cut = " The time was up before all settings were tested." if self.late or self.table.cut else ""
         speed = " Seconds are of this machine." if table.cost == "seconds" else ""
         return f"{said}{cut} Not promised: other prompts, other models, other lengths of answers.{speed}"
-
-    def _cut(self) -> bool:
-        return "the time was up" in self.table.out.values()
 
     def needed(self) -> str:
         """How many more items would do."""
