@@ -11,12 +11,9 @@ import yaml
 
 from dllm.common.errors import UserError, warn_once
 from dllm.common.plain_yaml import plain_yaml
-from dllm.compose.parts import build_part, choices, composed
-from dllm.models.bundle import Model
-from dllm.record.fingerprint import fingerprint
+from dllm.compose.parts import choices
 
 MOST_SETTINGS_OF_A_FILE = 400  # entries of a file
-TUNED_PARTS = ("sampler", "blocks", "cache", "eos", "length")
 CHOSEN: list[tuple[str, dict[str, Any]]] = []  # files that this command line names, with their origins
 TUNED_NAME = re.compile(r"(sampler|blocks|cache|eos|length|runtime|kernels)([./@]\w+)*")
 
@@ -52,20 +49,6 @@ def read_tuned(file: Path) -> tuple[list[str], dict[str, Any]]:
     return words, origin
 
 
-def tuned(file: str | Path, model: Model | None = None) -> dict[str, Any]:
-    """Arguments of ``Decoder`` for the settings of a ``tuned.yaml``. Warns where they were chosen for another
-    checkpoint than that of ``model``. Raises UserError as ``read_tuned``.
-
-    >>> decoder = Decoder(model, **tuned("runs/mine/tuned.yaml", model), gen_length=32)  # doctest: +SKIP
-    """
-    settings, origin = read_tuned(Path(file))
-    if model is not None:
-        _warn_unless_same(str(file), origin, fingerprint(model.path))
-    config = composed(settings)
-    parts = {group: build_part(group, config[group]) for group in TUNED_PARTS}
-    return {**parts, "runtime": str(config.runtime)}
-
-
 def with_tuned(words: Sequence[str]) -> list[str]:
     """A command line in which ``experiment=FILE.yaml`` is replaced by the settings of that file, which the user's own
     override."""
@@ -85,10 +68,11 @@ def with_tuned(words: Sequence[str]) -> list[str]:
 def warn_of_another_model(checkpoint: str) -> None:
     """Warn where the settings were chosen for another model. checkpoint: the fingerprint of the one at hand."""
     for word, origin in CHOSEN:
-        _warn_unless_same(word.partition("=")[2], origin, checkpoint)
+        warn_unless_same(word.partition("=")[2], origin, checkpoint)
 
 
-def _warn_unless_same(file: str, origin: Mapping[str, Any], checkpoint: str) -> None:
+def warn_unless_same(file: str, origin: Mapping[str, Any], checkpoint: str) -> None:
+    """Warn where ``file`` was chosen for another checkpoint. origin: what it was chosen by."""
     if origin.get("checkpoint") != checkpoint:
         warn_once(
             f"{file} was chosen for {origin.get('model')} ({origin.get('checkpoint')}), and this is another checkpoint "
