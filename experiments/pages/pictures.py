@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from html import escape
 from itertools import islice
 from pathlib import Path
@@ -88,18 +88,18 @@ def decoded(prompt: str, length: int = 12, sampler: str = "confidence", **option
     return Decoder(mini(), rule, "whole", eos="none", gen_length=length)(prompt, trace=True)[0]
 
 
-def film(result: Result, title: str) -> str:
-    """A line per forward: masked positions, and committed ones in the colour of their forward."""
+def film(result: Result, title: str, columns: int | None = None) -> str:
+    """A line per forward: masked positions, and committed ones in the colour of their forward. columns: shown, or all."""
     trace = result.traced()
     turns = len(trace.turns)
-    widths = [max(len(shown(word)), 1) * LETTER + 8 for word in result.words]
+    widths = [max(len(shown(word)), 1) * LETTER + 8 for word in result.words[:columns]]
     left = 130.0
     drawing = Drawing.of(left + sum(widths) + 10, ROW * (turns + 1) + 16)
     for step, canvas in enumerate(trace.canvases()):
         y = 8 + ROW * step
         drawing.text(8, y + 18, f"forward {step}" if step else "start", DIM)
         x = left
-        for at, (token, width) in enumerate(zip(canvas[trace.start :], widths, strict=True)):
+        for at, (token, width) in enumerate(zip(canvas[trace.start :][:columns], widths, strict=True)):
             if token == trace.mask_id:
                 drawing.box(x + 1, y + 2, width - 2, ROW - 4, "#e4e4ea")
             else:
@@ -129,6 +129,12 @@ def film_too_fast() -> str:
 
 def film_one_by_one() -> str:
     return film(decoded(SORT, sampler="static", steps=12), "One token per forward, the surest first")
+
+
+def rule_film(name: str, **options: object) -> str:
+    """A film of docs/four_rules.md: what its command decodes, to the first end of the text."""
+    result = Decoder(mini(), part("sampler", name, **options), gen_length=32)(SHUFFLE, trace=True)[0]
+    return film(result, f"sampler={name}: {result.nfe} forwards", result.useful_tokens + 1)
 
 
 def queries() -> str:
@@ -230,7 +236,9 @@ def region_fill(confidence: float | None) -> str:
 PICTURES: dict[str, Callable[[], str]] = {
     "film_sorted": film_sorted, "film_shuffled": film_shuffled, "film_too_fast": film_too_fast,
     "film_one_by_one": film_one_by_one, "queries": queries, "terminal": terminal,
-    "confidences": confidences,
+    "confidences": confidences, "rule_static": partial(rule_film, "static", per_step=4),
+    "rule_confidence": partial(rule_film, "confidence"), "rule_eb": partial(rule_film, "eb"),
+    "rule_scout": partial(rule_film, "scout"),
 }  # fmt: skip
 
 
