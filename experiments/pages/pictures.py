@@ -89,7 +89,7 @@ def decoded(prompt: str, length: int = 12, sampler: str = "confidence", **option
 
 
 def film(result: Result, title: str, columns: int | None = None) -> str:
-    """A line per forward: masked positions, and committed ones in the colour of their forward. columns: shown, or all."""
+    """A line per forward: masked positions, and committed ones in the colour of their forward. columns: how many."""
     trace = result.traced()
     turns = len(trace.turns)
     widths = [max(len(shown(word)), 1) * LETTER + 8 for word in result.words[:columns]]

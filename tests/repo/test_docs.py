@@ -20,7 +20,8 @@ import yaml
 
 from dllm import Decoder, load
 from dllm.app.command_line import main as cli
-from dllm.app.command_line.commands import OF_THEIR_OWN, TUNE, with_command
+from dllm.app.command_line.commands import OF_THEIR_OWN as WORDS_ALONE
+from dllm.app.command_line.commands import TUNE, with_command
 from dllm.common import debug
 from dllm.parts import DEFAULT_GEN_LENGTH, Cache, Sampler, Task, build_part, choices, composed, hydra_quoted
 from experiments.pages.parts import options, sections
@@ -67,7 +68,7 @@ def bash_letters(line: str) -> str:
 
 def as_settings(words: list[str]) -> list[str]:
     """``python -m dllm`` with a short command as the words of ``python run.py``."""
-    if words[:3] != ["python", "-m", "dllm"] or words[3:4] and words[3] in OF_THEIR_OWN:
+    if words[:3] != ["python", "-m", "dllm"] or words[3:4] and words[3] in WORDS_ALONE:
         return words
     return ["python", "run.py", *with_command(words[3:])]
 
