@@ -1,5 +1,6 @@
 """Short commands beside NAME=VALUE: ``dllm run "PROMPT"``, ``chat``, ``serve``, ``check``, ``fits``,
-``quantize``, ``sweep``, ``tune``, ``report``, ``diff``, ``pull``, ``list``.
+``quantize``, ``sweep``, ``tune``, ``report``, ``diff``, ``doctor``, ``pull``,
+``list``.
 
 Each stands for settings, and takes any others after it. A word without ``=`` is the prompt of ``run``, the folder of
 ``check``, ``quantize`` and ``report``, and else the model.
@@ -106,6 +107,9 @@ COMMANDS = {
         (("dllm diff runs/a runs/b", "settings, the first forward that differs, score and forwards"),
          ("dllm diff runs/a/traces/1-0.json runs/b/traces/1-0.json", "what each knew there")), (),
     ),
+    "doctor": Command(
+        "", "say what of this installation works, and what to do about the rest", (),
+        (("python -m dllm doctor", "works where nothing else does"),), ()),
     "pull": Command(
         "NAME", "fetch a checkpoint of the hub, or go on with it", (),
         (("dllm pull tiny-a2d", "by its word here"), ("dllm pull owner/name@v1", "by its name on the hub"),
@@ -115,7 +119,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
-OF_THEIR_OWN = ("report", "diff", "pull", "list")  # they take words alone, and have their own help
+OF_THEIR_OWN = ("report", "diff", "doctor", "pull", "list")  # they take words alone, and have their own help
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:
