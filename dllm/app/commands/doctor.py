@@ -217,7 +217,8 @@ def of_compiler() -> Iterator[Finding]:
 
 
 def of_decode() -> Iterator[Finding]:
-    from dllm import Decoder, load
+    from dllm.decoder import Decoder
+    from dllm.models.bundle import load
 
     (result,) = Decoder(load("mini-llada"), gen_length=32)(_LIST)
     if result.text == _ANSWER:
