@@ -13,9 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
-from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -32,6 +30,8 @@ from dllm.parts.samplers.confidence import Confidence
 from dllm.view.live import LiveView
 from dllm.view.page import Pane, trace_page
 from dllm.view.picture import Picture
+from experiments.pages.drawing import DIM, INK, Drawing
+from experiments.pages.films import cache_pictures, sampler_films
 from experiments.support.scripts import refusing
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
@@ -47,39 +47,11 @@ TERMINAL_TURNS = 22  # of 32
 HIGH, LOW = 0.8, 0.1  # confidences that the paper of AdaBlock describes its figures with
 BAND_BLOCK, TAIL = 32, 12  # AdaBlock's block; positions shown after the text
 REGION_FILLS = ("#e4e4ea", "#31688e", "#e69f00", "#1b1b1f")  # decided, and masks of the three regions of confidence
-INK, DIM, PAPER = "#1b1b1f", "#5d5d66", "#ffffff"
 
 
 @cache
 def mini() -> Model:
     return load("mini-llada")
-
-
-@dataclass
-class Drawing:
-    """An SVG that grows line by line; x and y in pixels from the top left."""
-
-    width: float
-    height: float
-    parts: list[str]
-
-    @staticmethod
-    def of(width: float, height: float) -> Drawing:
-        return Drawing(width, height, [])
-
-    def box(self, x: float, y: float, width: float, height: float, fill: str) -> None:
-        self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{fill}"/>')
-
-    def text(self, x: float, y: float, words: str, fill: str = INK, anchor: str = "start") -> None:
-        place = f'x="{x:.1f}" y="{y:.1f}" fill="{fill}" text-anchor="{anchor}"'
-        self.parts.append(f'<text {place} xml:space="preserve">{escape(words)}</text>')
-
-    def svg(self, title: str) -> str:
-        head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:.0f} {self.height:.0f}" role="img" '
-            f'font-family="DejaVu Sans Mono, ui-monospace, monospace" font-size="14"><title>{escape(title)}</title>'
-        )
-        return "\n".join([head, f'<rect width="100%" height="100%" fill="{PAPER}"/>', *self.parts, "</svg>\n"])
 
 
 def decoded(prompt: str, length: int = 12, sampler: str = "confidence", **options: object) -> Result:
@@ -233,6 +205,7 @@ def region_fill(confidence: float | None) -> str:
     return REGION_FILLS[1 if confidence >= HIGH else 2 if confidence >= LOW else 3]
 
 
+GROUPS = ("pages", "samplers", "caches")
 PICTURES: dict[str, Callable[[], str]] = {
     "film_sorted": film_sorted, "film_shuffled": film_shuffled, "film_too_fast": film_too_fast,
     "film_one_by_one": film_one_by_one, "queries": queries, "terminal": terminal,
@@ -242,11 +215,14 @@ PICTURES: dict[str, Callable[[], str]] = {
 }  # fmt: skip
 
 
-def drawn(names: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
+def drawn(groups: Sequence[str] = GROUPS) -> Iterator[tuple[str, str]]:
     """Name and SVG text of each picture, on one thread so that sums come out alike."""
     torch.set_num_threads(1)
-    for name in names or PICTURES:
-        yield name, PICTURES[name]()
+    if "pages" in groups:
+        yield from ((name, draw()) for name, draw in PICTURES.items())
+    for group, films in (("samplers", sampler_films), ("caches", cache_pictures)):
+        if group in groups:
+            yield from ((f"{group}/{name}", svg) for name, svg in films())
 
 
 def screenshots(folder: Path) -> None:
@@ -322,12 +298,15 @@ def serving() -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS)
     parser.add_argument("--screenshots", action="store_true")
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
-    for name, svg in drawn():
-        (options.folder / f"{name}.svg").write_text(svg, encoding="utf-8")
-        print(options.folder / f"{name}.svg")
+    for name, svg in drawn(options.only):
+        file = options.folder / f"{name}.svg"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(svg, encoding="utf-8")
+        print(file)
     if options.screenshots:
         screenshots(options.folder)
         playground_screenshots(options.folder)

@@ -337,7 +337,7 @@ PARTS = (
     "Rule", "What goes with it", "When it helps, when it hurts", "The paper's numbers", "Options",
     "Source", "Compared",
 )  # fmt: skip
-MAX_WORDS = 460  # of a sampler's page as it is kept
+MAX_WORDS = 185  # of a sampler's page as it is kept
 
 
 def built(page: Path) -> str:
