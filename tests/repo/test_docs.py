@@ -191,7 +191,7 @@ def checked(words: list[str]) -> Iterator[str]:
     if program.endswith("python") and rest[:1] == ["run.py"]:
         given = [word for word in hydra_quoted(rest[1:]) if not word.startswith("-")]
         try:
-            if not {"-m", TUNE} & {*rest}:
+            if not {"-m", TUNE} & {*rest} and not any(re.match(r"experiment=.*\.yaml$", word) for word in rest):
                 composed(given)
         except Exception as error:
             yield str(error)
