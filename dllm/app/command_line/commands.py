@@ -20,6 +20,7 @@ from dllm.compose.parts import choices
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?(@[\w./-]+)?")
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=")
 HUBS = ("hf.co/", "huggingface.co/")  # how Ollama's users begin a name of the hub
+OF_CHECK = re.compile(r"(gpu|rows|length)=[-+.\d]")  # what ``dllm check`` asks of a memory
 # Flags of Hydra's whose value is the next word.
 WITH_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--cfg", "-c", "--package", "-p")
 
@@ -58,11 +59,13 @@ COMMANDS = {
         ("task.", "gen_length", "seed", "sampling.temperature"),
     ),
     "check": Command(
-        "FOLDER", "look into a checkpoint without loading it", ("task=check",),
+        "MODEL [gpu=GIB] [rows=N] [length=N]", "look into a checkpoint, or say what fits",
+        ("task=check",),
         (("dllm check FOLDER", "what it holds, and whether it can be used"),
+         ("dllm check llada-8b-instruct gpu=24 rows=8 length=4096", "what of it fits a card of 24 GiB"),
          ("dllm check FOLDER model.tp=8", "and what each of eight ranks holds")),
         ("model.adapter", "model.draft_adapter", "model.mask_id", "model.attention_block", "model.rope", "model.family",
-         "model.tp", "model.ep"),
+         "model.tp", "model.ep", "cache.", "gen_length"),
     ),
     "fits": Command(
         "[MODEL] [NAME=VALUE ...]", "say whether parts go together, and which others would", ("task=fits",),
@@ -134,6 +137,8 @@ def with_command(arguments: Sequence[str]) -> list[str]:
     ]
     bare = [word for word, alone in zip(rest, is_bare, strict=True) if alone]
     kept = [word for word, alone in zip(rest, is_bare, strict=True) if not alone]
+    if name == "check":  # length alone is a group of rules
+        kept = [f"task.{word}" if OF_CHECK.match(word) else word for word in kept]
     return [*COMMANDS[name].stands_for, *_set(name, bare), *kept]
 
 
@@ -151,7 +156,7 @@ def _set(name: str, bare: Sequence[str]) -> list[str]:
 
 def _model(name: str, word: str) -> list[str]:
     """A model by its name here, its name on the hub, or its folder."""
-    if name in ("check", "quantize"):
+    if name == "quantize" or (name == "check" and word.casefold() not in {*choices("model"), *hub_models()}):
         return [f"model.path={word}"]
     for prefix in HUBS:
         if word.startswith(prefix):
