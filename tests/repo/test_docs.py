@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+import dllm
 from dllm import Decoder, load
 from dllm.app.command_line import main as cli
 from dllm.app.command_line.commands import OF_THEIR_OWN as WORDS_ALONE
@@ -443,3 +444,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "With every cache" in (tmp_path / "site" / "compatibility" / "index.html").read_text()
     assert (tmp_path / "site" / "diffusion" / "index.html").is_file()
+    reference = (tmp_path / "site" / "reference" / "index.html").read_text()
+    assert reference.count("Parameters:") > 10, "docstrings are not rendered"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    listed = re.findall(r"^::: dllm\.(\w+)$", (DOCS / "reference.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(dllm.__all__)
