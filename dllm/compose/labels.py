@@ -12,7 +12,7 @@ from dllm.compose.parts import choices, composed, plain_config
 ALWAYS = ("sampler", "blocks", "cache")  # parts that a line always names, after the model
 UNUSUAL = ("eos", "length", "constraint")  # parts that it names where they are not the usual ones
 # Settings of a model and a task that their names say already, or that leave every sample as it is.
-SAID_BY_NAME = frozenset(("name", "prompt", "run"))
+SAID_BY_NAME = frozenset(("name", "prompt", "run", "key_env", "at_once", "timeout", "retries"))
 # Settings that leave every sample as it is, or that say where it is decoded and kept.
 NO_OUTCOME = frozenset(
     ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace", "chat")
@@ -23,7 +23,8 @@ NO_OUTCOME = frozenset(
 def cell_label(config: Config) -> str:
     """A cell in words. Two cells have the same only where no setting differs: ``mini-llada static(per_step=4) fixed
     dpad eos=none task=parallelbench(count=4) seed=1``."""
-    return " ".join([_described(config, "model"), *(part_words(config, group) for group in ALWAYS), *_more(config)])
+    parts = [part_words(config, group) for group in ALWAYS if config.get(group)]  # an endpoint has none
+    return " ".join([_described(config, "model"), *parts, *_more(config)])
 
 
 def _more(config: Config) -> Iterator[str]:

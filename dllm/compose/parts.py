@@ -432,7 +432,7 @@ def choice_of(group: str, config: Mapping[str, Any]) -> str:
     target = config.get("_target_")
     same = {name: options for name, options in options_of_choices(group).items() if options.get("_target_") == target}
     if not same:
-        return str(target)
+        return "none" if target is None else str(target)
     return max(same, key=lambda name: sum(config.get(key) == value for key, value in same[name].items()))
 
 

@@ -48,24 +48,19 @@ def _passed(argument: Tensor | float | int) -> ctypes.c_void_p | ctypes.c_float 
     return ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_long(argument)
 
 
-def compiler() -> str | None:
-    """The C compiler of this machine."""
-    return shutil.which(os.environ.get("CC") or "cc")
-
-
 @cache
 def library() -> Library | None:
     """The compiled functions; None: nothing compiles them here."""
-    program = compiler()
-    if program is None:
+    compiler = shutil.which(os.environ.get("CC") or "cc")
+    if compiler is None:
         return None
-    made_of = (C_FILE.read_text(), COMPILER_FLAGS, program, processor())
+    made_of = (C_FILE.read_text(), COMPILER_FLAGS, compiler, processor())
     target = note().parent / f"bytes-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:32]}.so"
     with suppress(OSError):
         return Library(target)
     with suppress(OSError, subprocess.SubprocessError), TemporaryDirectory() as folder:
         file = Path(folder) / target.name
-        words = [program, *COMPILER_FLAGS, "-o", str(file), str(C_FILE), "-lm"]
+        words = [compiler, *COMPILER_FLAGS, "-o", str(file), str(C_FILE), "-lm"]
         subprocess.run(words, capture_output=True, timeout=MOST_SECONDS, check=True)
         with suppress(OSError):
             own = target.with_suffix(f".{os.getpid()}")

@@ -25,6 +25,7 @@ PRESENTATION = frozenset(
     ("again", "animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
     + ("task.name", "task.run", "task.path", "task.grammar", "task.bertscore")
     + ("model.name", "model.path", "model.adapter", "model.prompt", "model.expects", "model.tp_timeout")
+    + ("model.key_env", "model.at_once", "model.timeout", "model.retries")  # how an endpoint is asked
     + ("model.architecture",)  # what older folders call model.expects
 )
 ALONE_SETTINGS = {"model.tp": 1, "model.ep": False}  # of one process, which older folders do not name

@@ -112,10 +112,11 @@ def cell_row(cell: StoredCell) -> Entries:
         low = high = None  # of answers' means alone
     kinds = (row["scores"] for row in rows), cell.totals.values()
     others = dict.fromkeys(name for kind in kinds for mine in kind for name in mine if name != "score")
+    tpf = measures.tpf if measures.forwards else None
     means = {name: mean([row[name] for row in rows if row.get(name) is not None]) for name in COUNTS}
     return {
         "n": measures.samples, "judged": measures.judged, "score": score, "score_low": low, "score_high": high,
-        **{f"scores.{name}": _metric(cell, name) for name in others}, "tpf": measures.tpf, **means,
+        **{f"scores.{name}": _metric(cell, name) for name in others}, "tpf": tpf, **means,
         "tokens_per_second": measures.speed, "p50": measures.p50, "p95": measures.p95, "warning": measures.warning,
     }  # fmt: skip
 

@@ -37,6 +37,8 @@ def scores_table(rows: Sequence[ResultRow], published: Published | None = None, 
     doubts = {Measures.of(mine).warning: None for mine in (rows, *by_task(rows).values())}
     if doubt := next(filter(None, doubts), ""):
         tables.append(as_text(f"?: the machine was busy ({doubt}). Decode again.", "dim"))
+    if any(row.get("device") == "endpoint" for row in rows):
+        tables.append(as_text("Empty: an endpoint tells no forwards. Its tokens/s are those of one request.", "dim"))
     tables += [as_text(line, "dim") for line in published.sentences()] if published is not None else []
     return Group(*tables)
 
@@ -89,7 +91,8 @@ def task_cells(rows: Sequence[ResultRow], totals: Totals | None = None) -> list[
         else f"{measures.judged} of {measures.samples}"
     )
     return [
-        judged, score_text(rows, "score", totals or {}), interval, f"{measures.tpf:.2f}", f"{measures.nfe:.1f}",
+        judged, score_text(rows, "score", totals or {}), interval,
+        *((f"{measures.tpf:.2f}", f"{measures.nfe:.1f}") if measures.forwards else ("", "")),
         speed_text(measures), f"{measures.p50:.3f}", f"{measures.p95:.3f}",
     ]  # fmt: skip
 
@@ -115,7 +118,8 @@ def headline(config: Mapping[str, Any], rows: Sequence[ResultRow], totals: Total
     measures = Measures.of(rows)
     speed, doubt = f"{speed_text(measures)} tokens/s", f" (? {measures.warning})" if measures.warning else ""
     score = mean([*scores_by_task(rows, totals or {}).values()])
-    numbers = f"score {score_or_missing(score)}, TPF {measures.tpf:.2f}, {speed}, {measures.samples} samples"
+    tpf = f"TPF {measures.tpf:.2f}, " if measures.forwards else ""
+    numbers = f"score {score_or_missing(score)}, {tpf}{speed}, {measures.samples} samples"
     return f"{cell_label(config)}: {numbers}{doubt}"
 
 

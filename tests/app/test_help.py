@@ -171,7 +171,7 @@ def test_a_switch_that_the_template_does_not_read_is_refused_by_name(
 
 
 @pytest.mark.daily(12)
-@pytest.mark.parametrize("name", choices("model"))
+@pytest.mark.parametrize("name", sorted({*choices("model")} - {"endpoint"}))
 def test_every_model_can_be_switched(name: str) -> None:
     words = [f"model={name}", "model.chat_template_kwargs={enable_thinking: true}"]
     assert composed(words)["model"]["chat_template_kwargs"] == {"enable_thinking": True}

@@ -1,12 +1,13 @@
-"""The table of words says what the messages say."""
+"""The page of words says what the messages say."""
 
 from __future__ import annotations
 
 from dllm.parts import INSTEAD, SETTINGS
-from experiments.pages.words import section
+from experiments.pages.words import PAGE, section
 
 
-def test_the_table_has_every_word() -> None:
+def test_the_page_is_current_and_has_every_word() -> None:
+    assert section() in PAGE.read_text(), "run python -m experiments.pages.words"
     missing = [word for word in (*SETTINGS, *INSTEAD) if f"`{word}`" not in section() and f"`{word}=" not in section()]
     assert missing == []
 

@@ -51,7 +51,7 @@ def test_a_folder_loads_with_its_ids(tmp_path: Path) -> None:
 def test_every_model_of_the_configuration_names_the_architecture_that_it_expects() -> None:
     """The shipped ones have a file to compare with; none is named for the model that runs where none is chosen, nor for
     those that run through their own class."""
-    for name in choices("model"):
+    for name in sorted({*choices("model")} - {"endpoint"}):
         given = composed([f"model={name}"])["model"]["expects"]
         assert given in FAMILIES or (name in ("mini-llada", "transformers") and given is None)
         if name in shipped_models() and given is not None:

@@ -44,7 +44,7 @@ def with_ranks(settings: Mapping[str, Any], words: Sequence[str]) -> Iterator[No
 
     Raises UserError for more ranks than GPUs, and where ranks differ in what they run.
     """
-    size, engine = settings["model"]["tp"], choice_of("engine", settings["engine"])
+    size, engine = settings["model"].get("tp", 1), choice_of("engine", settings["engine"])
     if size == 1 or engine == "ray" or settings["task"]["name"] in WITHOUT_WEIGHTS or current_links() is not None:
         yield
         return

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dllm.app.command_line.commands import COMMANDS, TUNE, with_command
+from dllm.app.command_line.endpoint_settings import as_endpoint, is_endpoint
 from dllm.app.command_line.grids import combinations, refuse_grids
 from dllm.app.command_line.help import command_help, help_text
 from dllm.app.command_line.launch import said_by_another, with_ranks
@@ -29,11 +30,19 @@ from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.command_line.sweep import run_or_hold_cell, run_sweep
 from dllm.app.command_line.too_little import memory_advice
 from dllm.app.commands.diff import run_diff
-from dllm.app.commands.doctor import run_doctor
 from dllm.app.commands.pull import run_list, run_pull
 from dllm.app.commands.report import run_report
 from dllm.app.runs.destinations import repeated, resumed
-from dllm.common.errors import COMMAND_LINE, TYPED_NAMES, SettingWarning, UserError, first_line, nearest, worded_in
+from dllm.common.errors import (
+    COMMAND_LINE,
+    TYPED_NAMES,
+    Refusal,
+    SettingWarning,
+    UserError,
+    first_line,
+    nearest,
+    worded_in,
+)
 from dllm.common.signals import SIGNALLED, Terminated, obey_signals, raise_if_told, work_is_done
 from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
@@ -43,7 +52,6 @@ from dllm.compose.parts import OWN, composed, store_inner_choices, use_folder
 from dllm.compose.trusted import VARIABLE, refuse_command, refuse_shapes, refuse_strangers, trust_choices, with_trust
 from dllm.compose.tuned import with_tuned
 
-_OF_THEIR_OWN = {"report": run_report, "diff": run_diff, "doctor": run_doctor, "pull": run_pull, "list": run_list}
 _AGAIN = "dllm.app.commands.again.run"
 BROUGHT = ("allow_code", "published", "quantize")  # settings that some choices of ours bring
 
@@ -54,7 +62,8 @@ def start(config: DictConfig) -> None:
     own = HydraConfig.get()
     given = list(own.overrides.task)
     with user_errors(given):  # here, since Hydra adds lines of its own to what it sees
-        run_or_hold_cell(named(config, setting_names(given)), given, Path(own.sweep.dir))
+        names = setting_names(given)
+        run_or_hold_cell(as_endpoint(named(config, names), names), given, Path(own.sweep.dir))
 
 
 def run_single(config: DictConfig, overrides: Sequence[str], folder: str, flags: Sequence[str]) -> None:
@@ -63,6 +72,7 @@ def run_single(config: DictConfig, overrides: Sequence[str], folder: str, flags:
     refuse_grids(config.grids, overrides)
     given = setting_names(overrides)
     chosen = repeated(resumed(with_run_dir(named(config, given), given, folder), given), given)
+    chosen = as_endpoint(chosen, given)
     refuse_command(task := chosen["task"].get("run"))
     settings = checked_settings(chosen)
     task = task if settings["again"] is None else _AGAIN
@@ -122,8 +132,7 @@ def main() -> None:
     """Exit codes: 0 done, 1 a replay differs, 2 something to put right, 3 samples failed, 70 a server's decode thread
     died, 75 another rank or process died, 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."""
     sys.excepthook = excepthook
-    caller = sys._getframe(1).f_globals.get("__name__")
-    is_program = caller in ("__main__", "dllm.__main__")  # the process ends after this
+    is_program = sys._getframe(1).f_globals.get("__name__") == "__main__"  # the process ends after this
     SIGNALLED.clear()
     obey_signals()
     sys.argv[1:] = words_typed = given = [read_as_utf8(word) for word in sys.argv[1:]]
@@ -144,7 +153,9 @@ def main() -> None:
                 install()
                 trust_choices(given)
             store_inner_choices()
-            own = _OF_THEIR_OWN.get(given[0] if given else "")
+            own = {"report": run_report, "diff": run_diff, "pull": run_pull, "list": run_list}.get(
+                given[0] if given else ""
+            )
             if own is not None:
                 own(at_home(given[1:]))
             else:
@@ -217,7 +228,13 @@ def settings_of_words(words: list[str]) -> dict[str, Any]:
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(explain(error, words)) from None
     HydraConfig.instance().set_config(config)
-    return checked_settings(named(config, setting_names(words)))
+    settings = named(config, setting_names(words))
+    if is_endpoint(settings):
+        raise Refusal(
+            "dllm tune chooses how a network decodes, and {model=endpoint} decodes by its own rules. Choose a model of "
+            "this machine."
+        )
+    return checked_settings(settings)
 
 
 def sweep_ranks(overrides: Sequence[str], flags: Sequence[str]) -> AbstractContextManager[None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from dllm.app.command_line.contents import with_contents
+from dllm.app.command_line.endpoint_settings import checked_endpoint, is_endpoint
 from dllm.common.coerce import coerce
 from dllm.common.errors import UserError, in_range, nearest
 from dllm.compose.auto_length import with_auto_length
@@ -145,6 +146,8 @@ def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(target, str) or "." not in target:
             raise UserError(f"{group}._target_={target!r} must be MODULE.CLASS. Choose one of ours by {group}=NAME.")
     out = {**config, "model": dict(config["model"]), "constraint": with_contents(config["constraint"])}
+    if is_endpoint(config):
+        return {**out, "model": checked_endpoint(config["model"])}
     for name, kind in SETTING_KINDS.items():
         group, _, key = name.rpartition(".")
         section = out[group] if group else out

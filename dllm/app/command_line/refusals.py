@@ -18,6 +18,7 @@ from dllm.app.command_line.brought import (
     setting_values,
     values_beside,
 )
+from dllm.app.command_line.endpoint_settings import slips
 from dllm.app.command_line.overrides import hydra_quote, parsed_override
 from dllm.app.command_line.program import program, see_help
 from dllm.common.errors import UserError, first_line, nearest, not_installed
@@ -79,6 +80,8 @@ def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
     for argument in arguments:
         if re.search("[\ud800-\udfff]", argument):  # how Python shows bytes of another encoding
             yield f"{ascii(argument)} is not UTF-8: write it in that encoding."
+        word, _, typed = argument.partition("=")
+        yield from (sentence for value in typed.split(",") for sentence in slips(word.lstrip("+"), value.strip("'\" ")))
         override = parsed_override(argument)
         if override is None or not override.key_or_group:
             yield _unreadable(argument, arguments)

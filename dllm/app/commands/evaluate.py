@@ -22,6 +22,7 @@ from dllm.record.published import Published, beside
 from dllm.tasks.build import task_of
 from dllm.view.scores import headline, published_line, scores_table
 
+NAMED_FAILURES = 5  # failed samples that are named, at most
 FAILED = 3  # exit code where samples could not be decoded
 Combination = tuple[dict[str, Any], list[str]]  # a configuration of a sweep, and the settings that the user gave
 
@@ -131,7 +132,8 @@ def name_once(engine: Engine, sentence: str, said: dict[str, str]) -> None:
 def name_failures(engine: Engine) -> bool:
     """Name the samples that could not be decoded. Returns whether there are any."""
     for cell, keys, reason in engine.failures if engine.leads else ():
-        names = ", ".join(f"{name}/{sample}" for name, sample in keys)
+        more = f" and {len(keys) - NAMED_FAILURES} others" if len(keys) > NAMED_FAILURES else ""
+        names = ", ".join(f"{name}/{sample}" for name, sample in keys[:NAMED_FAILURES]) + more
         complain(f"Failed: {names} of {cell.folder}: {reason}")
     if engine.failures and engine.leads:
         complain("The same command tries them again; everything else is finished.")

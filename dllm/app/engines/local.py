@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dllm.app.engines.base import Engine, progress_bar
 from dllm.app.runs.cells import Cell
 from dllm.app.runs.folder import RunFolder
-from dllm.common.errors import TooLarge, TooLargeForRanks
+from dllm.common.errors import TooLargeForRanks, Undecodable
 from dllm.common.links import current_links
 from dllm.record.folders import key_of
 
@@ -20,7 +20,7 @@ class Local(Engine):
             with cell.open() as run_folder:
                 try:
                     decode_missing(cell, run_folder)
-                except TooLarge as error:
+                except Undecodable as error:
                     if current_links() is not None and not isinstance(error, TooLargeForRanks):
                         raise  # the other ranks hang in the turn that failed here
                     done = {key_of(row) for row in cell.rows()}

@@ -40,7 +40,7 @@ class Batch(Generic[SampleT]):
         return tuple(sample.key for sample in self.samples)
 
 
-class Answer(NamedTuple):
+class SampleAnswer(NamedTuple):
     """One sample's."""
 
     batch: Batch[Any]  # in which it was decoded
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
     trace: dict[str, Any] | None = None  # the content of its trace's file; None: none is kept
 
 
-class Answers(ABC):
+class AnswerSource(ABC):
     """Where the answers of one configuration come from. Making one checks everything, and reads no weights."""
 
     width: int | None  # of the network, by its description; None: it is not known
@@ -60,7 +60,7 @@ class Answers(ABC):
     place: str | None = None  # where an engine puts the weights; None: where the configuration says
 
     @abstractmethod
-    def answers(self, batches: Iterable[Batch[Any]]) -> Iterator[Answer]:
+    def answers(self, batches: Iterable[Batch[Any]]) -> Iterator[SampleAnswer]:
         """Yields each as soon as it is there. Raises Undecodable, after all others, for samples that are left."""
 
     @abstractmethod

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dllm.app.runs.answers import Answer, Answers, Batch
+from dllm.app.command_line.endpoint_settings import is_endpoint
+from dllm.app.runs.answers import AnswerSource, Batch, SampleAnswer
+from dllm.app.runs.endpoint_answers import EndpointAnswers
 from dllm.app.runs.network_answers import NetworkAnswers
 from dllm.app.runs.scoring_pool import FinishedSample, Judgement, scored, scorers
 from dllm.common.errors import UserError, not_installed
@@ -26,7 +28,7 @@ class Evaluation:
     config: dict[str, Any]  # the resolved configuration
     task: Task  # what is asked, and how an answer is scored
     items: dict[str, Item]  # by id
-    answers: Answers  # who answers
+    answers: AnswerSource  # who answers
     content: dict[str, str]  # identifies the checkpoint and the questions
 
     @staticmethod
@@ -36,7 +38,7 @@ class Evaluation:
         items = {item.id: item for item in task.items()}
         if not items:
             raise UserError(f"task={config['task']['name']} has no items. Choose others of its settings.")
-        answers = NetworkAnswers(config, task, items)
+        answers = EndpointAnswers(config, items) if is_endpoint(config) else NetworkAnswers(config, task, items)
         return Evaluation(dict(config), task, items, answers, {**answers.content, **_stamped(task)})
 
     @property
@@ -93,7 +95,7 @@ class Evaluation:
         validity = [str(not_installed("the score valid", library, "constraints")) for library in lacking]
         return [*self.task.missing().values(), *validity]
 
-    def _row(self, answer: Answer) -> ResultRow:
+    def _row(self, answer: SampleAnswer) -> ResultRow:
         """Still without scores."""
         sample, first = answer.batch.samples[answer.number], answer.batch.samples[0]
         return {

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from dllm.app.runs.answers import (
-    Answer,
-    Answers,
     AnswerShape,
+    AnswerSource,
     Batch,
+    SampleAnswer,
     answer_shape,
     batches_of,
     of_items,
@@ -44,7 +44,7 @@ from dllm.tasks.base import Item, Task
 from dllm.tasks.choices import likeliest_choice
 
 
-class NetworkAnswers(Answers):
+class NetworkAnswers(AnswerSource):
     """Decoded, or chosen by their likelihood. Raises UserError for what cannot work."""
 
     def __init__(self, config: Mapping[str, Any], task: Task, items: Mapping[str, Item]) -> None:
@@ -78,10 +78,10 @@ class NetworkAnswers(Answers):
     def environment(self) -> dict[str, Any]:
         return environment_of(self.model.transformer, self.config["seed"])
 
-    def answers(self, batches: Iterable[Batch[PlannedSample]]) -> Iterator[Answer]:
+    def answers(self, batches: Iterable[Batch[PlannedSample]]) -> Iterator[SampleAnswer]:
         return (answer for batch in batches for answer in self._of_batch(batch))
 
-    def _of_batch(self, batch: Batch[PlannedSample]) -> Iterator[Answer]:
+    def _of_batch(self, batch: Batch[PlannedSample]) -> Iterator[SampleAnswer]:
         if self.items[batch.samples[0].id].choices:
             yield from self._chosen(batch)
             return
@@ -94,14 +94,14 @@ class NetworkAnswers(Answers):
             extra = {} if lossless is None else {"lossless": lossless[number]}
             columns = {**result.to_json(), **count.columns(number), **extra}
             trace = trace_content(batch.samples[number], result, batch.keys, plan.config)
-            yield Answer(batch, number, columns, trace)
+            yield SampleAnswer(batch, number, columns, trace)
 
-    def _chosen(self, batch: Batch[PlannedSample]) -> Iterator[Answer]:
+    def _chosen(self, batch: Batch[PlannedSample]) -> Iterator[SampleAnswer]:
         """Answers chosen by their likelihood."""
         model, prompts = self.model, self.plans[batch.shape].prompts
         for number, sample in enumerate(batch.samples):
             result = likeliest_choice(model, prompts, self.items[sample.id], self.task.estimator or Estimator())
-            yield Answer(batch, number, {**result.to_json(), **DecisionCount().columns(number)})
+            yield SampleAnswer(batch, number, {**result.to_json(), **DecisionCount().columns(number)})
 
     def _decoder(self, batch: Batch[PlannedSample]) -> Decoder:
         """The decoder for the batch's shape, warm: it has decoded one answer, so that no row pays first-time costs."""

@@ -77,7 +77,8 @@ def checkpoint_of(cell: CellResults) -> str:
     """Where the weights are, with their fingerprint, and the adapter."""
     model, mark = cell.config["model"], cell.content.get("checkpoint")
     adapter = f" + {model['adapter']}" if model.get("adapter") else ""
-    return f"{model['name']}: {model['path']}{adapter}{f' ({mark})' if mark else ''}"
+    place = model.get("path", model.get("url"))
+    return f"{model['name']}: {place}{adapter}{f' ({mark})' if mark else ''}"
 
 
 def tree_of(stamp: Stamp) -> str:
@@ -140,10 +141,10 @@ def ran_on(name: str, cell: CellResults) -> bool:
     if not name.startswith("this "):
         return re.search(rf"\b{re.escape(name)}\b", stamped_device(cell.environment), re.IGNORECASE) is not None
     there, device = cell.environment, str(cell.environment.get("device"))
+    if device.partition(":")[0] != name.removeprefix("this "):
+        return False
     here = environment_stamp(torch.device(device), torch.float32, 0)
-    return all(there.get(key) == here[key] for key in ("platform", "processor", "cores", "gpus")) and (
-        device.partition(":")[0] == name.removeprefix("this ")
-    )
+    return all(there.get(key) == here[key] for key in ("platform", "processor", "cores", "gpus"))
 
 
 def machines(cells: Sequence[CellResults]) -> str:

@@ -19,6 +19,7 @@ from dllm.view.report.figures import limits, pairs
 from dllm.view.report.methods import each_setting, methods
 from dllm.view.report.page_pieces import ReportTable
 from dllm.view.report.pooling import SampleRow, SettingResults, Suite
+from dllm.view.scores import speed_text
 
 ColumnCell = Callable[[SettingResults, SettingResults | None], str]
 
@@ -93,6 +94,11 @@ def _pairs(setting: SettingResults, base: SettingResults | None) -> list[tuple[S
     return [] if base is None else pairs(setting, base)
 
 
+def _counted(top: str, bottom: str | None, digits: int) -> ColumnCell:
+    """A sum over another; empty where no forwards are known."""
+    return lambda setting, _: plus_minus(ratio(setting.rows, top, bottom), digits) if setting.measures.forwards else ""
+
+
 def _share(name: str) -> ColumnCell:
     """A sum as a share of that of the setting beside."""
 
@@ -114,15 +120,17 @@ def _forced(setting: SettingResults, _: SettingResults | None) -> str:
 REPORT_COLUMNS = {
     "score": Column("score", _score),
     "difference": Column("score less that beside", _difference),
-    "nfe": Column("NFE", lambda setting, _: plus_minus(ratio(setting.rows, "nfe"), 1)),
+    "nfe": Column("NFE", _counted("nfe", None, 1)),
     "fewer": Column("forwards saved", _fewer),
-    "tpf": Column("TPF", lambda setting, _: plus_minus(ratio(setting.rows, "useful_tokens", "nfe"), 2)),
+    "tpf": Column("TPF", _counted("useful_tokens", "nfe", 2)),
     "same": Column("same answers", _same),
     "queries": Column("query tokens", lambda setting, _: f"{ratio(setting.rows, 'query_tokens')[0]:.0f}"),
     "queries_share": Column("query tokens, share", _share("query_tokens")),
     "flops_share": Column("FLOPs, share", _share("flops")),
     "useful": Column("useful", _useful),
     "forced": Column("forced", _forced),
+    "speed": Column("tokens / s", lambda setting, _: speed_text(setting.measures)),
+    "seconds": Column("median seconds", lambda setting, _: f"{setting.measures.p50:.3f}"),
 }
 # What needs a setting with sampler=oracle among the others.
 OF_ORACLE = {"oracle": ("oracle / NFE", "closeness"), "lossless": ("lossless minimum / NFE", "lossless")}

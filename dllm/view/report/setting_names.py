@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from dllm.common.digest import json_digest
 from dllm.common.errors import UserError
@@ -96,7 +97,7 @@ class Labels:
         )
 
     def _method(self, setting: SettingResults) -> str:
-        parts = [self._words(setting, "sampler")]
+        parts = [self._words(setting, "sampler") if setting.config["sampler"] else "behind an address"]
         for group in ("blocks", "cache"):
             if any(_group_of(key) == group for key in self.shown):
                 parts.append(self._words(setting, group))
@@ -200,6 +201,8 @@ def _places(cell: CellResults) -> list[str]:
 
 def _checkpoint_name(cell: CellResults, level: int) -> str:
     """level: how many folders of the path are said; 0: the model's name instead."""
+    if "url" in cell.config["model"]:
+        return f"{cell.config['model']['name']} at {urlsplit(cell.config['model']['url']).netloc}"
     model, ends = cell.config["model"], ["/".join(PurePath(place).parts[-max(1, level) :]) for place in _places(cell)]
     weights = [str(model["name"]), *ends[1:]] if level == 0 else ends
     return " + ".join(weights)
