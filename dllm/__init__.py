@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dllm.app.tuning.in_python import tune as tune
+    from dllm.app.tuning.in_python import tuned as tuned
     from dllm.bridges.generate import custom_generate as custom_generate
     from dllm.common.errors import UserError as UserError
     from dllm.compose.parts import part as part
-    from dllm.compose.tuned import tuned as tuned
     from dllm.decoder import Decoder as Decoder
     from dllm.models.bundle import Model as Model
     from dllm.models.bundle import load as load
@@ -30,7 +30,7 @@ _PLACES = {
     "Trace": "dllm.record.trace",
     "UserError": "dllm.common.errors", "load": "dllm.models.bundle", "part": "dllm.compose.parts",
     "results_frame": "dllm.record.frame", "custom_generate": "dllm.bridges.generate",
-    "tune": "dllm.app.tuning.in_python", "tuned": "dllm.compose.tuned",
+    "tune": "dllm.app.tuning.in_python", "tuned": "dllm.app.tuning.in_python",
 }  # fmt: skip
 __all__ = [
     "Decoder", "Model", "Result", "Trace", "UserError", "custom_generate", "load", "part", "results_frame", "tune",

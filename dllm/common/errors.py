@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -324,14 +325,29 @@ def in_words(error: BaseException) -> str:
 
 
 def install_command(extra: str) -> str:
-    """What installs an extra of dllm. It never asks an index for dllm itself, whose name has no owner there."""
+    """What installs an extra of dllm; an empty one: what dllm itself needs. It never asks an index for dllm, whose name
+    has no owner there."""
     if (CHECKOUT / "pyproject.toml").is_file():
-        return f"pip install -e '{'.' if Path.cwd() == CHECKOUT else CHECKOUT}[{extra}]'"
+        place = "." if Path.cwd() == CHECKOUT else CHECKOUT
+        return f"pip install -e '{place}[{extra}]'" if extra else f"pip install -e {shlex.quote(str(place))}"
+    return "pip install " + " ".join(f"'{name}'" for name in requirements().get(extra, []))
+
+
+def requirements() -> dict[str, list[str]]:
+    """What each extra needs, and under the empty name dllm itself: ``torch>=2.9``."""
+    if (file := CHECKOUT / "pyproject.toml").is_file():  # what is installed of a checkout may be older than its files
+        import tomllib
+
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        return {"": project["dependencies"], **project["optional-dependencies"]}
     from importlib.metadata import requires
 
-    requirements = [line.partition(";") for line in requires("dllm") or ()]
-    names = [name.strip() for name, _, rule in requirements if re.search(f"extra *== *['\"]{extra}['\"]", rule)]
-    return "pip install " + " ".join(f"'{name}'" for name in names)
+    needed: dict[str, list[str]] = {}
+    for line in requires("dllm") or ():
+        name, _, rule = line.partition(";")
+        extra = re.search(r"extra *== *['\"]([\w-]+)['\"]", rule)
+        needed.setdefault(extra[1] if extra else "", []).append(name.strip())
+    return needed
 
 
 def not_installed(what: str, library: str, extra: str, instead: str = "") -> Refusal:

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from dllm.common.cache_folder import cache_folder
 from dllm.common.errors import UserError
 
 NOTE_FORMAT = 3  # raise it when the file changes its form
@@ -74,9 +75,8 @@ def _pinned() -> dict[str, Any]:
 
 def note() -> Path:
     """The file of this processor, this PyTorch and this number of threads."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     digest = hashlib.sha256(json.dumps(machine_fingerprint()).encode()).hexdigest()
-    return home / "dllm" / "processors" / f"{digest[:32]}.json"
+    return cache_folder() / "processors" / f"{digest[:32]}.json"
 
 
 def machine_fingerprint() -> dict[str, Any]:

@@ -11,10 +11,9 @@ import yaml
 
 from dllm.common.errors import UserError, warn_once
 from dllm.common.plain_yaml import plain_yaml
-from dllm.compose.parts import build_part, choices, composed
+from dllm.compose.parts import choices
 
 MOST_SETTINGS_OF_A_FILE = 400  # entries of a file
-TUNED_PARTS = ("sampler", "blocks", "cache", "eos", "length")
 CHOSEN: list[tuple[str, dict[str, Any]]] = []  # files that this command line names, with their origins
 TUNED_NAME = re.compile(r"(sampler|blocks|cache|eos|length|runtime|kernels)([./@]\w+)*")
 
@@ -50,16 +49,6 @@ def read_tuned(file: Path) -> tuple[list[str], dict[str, Any]]:
     return words, origin
 
 
-def tuned(file: str | Path) -> dict[str, Any]:
-    """Arguments of ``Decoder`` for the settings of a ``tuned.yaml``. Raises UserError as ``read_tuned``.
-
-    >>> decoder = Decoder(model, **tuned("runs/mine/tuned.yaml"), gen_length=32)  # doctest: +SKIP
-    """
-    config = composed(read_tuned(Path(file))[0])
-    parts = {group: build_part(group, config[group]) for group in TUNED_PARTS}
-    return {**parts, "runtime": str(config.runtime)}
-
-
 def with_tuned(words: Sequence[str]) -> list[str]:
     """A command line in which ``experiment=FILE.yaml`` is replaced by the settings of that file, which the user's own
     override."""
@@ -79,8 +68,13 @@ def with_tuned(words: Sequence[str]) -> list[str]:
 def warn_of_another_model(checkpoint: str) -> None:
     """Warn where the settings were chosen for another model. checkpoint: the fingerprint of the one at hand."""
     for word, origin in CHOSEN:
-        if origin.get("checkpoint") != checkpoint:
-            warn_once(
-                f"{word.partition('=')[2]} was chosen for {origin.get('model')} ({origin.get('checkpoint')}), and this "
-                f"is another checkpoint ({checkpoint}): its promise does not hold here. Tune again."
-            )
+        warn_unless_same(word.partition("=")[2], origin, checkpoint)
+
+
+def warn_unless_same(file: str, origin: Mapping[str, Any], checkpoint: str) -> None:
+    """Warn where ``file`` was chosen for another checkpoint. origin: what it was chosen by."""
+    if origin.get("checkpoint") != checkpoint:
+        warn_once(
+            f"{file} was chosen for {origin.get('model')} ({origin.get('checkpoint')}), and this is another checkpoint "
+            f"({checkpoint}): its promise does not hold here. Tune again."
+        )

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dllm.common.cache_folder import cache_folder
 from dllm.constraints.languages.trees import ByteAutomaton, Counters
 from dllm.constraints.runs import Runs
 from dllm.constraints.tokens import TokenAutomaton, token_automaton
@@ -31,7 +32,7 @@ class Store:
     """Token automata by language and vocabulary. It may be asked from several threads."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """folder: where the files are. None: ``cache_folder``."""
+        """folder: where the files are. None: in the user's cache folder."""
         self.folder = folder
         self._kept: OrderedDict[tuple[str, str], TokenAutomaton] = OrderedDict()
         self._lock = Lock()
@@ -47,7 +48,7 @@ class Store:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        file = (self.folder or cache_folder()) / f"{_name(key)}.npz"
+        file = (self.folder or cache_folder() / "constraints") / f"{_name(key)}.npz"
         automaton = load_tokens(file)
         if automaton is None:
             automaton = token_automaton(make(), vocabulary)
@@ -63,12 +64,6 @@ def drop_oldest(entries: OrderedDict[Any, StoredValue], nbytes: Callable[[Stored
     """Drop what is above ``IN_MEMORY`` entries or ``BYTES_IN_MEMORY``, but for the newest."""
     while len(entries) > 1 and (len(entries) > IN_MEMORY or sum(map(nbytes, entries.values())) > BYTES_IN_MEMORY):
         entries.popitem(last=False)
-
-
-def cache_folder() -> Path:
-    """Where the automata of this user are kept."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "dllm" / "constraints"
 
 
 def _name(key: tuple[str, str]) -> str:

@@ -4,10 +4,12 @@
 
 x, r, s, y [..., D], gain [D]. ``round`` is to the dtype of the rows, as in the published code of LLaDA and Dream: the
 sum is rounded, and the normalised row again before the gain. As separate operations the two take six launches and twice
-the memory traffic. At batch 1 a launch takes longer than the 1 MB that it moves.
+the memory traffic. At batch 1 a launch takes longer than the 1 MB that it moves. Caches may keep s (``KeepRows``).
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +18,20 @@ from torch import Tensor
 from dllm.kernels.jit import Build, LaunchConfig, jit, power_of_two, tl
 
 
-def reference(x: Tensor, residual: Tensor | None, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x + residual and its RMSNorm, both [..., D]. residual None: of x alone."""
+class KeepRows(NamedTuple):
+    """Where rows [..., D] are kept besides."""
+
+    into: Tensor  # [N, D] rows that are kept
+    places: Tensor  # [R] which of them each row replaces
+
+
+def reference(
+    x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, keep: KeepRows | None = None
+) -> tuple[Tensor, Tensor]:
+    """x + residual and its RMSNorm, both [..., D]. residual None: of x alone. keep: where the sum is kept besides."""
     total = x if residual is None else x + residual
+    if keep is not None:
+        keep.into.index_copy_(0, keep.places, total.reshape(-1, total.shape[-1]))
     if x.dtype == gain.dtype and x.dtype.itemsize > 2:  # nothing is rounded before the gain
         return total, F.rms_norm(total, total.shape[-1:], gain, eps)
     wide = total.to(torch.promote_types(x.dtype, torch.float32))
@@ -26,9 +39,10 @@ def reference(x: Tensor, residual: Tensor | None, gain: Tensor, eps: float) -> t
 
 
 @jit("rows")
-def _add_norm(x, residual, gain, total, out, rows, D, EPS: tl.constexpr, WIDE: tl.constexpr,
+def _add_norm(x, residual, gain, kept, places, total, out, rows, D, EPS: tl.constexpr, WIDE: tl.constexpr,
               ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """One program per ROWS rows. residual None: nothing is added, and ``total`` is not stored."""
+    """One program per ROWS rows. residual None: nothing is added, and ``total`` is not stored. kept None: nothing is
+    kept."""
     KIND: tl.constexpr = tl.float64 if WIDE else tl.float32
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     lanes = tl.arange(0, BLOCK)[None, :]
@@ -40,6 +54,9 @@ def _add_norm(x, residual, gain, total, out, rows, D, EPS: tl.constexpr, WIDE: t
         value = value.to(x.dtype.element_ty)
         tl.store(total + place, value, mask=inside)
         value = value.to(KIND)
+    if kept is not None:
+        at = tl.load(places + row, mask=row < rows, other=0)
+        tl.store(kept + at * D + lanes, value.to(x.dtype.element_ty), mask=inside)
     square = tl.sum(value * value, axis=1, keep_dims=True) / D
     normal = (value / tl.sqrt(square + EPS)).to(x.dtype.element_ty).to(KIND)
     scale = tl.load(gain + lanes, mask=lanes < D, other=0.0).to(KIND)
@@ -53,28 +70,31 @@ def _config(width: int) -> LaunchConfig:
 
 
 def add_norm(
-    x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, triton: bool = False
+    x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, keep: KeepRows | None = None, triton: bool = False
 ) -> tuple[Tensor, Tensor]:
     """``reference``. triton: the kernel, equal up to the order of the sum."""
     if not triton or x.dtype != gain.dtype or torch.compiler.is_compiling():  # torch.compile fuses this itself
-        return reference(x, residual, gain, eps)
+        return reference(x, residual, gain, eps, keep)
     x = x.contiguous()
     out, total = torch.empty_like(x), x if residual is None else torch.empty_like(x)
     if x.numel():
         width, config = x.shape[-1], _config(x.shape[-1])
         rows = x.numel() // width
         _add_norm[(-(-rows // config.blocks["ROWS"]),)](
-            x, None if residual is None else residual.contiguous(), gain, total, out, rows, width, EPS=eps,
+            x, None if residual is None else residual.contiguous(), gain, *(keep or (None, None)), total, out, rows,
+            width, EPS=eps,
             WIDE=x.dtype == torch.float64, **config.arguments,
         )  # fmt: skip
     return total, out
 
 
-def _build(kind: str, width: int, added: bool) -> Build:
+def _build(kind: str, width: int, added: bool, kept: bool = False) -> Build:
     types = dict.fromkeys(("x", "gain", "total", "out"), f"*{kind}") | {"rows": "i32", "D": "i32/16"}
     return Build(
-        f"add_norm-{kind}-{width}-{added}", _add_norm, _config(width),
-        {**types, "residual": f"*{kind}" if added else None}, {"EPS": 1e-5, "WIDE": False},
+        f"add_norm-{kind}-{width}-{added}{'-kept' * kept}", _add_norm, _config(width),
+        {**types, "residual": f"*{kind}" if added else None, "kept": f"*{kind}" if kept else None,
+         "places": "*i64" if kept else None},
+        {"EPS": 1e-5, "WIDE": False},
     )  # fmt: skip
 
 
@@ -83,4 +103,5 @@ BUILDS = (
     *(_build("bf16", width, False) for width in (128, 4096)),
     _build("fp32", 4096, True),
     _build("fp16", 4096, True),
+    *(_build("bf16", 4096, added, True) for added in (True, False)),
 )

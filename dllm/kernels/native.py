@@ -48,19 +48,24 @@ def _passed(argument: Tensor | float | int) -> ctypes.c_void_p | ctypes.c_float 
     return ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_long(argument)
 
 
+def compiler() -> str | None:
+    """The C compiler of this machine."""
+    return shutil.which(os.environ.get("CC") or "cc")
+
+
 @cache
 def library() -> Library | None:
     """The compiled functions; None: nothing compiles them here."""
-    compiler = shutil.which(os.environ.get("CC") or "cc")
-    if compiler is None:
+    program = compiler()
+    if program is None:
         return None
-    made_of = (C_FILE.read_text(), COMPILER_FLAGS, compiler, processor())
+    made_of = (C_FILE.read_text(), COMPILER_FLAGS, program, processor())
     target = note().parent / f"bytes-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:32]}.so"
     with suppress(OSError):
         return Library(target)
     with suppress(OSError, subprocess.SubprocessError), TemporaryDirectory() as folder:
         file = Path(folder) / target.name
-        words = [compiler, *COMPILER_FLAGS, "-o", str(file), str(C_FILE), "-lm"]
+        words = [program, *COMPILER_FLAGS, "-o", str(file), str(C_FILE), "-lm"]
         subprocess.run(words, capture_output=True, timeout=MOST_SECONDS, check=True)
         with suppress(OSError):
             own = target.with_suffix(f".{os.getpid()}")

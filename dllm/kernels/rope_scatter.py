@@ -7,8 +7,9 @@ For a head x of h features, d of them rotating, at angles a_i of its position, i
 Some models norm every head of queries and keys first: x = round(x / sqrt(mean(x^2) + eps)) * gain (``add_norm``).
 
 Queries [B, n, H, h] come back rotated. Rotated keys and plain values [B, n, H_kv, h] go to ``columns`` [B, n] of the
-buffers [B, H_kv, S, h]; a column outside [0, S) is padding and is not stored. As separate operations these take six
-launches for the rotations, two for the indexed stores, and two for the norms.
+buffers [B, H_kv, S, h]; a column outside [0, S) is padding and is not stored. Rotated queries may be kept as well, at
+``columns`` of a buffer [B, Q, H, h]. As separate operations these take six launches for the rotations, two or three for
+the indexed stores, and two for the norms.
 """
 
 from __future__ import annotations
@@ -49,9 +50,10 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, wide: bool) -> Tensor:
 
 def reference(
     query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, columns: Tensor | None,
-    keys: Tensor, values: Tensor, wide: bool, norms: HeadNorms | None = None,
+    keys: Tensor, values: Tensor, wide: bool, norms: HeadNorms | None = None, queries: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Rotated queries [B, n, H, h]. Writes the rotated ``key`` and ``value`` into the buffers ``keys`` and ``values``.
+    """Rotated queries [B, n, H, h]. Writes the rotated ``key`` and ``value`` into the buffers ``keys`` and ``values``,
+    and the rotated ``query`` into ``queries`` (None: it is not kept).
 
     columns None: 0 to n - 1. cos, sin and ``wide`` as in ``rotated``. norms None: heads rotate as they are.
     """
@@ -59,14 +61,17 @@ def reference(
         query, key = (
             add_norm.reference(x, None, gain, norms.eps)[1] for x, gain in ((query, norms.query), (key, norms.key))
         )
-    key, n, size = rotated(key, cos, sin, wide), key.shape[1], keys.shape[2]
-    if columns is None:
-        keys[:, :, :n], values[:, :, :n] = (rearrange(x, "b n h d -> b h n d") for x in (key, value))
-    else:
-        row, token = torch.where((columns >= 0) & (columns < size))
-        column = columns[row, token]
-        keys[row, :, column], values[row, :, column] = key[row, token], value[row, token]
-    return rotated(query, cos, sin, wide)
+    stores = [(keys, rotated(key, cos, sin, wide)), (values, value)]
+    out = rotated(query, cos, sin, wide)
+    if queries is not None:
+        stores.append((queries.transpose(1, 2), out))
+    for store, fresh in stores:
+        if columns is None:
+            store[:, :, : fresh.shape[1]] = rearrange(fresh, "b n h d -> b h n d")
+        else:
+            row, token = torch.where((columns >= 0) & (columns < store.shape[2]))
+            store[row, :, columns[row, token]] = fresh[row, token]
+    return out
 
 
 @jit()
@@ -103,14 +108,16 @@ def rotate_halves(first, second, cos, sin, kind: tl.constexpr, ROUND: tl.constex
     return (a - b).to(kind), (c + d).to(kind)
 
 
-@jit("T", "n", "S", "H", "H_KV")
-def _rope_scatter(query, key, value, cosine, sine, columns, query_gain, key_gain, out, keys, values, T, n, S, H, H_KV,
-                  q_step, k_step, v_step, SIZE: tl.constexpr, HALF: tl.constexpr, ROUND: tl.constexpr,
-                  EPS: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+@jit("T", "n", "S", "Q", "H", "H_KV")
+def _rope_scatter(query, key, value, cosine, sine, columns, query_gain, key_gain, out, keys, values, queries,
+                  T, n, S, Q, H, H_KV, q_step, k_step, v_step,
+                  SIZE: tl.constexpr, HALF: tl.constexpr, ROUND: tl.constexpr, EPS: tl.constexpr, ROWS: tl.constexpr,
+                  LANES: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
     """One program per ROWS heads of the T = B n tokens. The first programs take queries, the others keys and values.
 
     q_step, k_step, v_step: numbers from token to token. SIZE: features of a head. HALF: half of those that rotate.
-    LANES, WHOLE: HALF and SIZE as powers of two. query_gain, key_gain: of the norms of heads; None: none.
+    LANES, WHOLE: HALF and SIZE as powers of two. query_gain, key_gain: of the norms of heads; None: none. queries: a
+    buffer of Q columns; None: none.
     """
     KIND: tl.constexpr = query.dtype.element_ty
     lane, feature = tl.arange(0, LANES)[None, :], tl.arange(0, WHOLE)[None, :]
@@ -149,16 +156,28 @@ def _rope_scatter(query, key, value, cosine, sine, columns, query_gain, key_gain
         tl.store(out + target + HALF + lane, high, mask=inside)
         if 2 * HALF < SIZE:
             tl.store(out + target + feature, rest, mask=real & still)
+        if queries is not None:
+            column = token % n
+            if columns is not None:
+                column = tl.load(columns + token, mask=real, other=Q)
+            kept = real & (column >= 0) & (column < Q)
+            target = ((token // n * Q + column) * H + head) * SIZE
+            tl.store(queries + target + lane, low, mask=kept & (lane < HALF))
+            tl.store(queries + target + HALF + lane, high, mask=kept & (lane < HALF))
+            if 2 * HALF < SIZE:
+                tl.store(queries + target + feature, rest, mask=kept & still)
 
 
 def rope_scatter(
     query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, columns: Tensor | None,
-    keys: Tensor, values: Tensor, wide: bool, norms: HeadNorms | None = None, triton: bool = False,
+    keys: Tensor, values: Tensor, wide: bool, norms: HeadNorms | None = None, queries: Tensor | None = None,
+    triton: bool = False,
 ) -> Tensor:  # fmt: skip
     """``reference``. triton: the kernel, equal up to one rounding; cos, sin in float32 (float64 for float64 rows)."""
     if not triton:
-        return reference(query, key, value, cos, sin, columns, keys, values, wide, norms)
-    assert keys.is_contiguous() and values.is_contiguous(), "cache buffers are written in place"
+        return reference(query, key, value, cos, sin, columns, keys, values, wide, norms, queries)
+    written = [keys, values, *(() if queries is None else (queries,))]
+    assert all(one.is_contiguous() for one in written), "cache buffers are written in place"
     (rows, n, heads, size), kv_heads, rotating = query.shape, key.shape[2], cos.shape[-1]
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     if rows and n:
@@ -169,7 +188,8 @@ def rope_scatter(
         _rope_scatter[(-(-tokens * heads // group) + -(-tokens * kv_heads // group),)](
             query, key, value, cos.expand(rows, n, 1, rotating).contiguous(),
             sin.expand(rows, n, 1, rotating).contiguous(), None if columns is None else columns.contiguous(), *gains,
-            out, keys, values, tokens, n, keys.shape[2], heads, kv_heads, q_step, k_step, v_step,
+            out, keys, values, queries, tokens, n, keys.shape[2], 0 if queries is None else queries.shape[1], heads,
+            kv_heads, q_step, k_step, v_step,
             SIZE=size, HALF=rotating // 2, ROUND=not wide, EPS=eps, **config.arguments,
         )  # fmt: skip
     return out
@@ -189,13 +209,16 @@ def _config(size: int, half: int) -> LaunchConfig:
     return LaunchConfig(blocks, warps=4 if size > 64 else 1)
 
 
-def _build(kind: str, size: int, half: int, listed: bool, rounded: bool, normed: bool = False) -> Build:
+def _build(
+    kind: str, size: int, half: int, listed: bool, rounded: bool, normed: bool = False, kept: bool = False
+) -> Build:  # fmt: skip
     types: dict[str, str | None] = dict.fromkeys(("query", "key", "value", "out", "keys", "values"), f"*{kind}")
-    types |= {"cosine": "*fp32", "sine": "*fp32", "T": "i32", "n": "i32", "S": "i32", "H": "i32", "H_KV": "i32"}
+    types |= {"cosine": "*fp32", "sine": "*fp32", "queries": f"*{kind}" if kept else None}
+    types |= dict.fromkeys(("T", "n", "S", "Q", "H", "H_KV"), "i32")
     types |= dict.fromkeys(("q_step", "k_step", "v_step"), "i32/16")
     types |= dict.fromkeys(("query_gain", "key_gain"), f"*{kind}" if normed else None)
     return Build(
-        f"rope_scatter-{kind}-{size}-{half}-{listed}-{rounded}{'-normed' * normed}",
+        f"rope_scatter-{kind}-{size}-{half}-{listed}-{rounded}{'-normed' * normed}{'-kept' * kept}",
         _rope_scatter,
         _config(size, half),
         {**types, "columns": "*i64" if listed else None},
@@ -207,5 +230,6 @@ BUILDS = (
     _build("bf16", 128, 64, True, False), _build("bf16", 128, 64, True, True), _build("bf16", 128, 64, False, False),
     _build("bf16", 128, 32, True, True), _build("bf16", 64, 32, True, False), _build("fp16", 128, 64, True, False),
     _build("fp32", 128, 64, True, False), _build("bf16", 128, 64, True, True, True),
-    _build("bf16", 128, 32, True, True, True),
+    _build("bf16", 128, 32, True, True, True), _build("bf16", 128, 64, True, False, kept=True),
+    _build("bf16", 128, 64, True, True, kept=True),
 )  # fmt: skip

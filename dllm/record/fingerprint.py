@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from dllm.common.cache_folder import cache_folder
 from dllm.common.digest import sha256_of
 from dllm.models.formats.gguf_file import is_gguf, read_gguf
 
@@ -70,5 +71,4 @@ def hash_note(file: Path) -> Path:
     """
     there = file.resolve().stat()
     state = (str(file.resolve()), there.st_size, there.st_ino, there.st_mtime_ns, there.st_ctime_ns)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "dllm" / "sha256" / hashlib.sha256(repr(state).encode()).hexdigest()
+    return cache_folder() / "sha256" / hashlib.sha256(repr(state).encode()).hexdigest()

@@ -105,7 +105,7 @@ def layer_cases(
         yield Case(
             "add_norm",
             f"{rows} x {width}",
-            lambda on, a=x, b=residual: add_norm.add_norm(a, b, gain, 1e-5, on),
+            lambda on, a=x, b=residual: add_norm.add_norm(a, b, gain, 1e-5, None, on),
             4 * nbytes(x),
         )
         gate_up = noise(rows, 6 * width)
@@ -119,7 +119,7 @@ def layer_cases(
             "rope_scatter",
             f"{rows} tokens",
             lambda on, q=q, k=k, v=v, c=angle, s=columns, a=keys, b=values: rope_scatter.rope_scatter(
-                q, k, v, c, c, s, a, b, True, None, on
+                q, k, v, c, c, s, a, b, True, triton=on
             ),
             2 * nbytes(q, k, v),
         )

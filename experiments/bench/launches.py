@@ -50,7 +50,14 @@ LEFT_OUT = ("finished", "focus", "dkv_greedy", "flash_verify", "linear_spec")
 WORK = Workload(1, 24, 32, 32, 1)
 LAYERS, WARM, TURNS = 32, 3, 4
 FEW, MORE = 2, 3  # layers of the two models
-IN_LAYERS = ("_add_norm", "_rope_scatter", "_silu_times")  # interpreted they take most of a minute
+IN_LAYERS = (
+    "_add_norm",
+    "_rope_scatter",
+    "_silu_times",
+    "_scores",
+    "_drift_sums",
+)  # interpreted they take most of a minute
+OUTPUTS = ("out", "total", "scores", "sums", "received", "alike")  # what these write anew
 
 
 @contextmanager
@@ -63,7 +70,7 @@ def gpu_kernels(counter: Launches) -> Iterator[None]:
         with _disable_current_modes():
             if kernel.function.__name__ in IN_LAYERS:
                 named = zip(kernel.function.__code__.co_varnames, args, strict=False)
-                [one.zero_() for name, one in named if name in ("out", "total") and one is not None]
+                [one.zero_() for name, one in named if name in OUTPUTS and one is not None]
             else:
                 launch(kernel, grid, *args, **options)
 

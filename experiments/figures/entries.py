@@ -50,7 +50,17 @@ BOTH = "model=mini-llada,mini-dream"
 AGAINST_CONFIDENCE = "--against sampler=confidence sampler.threshold=0.9"
 
 ENTRIES = [
-    Entry("pictures", "docs/pictures", (("-m", "experiments.pages.pictures", "OUT"),), 0.3, same_files, Tolerance(0.2)),
+    *(
+        Entry(
+            name, folder, (("-m", "experiments.pages.pictures", "OUT", "--only", group),), minutes, same_files,
+            Tolerance(0.2), made=made,
+        )
+        for name, group, folder, made, minutes in (
+            ("pictures", "pages", "docs/pictures", "[^/]+", 0.3),
+            ("films", "samplers", "docs/pictures/samplers", "samplers/[^/]+", 0.6),
+            ("cache-pictures", "caches", "docs/pictures/caches", "caches/[^/]+", 0.2),
+        )
+    ),
     Entry(
         "race", "docs/pictures/race.svg", (("-m", "experiments.pages.race", "OUT/race.svg"),), 0.2, same_story,
     ),

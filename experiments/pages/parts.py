@@ -18,6 +18,7 @@ from dllm.compose.choice_files import choice_file, choice_notes, part_facts
 from dllm.compose.parts import choices, part, wrappers
 from dllm.laws.compatibility import compatibility_page
 from dllm.loop.given_logits import reason_against
+from experiments.pages import request_fields, words
 from experiments.pages.compared import compared
 from experiments.support.markdown import table
 from experiments.support.marked import write_marked
@@ -170,15 +171,17 @@ def sglang_section() -> str:
 # -- all of it --------------------------------------------------------------------------------------------------
 
 
-def made(words: str) -> str:
-    """What the site shows in the place of ``<!-- made: words -->``. Raises KeyError where nothing has this name."""
-    kind, _, name = words.partition(" ")
+def made(mark: str) -> str:
+    """What the site shows in the place of ``<!-- made: mark -->``. Raises KeyError where nothing has this name."""
+    kind, _, name = mark.partition(" ")
     makers: Mapping[str, Callable[[], str]] = {
         "sampler": lambda: sampler_section(name),
         "cache": lambda: cache_section(name),
         "shared": lambda: with_names("cache", shared()),
         "options": lambda: with_names(name, by_meaning(name, choices(name))) + compared_lines(name),
         "sglang": sglang_section,
+        "words": words.section,
+        "fields": lambda: request_fields.tables()[name],
         "compatibility": compatibility_page,
     }
     return makers[kind]()

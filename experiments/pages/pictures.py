@@ -13,9 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
-from html import escape
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -32,6 +30,8 @@ from dllm.parts.samplers.confidence import Confidence
 from dllm.view.live import LiveView
 from dllm.view.page import Pane, trace_page
 from dllm.view.picture import Picture
+from experiments.pages.drawing import DIM, INK, Drawing
+from experiments.pages.films import cache_pictures, sampler_films
 from experiments.support.scripts import refusing
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
@@ -47,39 +47,11 @@ TERMINAL_TURNS = 22  # of 32
 HIGH, LOW = 0.8, 0.1  # confidences that the paper of AdaBlock describes its figures with
 BAND_BLOCK, TAIL = 32, 12  # AdaBlock's block; positions shown after the text
 REGION_FILLS = ("#e4e4ea", "#31688e", "#e69f00", "#1b1b1f")  # decided, and masks of the three regions of confidence
-INK, DIM, PAPER = "#1b1b1f", "#5d5d66", "#ffffff"
 
 
 @cache
 def mini() -> Model:
     return load("mini-llada")
-
-
-@dataclass
-class Drawing:
-    """An SVG that grows line by line; x and y in pixels from the top left."""
-
-    width: float
-    height: float
-    parts: list[str]
-
-    @staticmethod
-    def of(width: float, height: float) -> Drawing:
-        return Drawing(width, height, [])
-
-    def box(self, x: float, y: float, width: float, height: float, fill: str) -> None:
-        self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{fill}"/>')
-
-    def text(self, x: float, y: float, words: str, fill: str = INK, anchor: str = "start") -> None:
-        place = f'x="{x:.1f}" y="{y:.1f}" fill="{fill}" text-anchor="{anchor}"'
-        self.parts.append(f'<text {place} xml:space="preserve">{escape(words)}</text>')
-
-    def svg(self, title: str) -> str:
-        head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:.0f} {self.height:.0f}" role="img" '
-            f'font-family="DejaVu Sans Mono, ui-monospace, monospace" font-size="14"><title>{escape(title)}</title>'
-        )
-        return "\n".join([head, f'<rect width="100%" height="100%" fill="{PAPER}"/>', *self.parts, "</svg>\n"])
 
 
 def decoded(prompt: str, length: int = 12, sampler: str = "confidence", **options: object) -> Result:
@@ -88,18 +60,18 @@ def decoded(prompt: str, length: int = 12, sampler: str = "confidence", **option
     return Decoder(mini(), rule, "whole", eos="none", gen_length=length)(prompt, trace=True)[0]
 
 
-def film(result: Result, title: str) -> str:
-    """A line per forward: masked positions, and committed ones in the colour of their forward."""
+def film(result: Result, title: str, columns: int | None = None) -> str:
+    """A line per forward: masked positions, and committed ones in the colour of their forward. columns: how many."""
     trace = result.traced()
     turns = len(trace.turns)
-    widths = [max(len(shown(word)), 1) * LETTER + 8 for word in result.words]
+    widths = [max(len(shown(word)), 1) * LETTER + 8 for word in result.words[:columns]]
     left = 130.0
     drawing = Drawing.of(left + sum(widths) + 10, ROW * (turns + 1) + 16)
     for step, canvas in enumerate(trace.canvases()):
         y = 8 + ROW * step
         drawing.text(8, y + 18, f"forward {step}" if step else "start", DIM)
         x = left
-        for at, (token, width) in enumerate(zip(canvas[trace.start :], widths, strict=True)):
+        for at, (token, width) in enumerate(zip(canvas[trace.start :][:columns], widths, strict=True)):
             if token == trace.mask_id:
                 drawing.box(x + 1, y + 2, width - 2, ROW - 4, "#e4e4ea")
             else:
@@ -129,6 +101,12 @@ def film_too_fast() -> str:
 
 def film_one_by_one() -> str:
     return film(decoded(SORT, sampler="static", steps=12), "One token per forward, the surest first")
+
+
+def rule_film(name: str, **options: object) -> str:
+    """A film of docs/four_rules.md: what its command decodes, to the first end of the text."""
+    result = Decoder(mini(), part("sampler", name, **options), gen_length=32)(SHUFFLE, trace=True)[0]
+    return film(result, f"sampler={name}: {result.nfe} forwards", result.useful_tokens + 1)
 
 
 def queries() -> str:
@@ -227,18 +205,24 @@ def region_fill(confidence: float | None) -> str:
     return REGION_FILLS[1 if confidence >= HIGH else 2 if confidence >= LOW else 3]
 
 
+GROUPS = ("pages", "samplers", "caches")
 PICTURES: dict[str, Callable[[], str]] = {
     "film_sorted": film_sorted, "film_shuffled": film_shuffled, "film_too_fast": film_too_fast,
     "film_one_by_one": film_one_by_one, "queries": queries, "terminal": terminal,
-    "confidences": confidences,
+    "confidences": confidences, "rule_static": partial(rule_film, "static", per_step=4),
+    "rule_confidence": partial(rule_film, "confidence"), "rule_eb": partial(rule_film, "eb"),
+    "rule_scout": partial(rule_film, "scout"),
 }  # fmt: skip
 
 
-def drawn(names: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
+def drawn(groups: Sequence[str] = GROUPS) -> Iterator[tuple[str, str]]:
     """Name and SVG text of each picture, on one thread so that sums come out alike."""
     torch.set_num_threads(1)
-    for name in names or PICTURES:
-        yield name, PICTURES[name]()
+    if "pages" in groups:
+        yield from ((name, draw()) for name, draw in PICTURES.items())
+    for group, films in (("samplers", sampler_films), ("caches", cache_pictures)):
+        if group in groups:
+            yield from ((f"{group}/{name}", svg) for name, svg in films())
 
 
 def screenshots(folder: Path) -> None:
@@ -314,12 +298,15 @@ def serving() -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS)
     parser.add_argument("--screenshots", action="store_true")
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
-    for name, svg in drawn():
-        (options.folder / f"{name}.svg").write_text(svg, encoding="utf-8")
-        print(options.folder / f"{name}.svg")
+    for name, svg in drawn(options.only):
+        file = options.folder / f"{name}.svg"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(svg, encoding="utf-8")
+        print(file)
     if options.screenshots:
         screenshots(options.folder)
         playground_screenshots(options.folder)

@@ -1,4 +1,4 @@
-"""The tables of docs/serving_fields.md: ``python -m experiments.pages.request_fields``.
+"""The tables of docs/serving_fields.md, which the site makes.
 
 Every field of a request's body with what it takes, from the models that check it (``dllm.serve.dialects.fields``).
 """
@@ -6,17 +6,13 @@ Every field of a request's body with what it takes, from the models that check i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from dllm.serve.dialects.fields import ChatBody, CompletionBody, ConstraintOptions, Diffusion
 from experiments.support.markdown import table
-from experiments.support.marked import write_marked
-from experiments.support.scripts import refusing
 
-PAGE = Path(__file__).parents[2] / "docs" / "serving_fields.md"
 HEADS = ("field", "what it takes, and what it means")
 NOTHING = "without effect"  # how the description of a field begins that is taken and changes nothing
 
@@ -54,7 +50,7 @@ def passing(names: Iterable[str]) -> str:
 
 
 def tables() -> dict[str, str]:
-    """By marker: what the page has between it and its end."""
+    """By name: what the page has in the place of ``<!-- made: fields NAME -->``."""
     shapes = (ChatBody.model_json_schema(), CompletionBody.model_json_schema())
     idle = [name for whole in shapes for name, shape in whole["properties"].items()
             if str(shape.get("description", "")).startswith(NOTHING)]  # fmt: skip
@@ -67,15 +63,3 @@ def tables() -> dict[str, str]:
         + "\n",
         "neutral": passing(name for name, row in others if row.neutral is not None and row.why) + "\n",
     }
-
-
-@refusing
-def main() -> int:
-    for mark, text in tables().items():
-        write_marked(PAGE, mark, text)
-    print(f"{PAGE}: written.")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,6 +1,4 @@
-"""The last table of docs/terms.md: words of other programs, and what to write here.
-
-    python -m experiments.pages.words
+"""The last table of docs/terms.md, which the site makes: words of other programs, and what to write here.
 
 ``dllm.common.hint_table`` is what the messages of command line, Python and server are made of; the page shows the same.
 """
@@ -9,15 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from dllm.common.errors import COMMAND_LINE
 from dllm.common.hint_table import INSTEAD, SETTINGS
 from experiments.support.markdown import table
-from experiments.support.marked import write_marked
-from experiments.support.scripts import refusing
-
-PAGE, MARK = Path(__file__).parents[2] / "docs" / "terms.md", "words"
 
 
 def rows() -> Iterator[tuple[str, str]]:
@@ -44,13 +37,3 @@ def plain_text(sentence: str) -> str:
 
 def section() -> str:
     return table(("elsewhere", "here"), rows(), 2) + "\n"
-
-
-@refusing
-def main() -> int:
-    write_marked(PAGE, MARK, section())
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

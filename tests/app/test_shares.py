@@ -42,8 +42,8 @@ def test_a_rank_holds_its_share_of_all_but_embedding_and_norms() -> None:
     cut = layers * (4 * width * width + 3 * width * MINI.mlp_width) / 2 + -(-MINI.vocab // 2) * width * (not MINI.tied)
     whole = MINI.vocab * width + (2 * layers + 1) * width
     line = next(share_lines(MINI, 2, False))
-    assert line.startswith(f"model.tp=2 bfloat16: each rank holds {(2 * (cut + whole) + PROCESS) / 2**20:.1f} MiB")
-    assert f"{2 * layers * width * 2 / 2 / 2**10:.1f} KiB of keys and values a token" in line
+    assert line.startswith(f"model.tp=2 bfloat16: each rank holds {(2 * (cut + whole) + PROCESS) / 2**30:.3g} GiB")
+    assert f"{1024 * 2 * layers * width * 2 / 2 / 2**30:.3g} of keys and values of 1,024 tokens" in line
     assert "2 of 16 GB or more" in line
 
 

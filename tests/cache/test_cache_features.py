@@ -172,9 +172,10 @@ def test_received_attention_is_a_sum_and_adds_up_to_the_real_rows(shape: tuple[i
     rows, real = weights(*shape), torch.ones(shape[0], shape[2], dtype=torch.bool)
     if shape[2] > 2:
         real[:, 2] = False
-    (found,) = attention_received(rows.sum(1)[None], real)
+    found = attention_received(rows, real)
     expected = torch.einsum("bhms,bm->bs", rows.double(), real.double()).float()
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(attention_received(rows[:, :, :2], None), rows[:, :, :2].sum((1, 2)))
     live = shape[1] * int(real[0].sum())
     torch.testing.assert_close(found.sum(1), torch.full((shape[0],), float(live)), rtol=1e-4, atol=1e-4)
 

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from dllm.kernels import (
     add_norm,
+    attention_scores,
     credit,
+    drift_sums,
     grouped_narrow_product,
     grouped_product,
     gumbel_argmax,
@@ -56,10 +58,13 @@ def adds_and_norms(build: Build) -> None:
     for rows in ROWS:
         x, gain = noise(rows, width, dtype=kind), noise(width, dtype=kind)
         residual = None if build.types["residual"] is None else noise(rows, width, dtype=kind)
-        for one, other in zip(
-            add_norm.add_norm(x, residual, gain, 1e-5, True), add_norm.reference(x, residual, gain, 1e-5), strict=True
-        ):
+        ours, theirs = (torch.zeros(rows + 5, width, dtype=kind, device=DEVICE) for _ in range(2))
+        places = torch.randperm(rows + 5, generator=DICE)[:rows].to(DEVICE)
+        kept = [None if build.types["kept"] is None else add_norm.KeepRows(one, places) for one in (ours, theirs)]
+        found = add_norm.add_norm(x, residual, gain, 1e-5, kept[0], triton=True)
+        for one, other in zip(found, add_norm.reference(x, residual, gain, 1e-5, kept[1]), strict=True):
             close(one, other, BITS[kind])
+        close(ours, theirs, BITS[kind])
 
 
 def gates(build: Build) -> None:
@@ -88,9 +93,15 @@ def rotates_and_stores(build: Build) -> None:
     if build.types["query_gain"] is not None:
         gains = (1 + noise(size, dtype=kind) / 4 for _ in "qk")
         norms = rope_scatter.HeadNorms(*gains, build.constants["EPS"])
-    found = rope_scatter.rope_scatter(query, key, value, cos, sin, columns, *ours, wide, norms, triton=True)
-    close(found, rope_scatter.reference(query, key, value, cos, sin, columns, *theirs, wide, norms), BITS[kind])
+    own, other = (
+        None if build.types["queries"] is None else torch.zeros(rows, length, heads, size, dtype=kind, device=DEVICE)
+        for _ in "ab"
+    )
+    found = rope_scatter.rope_scatter(query, key, value, cos, sin, columns, *ours, wide, norms, own, triton=True)
+    close(found, rope_scatter.reference(query, key, value, cos, sin, columns, *theirs, wide, norms, other), BITS[kind])
     close(ours[0], theirs[0], BITS[kind])
+    if own is not None and other is not None:
+        close(own, other, BITS[kind])
     assert torch.equal(ours[1], theirs[1])
 
 
@@ -189,11 +200,36 @@ def draws(build: Build) -> None:
     assert torch.equal(found.cpu(), gumbel_argmax.reference(z.cpu(), state, random))
 
 
+def scores_attention(build: Build) -> None:
+    kind, size, group = kind_of(build, "query"), build.constants["SIZE"], build.constants["GROUP"]
+    rows, length, kv_heads, most = (3, 1050, 4, 40) if GPU else (2, 200, 1, 3)
+    query, keys = noise(rows, most, kv_heads * group, size, dtype=kind), noise(rows, kv_heads, length, size, dtype=kind)
+    count = torch.randint(1, length, (rows,), generator=DICE).int().to(DEVICE)
+    listed = build.types["columns"] is not None
+    columns = torch.randint(0, most, (rows, most - 2), generator=DICE).to(DEVICE) if listed else None
+    found = attention_scores.attention_scores(query, columns, keys, count, True)
+    for one, other in zip(found, attention_scores.reference(query, columns, keys, count), strict=True):
+        close(one, other, BITS[torch.float16])  # a GPU may multiply the definition's float32 in fewer bits
+
+
+def sums_drift(build: Build) -> None:
+    rows, length, heads, width, watched = (3, 1050, 32, 16, 33) if GPU else (2, 50, 3, 2, 3)
+    old, new = (noise(rows, width + watched, heads, 64) for _ in range(2))
+    keys, count = noise(rows, heads, length, 64), torch.tensor([length, 7, length - 9][:rows]).int().to(DEVICE)
+    scores = [attention_scores.reference(one[:, :most], None, keys, count)
+              for one, most in ((new, width + watched), (old, watched))]  # fmt: skip
+    real, mean = noise(rows, width) > -1, noise(rows, watched).abs()
+    found = drift_sums.drift_sums(scores[0], scores[1], real, mean, count, True)
+    for one, other in zip(found, drift_sums.reference(scores[0], scores[1], real, mean, count), strict=True):
+        close(one, other, 1e-4)
+
+
 CHECKS: dict[str, Callable[[Build], None]] = {
     "_add_norm": adds_and_norms, "_silu_times": gates, "_rope_scatter": rotates_and_stores,
     "_summarise": summarises_rows, "_finish": summarises_rows, "_head": multiplies_the_head, "_credit": fuses_credit,
     "_slot_logits": looks_logits_up, "_grouped": multiplies_groups, "_narrow": multiplies_narrow_weights,
-    "_grouped_narrow": multiplies_narrow_groups, "_gumbel_argmax": draws,
+    "_grouped_narrow": multiplies_narrow_groups, "_gumbel_argmax": draws, "_scores": scores_attention,
+    "_drift_sums": sums_drift,
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.kernels.add_norm import reference
+from dllm.kernels.add_norm import KeepRows, reference
 from dllm.parts import add_norm
 
 
@@ -24,6 +24,17 @@ def test_equals_the_definition(shape: tuple[int, ...], dtype: torch.dtype, ulp: 
     found = add_norm(x, residual if added else None, gain, 1e-6, triton=True)
     for one, other in zip(found, reference(x, residual if added else None, gain, 1e-6), strict=True):
         torch.testing.assert_close(one, other, rtol=4 * ulp, atol=4 * ulp)
+
+
+@pytest.mark.parametrize("added", [True, False], ids=["sum", "alone"])
+def test_what_enters_is_kept_at_its_places(added: bool) -> None:
+    noise = torch.Generator().manual_seed(2)
+    x, residual = (torch.randn(2, 3, 100, generator=noise) for _ in range(2))
+    places, total = torch.tensor([7, 0, 3, 8, 1, 5]), x + residual if added else x
+    for triton in (True, False):
+        kept = torch.full((9, 100), -7.0)
+        add_norm(x, residual if added else None, torch.ones(100), 1e-6, KeepRows(kept, places), triton)
+        assert torch.equal(kept[places], total.flatten(0, 1)) and (kept[[2, 4, 6]] == -7).all()
 
 
 def test_rows_of_zeros_stay_zeros() -> None:

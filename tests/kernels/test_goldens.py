@@ -80,4 +80,6 @@ def test_a_recorded_decode_with_every_kernel_on(golden: Recorded) -> None:
     finally:
         model.use_kernels(False)
     assert {"_add_norm", "_head", "_finish", "_rope_scatter"} <= launched
+    by_heads = method == "elastic" and case["params"]["similarity"] == "heads"
+    assert ({"_scores", "_drift_sums"} <= launched) == by_heads
     assert ({"_credit", "_slot_logits"} <= launched) == (method == "creditdecoding")

@@ -44,8 +44,10 @@ def test_equals_the_definition(
     ours, theirs = ([torch.full((rows, kv_heads, length, size), -7.0).to(dtype) for _ in "kv"] for _ in "ab")
     gains = [(1 + torch.randn(size, generator=noise) / 4).to(dtype) for _ in "qk"]
     norms = HeadNorms(*gains, 1e-6) if normed else None
-    found = rope_scatter(query, key, value, cos, sin, columns, *ours, wide, norms, triton=True)
-    expected = reference(query, key, value, cos, sin, columns, *theirs, wide, norms)
+    kept = [torch.full((rows, length + 2, heads, size), -7.0).to(dtype) if fused else None for _ in "ab"]
+    found = rope_scatter(query, key, value, cos, sin, columns, *ours, wide, norms, kept[0], triton=True)
+    expected = reference(query, key, value, cos, sin, columns, *theirs, wide, norms, kept[1])
+    torch.testing.assert_close(*kept, rtol=2**-5 if dtype == torch.bfloat16 else 2**-9, atol=2**-5)
     # bfloat16: the interpreter cuts where torch rounds, up to three times in a row when not wide.
     ulp = 2**-5 if dtype == torch.bfloat16 else 2**-9 if dtype == torch.float16 else 1e-6
     torch.testing.assert_close(found, expected, rtol=ulp, atol=ulp)

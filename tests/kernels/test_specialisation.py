@@ -23,7 +23,7 @@ from dllm.parts import Canvas, Kernel, Sampling, Transformer, denoise
 pytest.importorskip("triton")
 LAUNCHERS = (
     "add_norm", "silu_times", "grouped_product", "rope_scatter", "head_statistics", "row_statistics", "slot_logits",
-    "sparse_credit", "gumbel_argmax",
+    "sparse_credit", "gumbel_argmax", "attention_scores", "drift_sums",
 )  # fmt: skip
 Key = tuple[tuple[str, Any], ...]  # one entry per parameter: its type, and what Triton learns of its value
 
@@ -50,7 +50,8 @@ class Launches:
     def note(self, kernel: Kernel, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
         bind, constants = binder(kernel)
         key = tuple(map(tuple, bind(*args, **options)[1]))
-        known = tuple(entry for at, entry in enumerate(key) if at in constants or entry == ("constexpr", None))
+        fixed = [(at, entry) for at, entry in enumerate(key) if at in constants or entry == ("constexpr", None)]
+        known = tuple((f"{at}", entry) for at, entry in fixed)
         self.keys.setdefault((kernel.function.__name__, known), set()).add(key)
 
     def noting(self, launcher: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,8 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
+import dllm
 from dllm import Decoder, load
 from dllm.app.command_line import main as cli
+from dllm.app.command_line.commands import OF_THEIR_OWN as WORDS_ALONE
+from dllm.app.command_line.commands import TUNE, with_command
 from dllm.common import debug
 from dllm.parts import DEFAULT_GEN_LENGTH, Cache, Sampler, Task, build_part, choices, composed, hydra_quoted
 from experiments.pages.parts import options, sections
@@ -57,7 +60,19 @@ def commands(page: Path) -> list[list[str]]:
     """The words of every command: lines set four columns in, outside fences, that begin with a program we know."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     lines = re.findall(r"^    ((?:python|pip|make|dllm|mkdocs|lm_eval|\.venv/bin/python) ?.*)$", text, re.MULTILINE)
-    return [shlex.split(line, comments=True) for line in lines]
+    return [as_settings(shlex.split(bash_letters(line), comments=True)) for line in lines]
+
+
+def bash_letters(line: str) -> str:
+    """A line in which ``$'...\\n...'`` is what bash makes of it."""
+    return re.sub(r"\$'([^']*)'", lambda found: "'" + found[1].replace("\\n", "\n") + "'", line)
+
+
+def as_settings(words: list[str]) -> list[str]:
+    """``python -m dllm`` with a short command as the words of ``python run.py``."""
+    if words[:3] != ["python", "-m", "dllm"] or words[3:4] and words[3] in WORDS_ALONE:
+        return words
+    return ["python", "run.py", *with_command(words[3:])]
 
 
 # -- code blocks ------------------------------------------------------------------------------------------------
@@ -178,7 +193,7 @@ def checked(words: list[str]) -> Iterator[str]:
     if program.endswith("python") and rest[:1] == ["run.py"]:
         given = [word for word in hydra_quoted(rest[1:]) if not word.startswith("-")]
         try:
-            if "-m" not in rest:
+            if not {"-m", TUNE} & {*rest} and not any(re.match(r"experiment=.*\.yaml$", word) for word in rest):
                 composed(given)
         except Exception as error:
             yield str(error)
@@ -204,6 +219,7 @@ def test_commands_name_what_exists(page: Path) -> None:
 
 
 MEASURED = re.compile(r" experiment=(tables/|methods )")
+NOT_HERE = {"task=serve", "chat=true", TUNE}  # they do not end, or take minutes
 
 
 def runnable(page: Path) -> list[list[str]]:
@@ -214,7 +230,7 @@ def runnable(page: Path) -> list[list[str]]:
     return [
         words
         for words in commands(page)
-        if (words[:2] == ["python", "run.py"] and not MEASURED.search(" ".join(words)))
+        if (words[:2] == ["python", "run.py"] and not MEASURED.search(" ".join(words)) and not NOT_HERE & {*words})
         or words[:3] == ["python", "-m", "dllm.view"]
     ]
 
@@ -286,13 +302,47 @@ def test_the_commands_of_a_page_run(
         (tmp_path / name).write_text(LINE)
     if any("model.path=FILE.gguf" in words for words in runnable(page)):
         mini_gguf(tmp_path / "FILE.gguf")
+    monkeypatch.setattr(sys, "argv", [])
+    shown = outputs(page)
     for words in runnable(page):
-        given = [word.replace("=URL", f"={stub.url}") for word in settled(words, tiny)]
-        monkeypatch.setattr(sys, "argv", given[1:] if given[1] == "run.py" else given[2:])
-        try:
-            cli.main() if given[1] == "run.py" else runpy.run_module(given[2], run_name="__main__")
-        except SystemExit as stop:
-            assert not stop.code, (words, capfd.readouterr().err)
+        ran([word.replace("=URL", f"={stub.url}") for word in settled(words, tiny)])
+        said = capfd.readouterr()
+        assert [line for line in shown.get(tuple(words), ()) if flat(line) not in flat(said.out + said.err)] == []
+
+
+@pytest.mark.program
+def test_the_readme_shows_what_its_commands_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [])
+    shown = outputs(ROOT / "README.md")
+    for words, lines in shown.items():
+        ran([*words])
+        said = capfd.readouterr()
+        assert [line for line in lines if flat(line) not in flat(said.out + said.err)] == [], words
+    assert len(shown) >= 4
+
+
+def ran(words: list[str]) -> None:
+    """Run a command in this process. Raises AssertionError with its exit code."""
+    sys.argv = words[1:] if words[1] == "run.py" else words[2:]
+    try:
+        cli.main() if words[1] == "run.py" else runpy.run_module(words[2], run_name="__main__")
+    except SystemExit as stop:
+        assert not stop.code, words
+
+
+def outputs(page: Path) -> dict[tuple[str, ...], list[str]]:
+    """By the words of a command: the lines of the block of text that follows it at once."""
+    found = re.findall(r"^    (python -m dllm [^\n]*)\n\n```text\n(.*?)```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return {tuple(as_settings(shlex.split(bash_letters(line), comments=True))): text.splitlines()
+            for line, text in found}  # fmt: skip
+
+
+def flat(text: str) -> str:
+    """A text without the lines of its tables, and a space between words."""
+    return " ".join(re.sub(r"[\u2500-\u257f]", " ", text).split())
 
 
 # -- the site ---------------------------------------------------------------------------------------------------
@@ -302,7 +352,7 @@ PARTS = (
     "Rule", "What goes with it", "When it helps, when it hurts", "The paper's numbers", "Options",
     "Source", "Compared",
 )  # fmt: skip
-MAX_WORDS = 460  # of a sampler's page as it is kept
+MAX_WORDS = 185  # of a sampler's page as it is kept
 
 
 def built(page: Path) -> str:
@@ -408,3 +458,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "With every cache" in (tmp_path / "site" / "compatibility" / "index.html").read_text()
     assert (tmp_path / "site" / "diffusion" / "index.html").is_file()
+    reference = (tmp_path / "site" / "reference" / "index.html").read_text()
+    assert reference.count("Parameters:") > 10, "docstrings are not rendered"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    listed = re.findall(r"^::: dllm\.(\w+)$", (DOCS / "reference.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(dllm.__all__)

@@ -14,6 +14,7 @@ import pytest
 
 from dllm import load
 from dllm.parts import ServeSettings
+from experiments.pages.site_hooks import completed
 from tests.repo.test_docs import code
 from tests.serve.conftest import ASK, Place
 from tests.serve.live import Live, live
@@ -78,7 +79,8 @@ def test_every_field_says_what_it_means(document: dict[str, Any]) -> None:
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "serving.md"
 TEXT = "".join(
-    (DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("serving", "serving_fields", "serving_operate")
+    completed((DOCS / f"{page}.md").read_text(encoding="utf-8"), DOCS)
+    for page in ("serving", "serving_fields", "serving_operate")
 )
 HERE = "http://127.0.0.1:8000"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import pytest
 import yaml
 
 from dllm import Decoder, UserError, load, tune, tuned
+from dllm.app.command_line.commands import COMMANDS
 from dllm.app.command_line.main import settings_of_words
 from dllm.app.runs.folder import RunFolder
 from dllm.app.tuning.decoded import DecodedLosses
 from dllm.app.tuning.outcome import Tuned
 from dllm.app.tuning.space import space_for
 from dllm.app.tuning.tune import tuning_of
-from dllm.app.tuning.tune_options import split
+from dllm.app.tuning.tune_options import TuneOptions, split
 from dllm.compose.tuned import CHOSEN, read_tuned, warn_of_another_model, with_tuned
 from dllm.models import bundle
 from dllm.parts import SettingWarning
@@ -70,6 +72,8 @@ def test_what_is_chosen_can_be_taken(ask: Ask, capsys: pytest.CaptureFixture[str
     taken = Decoder(load(TINY), **tuned(file), gen_length=8)([[5, 9, 4]])[0]
     config = settings_of_words([f"model.path={TINY}", *done.settings])
     assert taken.nfe <= 8
+    with pytest.warns(SettingWarning, match="was chosen for tiny-llada"):
+        tuned(file, load("tests/data/models/tiny-dream"))
     assert type(tuned(file)["sampler"]).__name__ == config["sampler"]["_target_"].rpartition(".")[2]
     page = (done.folder / "index.html").read_text()
     assert "<svg" in page or "data:image/png" in page
@@ -237,6 +241,13 @@ def test_a_model_of_noise_needs_a_grid_and_a_reference() -> None:
         ("sampler=renoise", "sampler.steps=8"),
         ("sampler=renoise", "sampler.steps=16"),
     )
+
+
+def test_the_help_lists_every_option_with_its_default() -> None:
+    listed = [option for option, _ in COMMANDS["tune"].options]
+    assert listed == [
+        f"{field.name}={'null' if field.default is None else field.default}" for field in fields(TuneOptions)
+    ]
 
 
 def test_options_are_told_from_settings() -> None:

@@ -1,5 +1,6 @@
 """Short commands beside NAME=VALUE: ``dllm run "PROMPT"``, ``chat``, ``serve``, ``check``, ``fits``,
-``quantize``, ``sweep``, ``tune``, ``report``, ``diff``, ``pull``, ``list``.
+``quantize``, ``sweep``, ``tune``, ``report``, ``diff``, ``doctor``, ``pull``,
+``list``.
 
 Each stands for settings, and takes any others after it. A word without ``=`` is the prompt of ``run``, the folder of
 ``check``, ``quantize`` and ``report``, and else the model.
@@ -19,6 +20,7 @@ from dllm.compose.parts import choices
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?(@[\w./-]+)?")
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=")
 HUBS = ("hf.co/", "huggingface.co/")  # how Ollama's users begin a name of the hub
+OF_CHECK = re.compile(r"(gpu|rows|length)=[-+.\d]")  # what ``dllm check`` asks of a memory
 # Flags of Hydra's whose value is the next word.
 WITH_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--cfg", "-c", "--package", "-p")
 
@@ -32,6 +34,7 @@ class Command:
     stands_for: tuple[str, ...]  # the settings that it stands for
     examples: tuple[tuple[str, str], ...]  # command lines, and what each does
     settings: tuple[str, ...]  # the settings that its help lists, by name or by how their names begin
+    options: tuple[tuple[str, str], ...] = ()  # of its own, as NAME=DEFAULT, and what each means
 
 
 TUNE = "tune=true"  # what ``dllm tune`` stands for
@@ -56,11 +59,13 @@ COMMANDS = {
         ("task.", "gen_length", "seed", "sampling.temperature"),
     ),
     "check": Command(
-        "FOLDER", "look into a checkpoint without loading it", ("task=check",),
+        "MODEL [gpu=GIB] [rows=N] [length=N]", "look into a checkpoint, or say what fits",
+        ("task=check",),
         (("dllm check FOLDER", "what it holds, and whether it can be used"),
+         ("dllm check llada-8b-instruct gpu=24 rows=8 length=4096", "what of it fits a card of 24 GiB"),
          ("dllm check FOLDER model.tp=8", "and what each of eight ranks holds")),
         ("model.adapter", "model.draft_adapter", "model.mask_id", "model.attention_block", "model.rope", "model.family",
-         "model.tp", "model.ep"),
+         "model.tp", "model.ep", "cache.", "gen_length"),
     ),
     "fits": Command(
         "[MODEL] [NAME=VALUE ...]", "say whether parts go together, and which others would", ("task=fits",),
@@ -86,9 +91,14 @@ COMMANDS = {
         (("dllm tune llada-8b-instruct prompts=FILE max_loss=0.05", "at most 5 % of the answers differ"),
          ("dllm tune task=parallelbench cost=forwards", "at most 1 % of the score is lost; fewest forwards"),
          ("dllm tune task=gsm8k sampler=eb,klass budget=20m", "a grid of your own, in 20 minutes"),
-         ("dllm tune task=gsm8k items=300 alpha=0.1 reference='cache=dual'", "its other options"),
          ("dllm serve experiment=runs/NAME/tuned.yaml", "serve what was found")),
         ("name", "output", "seed", "gen_length", "batch_size"),
+        (("max_loss=0.01", "mean loss that a setting may have: of the score, or the share of answers that differ"),
+         ("alpha=0.05", "how often the promise may fail"),
+         ("cost=seconds", "what is to be small, per item: seconds, forwards or computed_tokens"),
+         ("budget=null", "time that it may take, such as 90s, 20m, 2h; null: until it is done"),
+         ("items=null", "how many items serve, drawn by the seed; null: all"),
+         ("reference=null", "settings that quality is compared with, such as cache=dual; null: one token a forward")),
     ),
     "report": Command(
         "FOLDER ...", "tables and pictures of sweeps", (),
@@ -100,6 +110,9 @@ COMMANDS = {
         (("dllm diff runs/a runs/b", "settings, the first forward that differs, score and forwards"),
          ("dllm diff runs/a/traces/1-0.json runs/b/traces/1-0.json", "what each knew there")), (),
     ),
+    "doctor": Command(
+        "", "say what of this installation works, and what to do about the rest", (),
+        (("python -m dllm doctor", "works where nothing else does"),), ()),
     "pull": Command(
         "NAME", "fetch a checkpoint of the hub, or go on with it", (),
         (("dllm pull tiny-a2d", "by its word here"), ("dllm pull owner/name@v1", "by its name on the hub"),
@@ -109,7 +122,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
-OF_THEIR_OWN = ("report", "diff", "pull", "list")  # they take words alone, and have their own help
+OF_THEIR_OWN = ("report", "diff", "doctor", "pull", "list")  # they take words alone, and have their own help
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:
@@ -124,6 +137,8 @@ def with_command(arguments: Sequence[str]) -> list[str]:
     ]
     bare = [word for word, alone in zip(rest, is_bare, strict=True) if alone]
     kept = [word for word, alone in zip(rest, is_bare, strict=True) if not alone]
+    if name == "check":  # length alone is a group of rules
+        kept = [f"task.{word}" if OF_CHECK.match(word) else word for word in kept]
     return [*COMMANDS[name].stands_for, *_set(name, bare), *kept]
 
 
@@ -141,7 +156,7 @@ def _set(name: str, bare: Sequence[str]) -> list[str]:
 
 def _model(name: str, word: str) -> list[str]:
     """A model by its name here, its name on the hub, or its folder."""
-    if name in ("check", "quantize"):
+    if name == "quantize" or (name == "check" and word.casefold() not in {*choices("model"), *hub_models()}):
         return [f"model.path={word}"]
     for prefix in HUBS:
         if word.startswith(prefix):

@@ -72,6 +72,10 @@ def command_help(name: str, arguments: Sequence[str], width: int | None = None) 
     lines = [f"dllm {name} {command.usage}: {command.does}", ""]
     for example, does in command.examples:
         lines += two_columns(f"  {example}", does, space, width)
+    if command.options:
+        lines += ["", "Options (NAME=VALUE; with their defaults):", ""]
+        for option, meaning in command.options:
+            lines += two_columns(f"  {option}", meaning, max(len(text) for text, _ in command.options) + 4, width)
     if own:
         lines += ["", "Settings (NAME=VALUE; as they are set now):", "", *setting_lines(config, chosen, width, own)]
     if name in ("run", "chat", "serve", "sweep"):

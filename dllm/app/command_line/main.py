@@ -30,6 +30,7 @@ from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.command_line.sweep import run_or_hold_cell, run_sweep
 from dllm.app.command_line.too_little import memory_advice
 from dllm.app.commands.diff import run_diff
+from dllm.app.commands.doctor import run_doctor
 from dllm.app.commands.pull import run_list, run_pull
 from dllm.app.commands.report import run_report
 from dllm.app.runs.destinations import repeated, resumed
@@ -52,6 +53,7 @@ from dllm.compose.parts import OWN, composed, store_inner_choices, use_folder
 from dllm.compose.trusted import VARIABLE, refuse_command, refuse_shapes, refuse_strangers, trust_choices, with_trust
 from dllm.compose.tuned import with_tuned
 
+_OF_THEIR_OWN = {"report": run_report, "diff": run_diff, "doctor": run_doctor, "pull": run_pull, "list": run_list}
 _AGAIN = "dllm.app.commands.again.run"
 BROUGHT = ("allow_code", "published", "quantize")  # settings that some choices of ours bring
 
@@ -132,7 +134,8 @@ def main() -> None:
     """Exit codes: 0 done, 1 a replay differs, 2 something to put right, 3 samples failed, 70 a server's decode thread
     died, 75 another rank or process died, 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."""
     sys.excepthook = excepthook
-    is_program = sys._getframe(1).f_globals.get("__name__") == "__main__"  # the process ends after this
+    caller = sys._getframe(1).f_globals.get("__name__")
+    is_program = caller in ("__main__", "dllm.__main__")  # the process ends after this
     SIGNALLED.clear()
     obey_signals()
     sys.argv[1:] = words_typed = given = [read_as_utf8(word) for word in sys.argv[1:]]
@@ -153,9 +156,7 @@ def main() -> None:
                 install()
                 trust_choices(given)
             store_inner_choices()
-            own = {"report": run_report, "diff": run_diff, "pull": run_pull, "list": run_list}.get(
-                given[0] if given else ""
-            )
+            own = _OF_THEIR_OWN.get(given[0] if given else "")
             if own is not None:
                 own(at_home(given[1:]))
             else:

@@ -1,16 +1,20 @@
-"""``task=check model.path=FOLDER``: look into a checkpoint without loading it."""
+"""``task=check``: look into a checkpoint without loading it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from dllm.app.commands.checkpoint import inspect_checkpoint, print_report
+from dllm.app.commands.checkpoint import Report, inspect_checkpoint, print_report
+from dllm.app.commands.fitting import print_fitting
 from dllm.app.commands.shares import share_lines
 from dllm.app.engines.base import refuse_engine
+from dllm.common.errors import UserError
 from dllm.common.terminal import say
 from dllm.compose.trusted import how_read
 from dllm.models.bundle import read_adapter, warn_of_another
+from dllm.models.weights.checkpoint_path import called
+from dllm.models.weights.described import description_of
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
@@ -19,8 +23,10 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     refuse_engine(config, given)
     model = config["model"]
     path, folder = model["path"], model["adapter"]
-    report = inspect_checkpoint(path, **how_read(model))
-    print_report(report)
+    report = inspected(path, how_read(model))
+    asked = any(config["task"].get(name) is not None for name in ("gpu", "rows", "length"))
+    if not asked or report.config is None or report.problems:
+        print_report(report)
     if report.config is not None:
         warn_of_another(config["model"], report.config)
     if report.config is not None and (adapter := read_adapter(folder, report.config, path)) is not None:
@@ -28,5 +34,18 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     if report.config is not None and config["model"]["tp"] > 1:
         for line in share_lines(report.config, config["model"]["tp"], config["model"]["ep"]):
             say(line)
-    if not report.usable:
+    fits = report.config is None or print_fitting(report, config, called(path))
+    if not fits or not (report.usable or (asked and not report.problems)):
         raise SystemExit(1)
+
+
+def inspected(path: str, how: dict[str, Any]) -> Report:
+    """The report of a checkpoint; of a published one that is neither here nor within reach, of the config.json that
+    comes with the package."""
+    try:
+        return inspect_checkpoint(path, **how)
+    except UserError:
+        if (known := description_of(path)) is None:
+            raise
+        say(f"{path} is not here and cannot be fetched: these are the figures of its config.json, which is known.")
+        return inspect_checkpoint(known, **how)

@@ -35,7 +35,7 @@ from dllm.models.text.tokenizer import Tokenizer, generation_ends
 from dllm.models.weights.checkpoint_path import locate
 from dllm.models.weights.files import Contents, read_contents
 from dllm.models.weights.fit import Fit, check_sizes
-from dllm.models.weights.footprint import NARROW_WITH_HEAD, PROCESS, Footprint, in_units
+from dllm.models.weights.footprint import NARROW_WITH_HEAD, PROCESS, Footprint, in_gib
 from dllm.models.weights.names import parameter_sources
 from dllm.models.weights.narrow_folder import changed_files, checksums, narrow_problems
 from dllm.models.weights.quantize import BITS, check_head, check_quantize
@@ -45,6 +45,8 @@ BYTES = {"bfloat16": 2, "float32": 4}
 MAX_COUNTED_TENSORS = 25_000  # a model built without weights; LLaDA2-flash has 24,225 tensors, which take 3.5 s
 TIMED = 300_000_000  # weights from which a forward is worth an estimate
 ROW_WORDS = " / ".join(map(str, ESTIMATED_ROWS))
+WEIGHT_FILES = ("*.safetensors*", "*.bin", "*.bin.*", "*.pt", "*.pth", "*.gguf")  # weights, or their index
+BARE = "config.json alone: no weights to decode with"
 MAX_PROBLEMS = 10  # printed ones of tensors; the rest is counted
 
 
@@ -67,12 +69,20 @@ class Report:
 
     @property
     def usable(self) -> bool:
-        return not self.problems
+        """Whether it can be decoded with."""
+        return not self.problems and not self.bare
+
+    @property
+    def bare(self) -> bool:
+        """Whether it is a description alone, without files of weights."""
+        return self.config is not None and without_weights(self.folder)
 
     @property
     def verdict(self) -> str:
         more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
-        return "ready" if self.usable else f"not usable: {self.problems[0]}{more}"
+        if self.problems:
+            return f"not usable: {self.problems[0]}{more}"
+        return BARE if self.bare else "ready"
 
     def weight_bytes(self, dtype: str) -> int:
         """Bytes of the weights in ``dtype`` (bfloat16 or float32)."""
@@ -124,6 +134,11 @@ def inspect_checkpoint(
     )  # fmt: skip
 
 
+def without_weights(folder: Path) -> bool:
+    """Whether a folder has no file that could be one of weights."""
+    return folder.is_dir() and not any(file for name in WEIGHT_FILES for file in folder.glob(name))
+
+
 def _weights(folder: Path, config: ModelConfig) -> tuple[list[str], tuple[str, ...], Contents, Transformer | None]:
     """Problems of the weight files, what is left out, their tensors, and the model without weights (None: it has too
     many to count)."""
@@ -133,6 +148,8 @@ def _weights(folder: Path, config: ModelConfig) -> tuple[list[str], tuple[str, .
             return [], (), read_contents(folder), None
         except UserError as error:
             return [str(error)], (), found, None
+    if without_weights(folder):
+        return [], (), found, _skeleton(config) if config.least_tensors <= MAX_COUNTED_TENSORS else None
     if config.stored_kind is not None:
         return _narrow_weights(folder, config)
     try:
@@ -220,7 +237,7 @@ def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]
             f"{config.kv_heads} key-value heads"
         ),
     )
-    files = f"{report.shards} file{'s' * (report.shards != 1)}, {in_units(report.stored_bytes)}"
+    files = f"{report.shards} file{'s' * (report.shards != 1)}, {in_gib(report.stored_bytes)} GiB"
     dtypes = ", ".join(f"{count} tensors {dtype}" for dtype, count in report.stored)
     kind = f"{config.stored_kind} of task=quantize, " if config.stored_kind else ""
     kind += f"embedding and head {config.stored_head}, " if config.stored_head else ""
@@ -242,21 +259,23 @@ def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str
     free = psutil.virtual_memory().available
     own_class = config.family == MASKED_LM_FAMILY
     for dtype in BYTES if own_class else ():
-        yield f"memory {dtype}", f"{in_units(report.weight_bytes(dtype))} of weights"
-    for kind, head in () if own_class else _kinds_with_head(config):
+        yield f"memory {dtype}", f"{in_gib(report.weight_bytes(dtype))} GiB of weights"
+    for kind, head in () if own_class else kinds_with_head(config):
         taken = Footprint.of(config, kind, head)
         most = taken.loading if config.stored_kind is None else taken.weights
         fits = "fits" if most <= free else "does not fit"
-        name = f"memory {kind}" if head is None else f"memory {kind}, head {head}"
-        yield name, f"{in_units(taken.weights)} loaded, {in_units(most)} meanwhile; {fits} here"
+        yield (
+            named_kind("memory", kind, head),
+            (f"{in_gib(taken.stored)} GiB of weights, {in_gib(most - PROCESS)} while they load; {fits} here"),
+        )
     yield (
         "free memory",
-        f"{in_units(free)} on this machine's CPU; what is loaded has {in_units(PROCESS)} of Python and PyTorch in it",
+        f"{in_gib(free)} GiB on this machine's CPU, of which Python and PyTorch take {in_gib(PROCESS)}",
     )
     for dtype in BYTES:
-        yield f"cache {dtype}", f"keys and values of a token: {in_units(report.kv_bytes(dtype))}"
+        yield f"cache {dtype}", f"keys and values of 1,024 tokens: {in_gib(1024 * report.kv_bytes(dtype))} GiB"
     block = config.attention.block if config.process == "uniform" else None
-    yield "logits", f"of a block of {block or 32}, in float32: {in_units((block or 32) * 4 * config.vocab)}"
+    yield "logits", f"of a block of {block or 32}, in float32: {in_gib((block or 32) * 4 * config.vocab)} GiB"
     if report.parameters >= TIMED and not own_class:
         for kind in _kinds(config):
             yield from _time_rows(config, report.active, kind)
@@ -282,15 +301,20 @@ def _auto_words(config: ModelConfig) -> str:
 
 def _kinds(config: ModelConfig) -> list[str]:
     """The kinds of weights that the folder can be loaded in on a CPU."""
-    return list(dict.fromkeys(kind for kind, _ in _kinds_with_head(config)))
+    return list(dict.fromkeys(kind for kind, _ in kinds_with_head(config)))
 
 
-def _kinds_with_head(config: ModelConfig) -> list[tuple[str, str | None]]:
+def kinds_with_head(config: ModelConfig) -> list[tuple[str, str | None]]:
     """The same, each with the kinds that embedding and head can have beside it."""
     if config.stored_kind is not None:
         return [(config.stored_kind, config.stored_head)]
     narrow = [(kind, head) for kind, head in NARROW_WITH_HEAD if _narrows(config, kind, head)]
     return [("bfloat16", None), ("float32", None), *narrow]
+
+
+def named_kind(what: str, kind: str, head: str | None) -> str:
+    """``what`` with the kinds of layers and head."""
+    return f"{what} {kind}" if head is None else f"{what} {kind}, head {head}"
 
 
 def _narrows(config: ModelConfig, kind: str, head: str | None) -> bool:
@@ -354,5 +378,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
         console.print(Text.assemble(("note ", "yellow"), as_text(note)))
     for problem in report.problems:
         console.print(Text.assemble(("problem ", "red"), as_text(problem)))
-    colour = "green" if report.usable else "red"
-    console.print(as_text("ready" if report.usable else "not usable", colour))  # what is wrong is printed above
+    if report.problems:
+        console.print(as_text("not usable", "red"))  # what is wrong is printed above
+    else:
+        console.print(as_text(report.verdict, "yellow" if report.bare else "green"))

@@ -11,7 +11,7 @@ from dllm.common.ranks import Ranks
 from dllm.models.config import ModelConfig
 from dllm.models.network.networks import network_of
 from dllm.models.weights.cut import check_cut, share_of
-from dllm.models.weights.footprint import Footprint, in_units
+from dllm.models.weights.footprint import Footprint, in_gib
 
 WEIGHT_KINDS = ("bfloat16", "int8", "int4")
 GPU_SIZES = (16, 24, 32, 40, 48, 80, 96, 141, 192)  # GB of GPUs that people have
@@ -33,7 +33,7 @@ def share_lines(config: ModelConfig, tp: int, ep: bool) -> Iterator[str]:
             continue
         weights = Footprint.of_model(last, kind).weights
         room = _room(weights + keys * IN_FLIGHT + BESIDE_WEIGHTS, tp)
-        held = f"{in_units(weights)}, and {in_units(keys)} of keys and values a token"
+        held = f"{in_gib(weights)} GiB, and {in_gib(1024 * keys)} of keys and values of 1,024 tokens"
         yield f"model.tp={tp} {kind}: each rank holds {held}; {room}"
 
 

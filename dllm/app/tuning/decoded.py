@@ -40,6 +40,7 @@ class DecodedLosses:
     cost: str  # what ``cost_of`` counts
     binary: bool  # agreement: a loss is 1 where texts differ
     deadline: float | None = None  # of ``time.monotonic``
+    cut: bool = False  # the time was up before a setting was confirmed
     out: dict[int, str] = field(default_factory=dict)  # settings that failed, with the reason
     rows: dict[int, dict[str, ResultRow]] = field(default_factory=dict)  # by setting and item
     orders: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # items of a portion

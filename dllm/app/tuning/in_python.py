@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from dllm.app.command_line.grids import grids_of
 from dllm.app.tuning.outcome import Tuned
 from dllm.app.tuning.tune import tuning_of
+from dllm.compose.parts import build_part, composed
+from dllm.compose.tuned import read_tuned, warn_unless_same
+from dllm.models.bundle import Model
+from dllm.record.fingerprint import fingerprint
+
+TUNED_PARTS = ("sampler", "blocks", "cache", "eos", "length")
 
 
 def tune(
@@ -44,3 +51,17 @@ def tune(
     place = {"model": model} if "/" not in model else {"model.path": model}
     values = {**place, **{key: value for key, value in asked.items() if value is not None}, **(grid or {})}
     return tuning_of([*words, *next(grids_of([values]))], settings_of_words).done()
+
+
+def tuned(file: str | Path, model: Model | None = None) -> dict[str, Any]:
+    """Arguments of ``Decoder`` for the settings of a ``tuned.yaml``. Warns where they were chosen for another
+    checkpoint than that of ``model``. Raises UserError as ``read_tuned``.
+
+    >>> decoder = Decoder(model, **tuned("runs/mine/tuned.yaml", model), gen_length=32)  # doctest: +SKIP
+    """
+    settings, origin = read_tuned(Path(file))
+    if model is not None:
+        warn_unless_same(str(file), origin, fingerprint(model.path))
+    config = composed(settings)
+    parts = {group: build_part(group, config[group]) for group in TUNED_PARTS}
+    return {**parts, "runtime": str(config.runtime)}

@@ -141,12 +141,9 @@ class TuneOutcome:
             )
         else:
             said = f"Nothing is certified, so the reference is taken: {table.label(0)}. {self.needed()}"
-        cut = " The time was up before all settings were tested." if self.late or self._cut() else ""
+        cut = " The time was up before all settings were tested." if self.late or self.table.cut else ""
         speed = " Seconds are of this machine." if table.cost == "seconds" else ""
         return f"{said}{cut} Not promised: other prompts, other models, other lengths of answers.{speed}"
-
-    def _cut(self) -> bool:
-        return "the time was up" in self.table.out.values()
 
     def needed(self) -> str:
         """How many more items would do."""
@@ -182,7 +179,8 @@ def tested_table(table: ReportTable) -> Table:
     """For a terminal: the settings that were tested and the reference, in the columns that matter."""
     out = Table(box=None, header_style="bold")
     for number, at in enumerate(PRINTED):
-        out.add_column(table.heads[at], justify="left" if number < 2 else "right", no_wrap=number > 1)
+        head = "cost" if at == TUNED_HEADS.index("{}") else table.heads[at]  # its unit is in the paragraph
+        out.add_column(head, justify="left" if number < 2 else "right", no_wrap=number > 1)
     for number, row in enumerate(table.rows):
         if "certified" in row[1] or row[1].startswith("taken") or row[0].endswith(REFERENCE):
             cells = [row[at].partition(":")[0] for at in PRINTED]

@@ -190,5 +190,6 @@ class WatchedLosses:
         try:
             return self.table.confirm(setting)
         except OutOfTimeError:  # what is certified so far stands
+            self.table.cut = True
             self.table.out[setting] = "the time was up"
             return None

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dllm.common.kept_property import kept_property
-from dllm.kernels.add_norm import add_norm
+from dllm.kernels.add_norm import KeepRows, add_norm
 from dllm.kernels.rope_scatter import HeadNorms, rope_scatter, rotated
 from dllm.models.network.attention import ALL, Visible, attend, attend_first
 from dllm.models.network.rope import Angles
@@ -33,7 +33,7 @@ class AnyLayer(Protocol):
 
     def __call__(
         self, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, attend: Attend,
-        drafts: bool = False,
+        drafts: bool = False, keep: KeepRows | None = None,
     ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
     def entered(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -117,14 +117,12 @@ class Projected:
         if self.triton and not torch.compiler.is_compiling():
             # One launch; as operations of PyTorch's it took 5.2 of the 29.3 ms of a forward of 1,024 tokens (8B, H200).
             keys, values = (torch.empty_like(value, memory_format=torch.contiguous_format) for _ in "kv")
-            return (
-                rope_scatter(query, key, self.value, *self.angles, None, keys, values, self.wide, self.norms, True),
-                keys,
-                values,
-            )
+            (cos, sin), wide, norms = self.angles, self.wide, self.norms
+            query = rope_scatter(query, key, self.value, cos, sin, None, keys, values, wide, norms, triton=True)
+            return query, keys, values
         if self.norms is not None:
-            query = add_norm(query, None, self.norms.query, self.norms.eps, self.triton)[1]
-            key = add_norm(key, None, self.norms.key, self.norms.eps, self.triton)[1]
+            query = add_norm(query, None, self.norms.query, self.norms.eps, None, self.triton)[1]
+            key = add_norm(key, None, self.norms.key, self.norms.eps, None, self.triton)[1]
         if self.together is not None and self.norms is None:  # half the operations
             both = rotated(self.together, *self.angles, self.wide)
             query, key = both.split_with_sizes([query.shape[2], key.shape[2]], 2)
@@ -145,16 +143,19 @@ class Projected:
         return attend(query, keys, values, seen, self.varlen, self.tiled, self.scale)
 
     def into(
-        self, keys: Tensor, values: Tensor, slots: Tensor | None, rows: Tensor | None, row: Callable[[], Tensor]
-    ) -> Tensor:
+        self, keys: Tensor, values: Tensor, slots: Tensor | None, rows: Tensor | None, row: Callable[[], Tensor],
+        queries: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Write keys and values to ``slots`` [B, n] (None: the first n) of ``rows`` [B] (None: all) of the buffers
         [B, H_kv, S, h], and return the rotated queries. Every slot must exist: buffers have one for padding. row: gives
-        the row of each slot [B, 1]."""
+        the row of each slot [B, 1]. queries [B, Q, H, h]: keeps the rotated queries at the same slots (our kernel)."""
         # torch.compile fuses these operations itself. With ``rows`` the kernel does not run: that is rare.
         if self.triton and rows is None and self.angles is not None and not torch.compiler.is_compiling():
             return rope_scatter(
-                self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, self.norms, True
-            )
+                self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, self.norms, queries,
+                True,
+            )  # fmt: skip
+        assert queries is None, "another path keeps none"
         query, key, value = self.rotated()
         at = None if slots is None else (row(), slots)
         for store, fresh in ((keys, key), (values, value)):
@@ -310,11 +311,12 @@ class StaticMemory(Memory):
         rows = torch.arange(len(self.slots), device=self.slots.device) if self.rows is None else self.rows
         return rows[:, None]
 
-    def into(self, layer: int, fresh: Projected) -> tuple[Tensor, KeyValues]:
-        """Keep the fresh rows; returns their rotated queries, and the layer's store."""
+    def into(self, layer: int, fresh: Projected, queries: Tensor | None = None) -> tuple[Tensor, KeyValues]:
+        """Keep the fresh rows; returns their rotated queries, and the layer's store. queries: as of
+        ``Projected.into``."""
         store = self.stores[layer]
         assert store is not None, "buffers are made before they are used"
-        return fresh.into(*store, self.slots, self.rows, lambda: self.row), store
+        return fresh.into(*store, self.slots, self.rows, lambda: self.row, queries), store
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         if not self.stores:

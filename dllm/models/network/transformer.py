@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from dllm.common.ranks import Ranks
 from dllm.common.rowwise import select_or_all
-from dllm.kernels.add_norm import add_norm
+from dllm.kernels.add_norm import KeepRows, add_norm
 from dllm.kernels.invariant import tile
 from dllm.kernels.narrow_embedding import NarrowEmbedding
 from dllm.kernels.packed import PackedLinear
@@ -45,9 +45,9 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The sum of x and the residual (None: x), and its norm."""
-        return add_norm(x, residual, self.weight, self.eps, self.triton)
+    def forward(self, x: Tensor, residual: Tensor | None = None, keep: KeepRows | None = None) -> tuple[Tensor, Tensor]:
+        """The sum of x and the residual (None: x), and its norm. keep: where the sum is kept besides."""
+        return add_norm(x, residual, self.weight, self.eps, keep, self.triton)
 
 
 class Rotary:
@@ -172,11 +172,12 @@ class Layer(nn.Module):
 
     def forward(
         self, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, attend: Attend,
-        drafts: bool = False,
+        drafts: bool = False, keep: KeepRows | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """What leaves the layer, from what enters it: rows [B, n, D] as a sum x + residual (None: x), which the norm
-        that reads it adds up. ``attend`` decides what the rows attend to. drafts: these rows draft."""
-        x, normal = self.attn_norm(x, residual)
+        that reads it adds up. ``attend`` decides what the rows attend to. drafts: these rows draft. keep: where what
+        enters is kept."""
+        x, normal = self.attn_norm(x, residual, keep)
         found = attend(self.attn.project(normal, angles), columns)
         out = self.attn.o(found)
         if drafts and self.attn.draft is not None:

@@ -107,6 +107,12 @@ def gib(count: float) -> str:
     return f"{count / 2**30:.1f} GiB"
 
 
+def in_gib(count: float) -> str:
+    """Bytes in GiB to three digits: ``14.9``, ``0.0042``."""
+    size = count / 2**30
+    return f"{size:.1f}" if size >= 10 else f"{size:.3g}" if size >= 1e-4 else f"{size:.1g}"  # noqa: PLR2004
+
+
 def in_units(count: float) -> str:
     """Bytes in the largest unit that they fill: ``4.3 MiB``."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import atexit
 import lzma
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load, load_file, save
 from torch import Tensor
 
+from dllm.common.cache_folder import cache_folder
 from dllm.common.digest import digest, sha256_of
 from dllm.common.errors import UserError
 from dllm.models.weights.files import SINGLE
@@ -77,9 +77,8 @@ def pack(folder: Path, base: str = "") -> None:
 
 def _cached(source: Path) -> Path:
     """The copy among the user's caches, made where it is missing. The model's name comes last: reports show it."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = digest("".join(sha256_of(file) for file in _files(source)).encode())
-    folder = home / "dllm" / "checkpoints" / key / source.resolve().name
+    folder = cache_folder() / "checkpoints" / key / source.resolve().name
     if _whole(source, folder):
         return folder
     shutil.rmtree(folder, ignore_errors=True)  # one that a cleaner of caches left incomplete

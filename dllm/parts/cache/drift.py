@@ -26,10 +26,10 @@ def attended(
     return out.view(batch, query.shape[2], -1, width).transpose(1, 2).flatten(2), weights
 
 
-def attention_received(weights: Tensor, real: Tensor) -> Tensor:
-    """Attention [l, B, S] that every key receives in l layers, of weights summed over heads [l, B, m, S] and over
-    ``real`` rows [B, m]."""
-    return (weights * real[:, :, None]).sum(2)
+def attention_received(weights: Tensor, real: Tensor | None) -> Tensor:
+    """Attention [B, S] that every key receives: weights [B, H, m, S] summed over heads and ``real`` rows [B, m] (None:
+    all of them)."""
+    return weights.sum((1, 2)) if real is None else (weights.sum(1) * real[:, :, None]).sum(1)
 
 
 def products(old: Tensor, new: Tensor, axis: str, ranks: Ranks = ALONE) -> list[Tensor]:

@@ -16,7 +16,7 @@ from dllm.models.network.attention import Visible
 from dllm.models.network.memory import AnyStack, Exchanged, Memory, Projected, Rerun, StaticMemory, summed
 from dllm.parts.cache.buffer_memory import BufferMemory
 from dllm.parts.cache.columns import gather_rows
-from dllm.parts.cache.drift import attended
+from dllm.parts.cache.drift import attended, attention_received
 from dllm.parts.cache.kept import KeptRows
 from dllm.parts.cache.passes import ForwardPass
 
@@ -40,9 +40,11 @@ class Track:
     narrow: int = 0  # how many layers have run narrow
     redo: Redo | None = None  # how rows run again in a recording (None: each from its bound on)
     again: Tensor | None = None  # [b] which rows these are (None: all)
-    # by layer, what the similarity of attention with the last one follows from
+    # by layer, what the similarity of attention with the last one follows from; of our kernels the similarity itself,
+    # [B, k] by blocks of keys
     products: list[list[Tensor]] = field(default_factory=list)
-    received: dict[int, Tensor] = field(default_factory=dict)  # by layer, [B, w, S] attention from the window
+    alike: list[Tensor] = field(default_factory=list)
+    received: dict[int, Tensor] = field(default_factory=dict)  # by layer, [B, S] attention from the window
 
     def whole(self, layers: Tensor | int) -> Tensor:
         """Rows [B, 1] in which a layer computes the whole canvas, or of several layers [B, l]."""
@@ -66,6 +68,7 @@ class DriftPass(ForwardPass):
     probes: Tensor  # [B, w + r] columns whose attention is read: w of the window, then r watched ones (L: no column)
     window: Tensor  # [B, w] the first of them
     in_window: Tensor  # [B, w] which of these are columns
+    padded: bool  # some may be none, as far as the host knows
     watched: Tensor  # [B, r] the others
     mean: Tensor  # [B, r] weights of the watched ones that turn a sum into a mean
     seen: Tensor  # [B] keys of each row
@@ -77,7 +80,7 @@ class DriftPass(ForwardPass):
 
 class WholeRows(Memory):
     """Runs the whole canvas of some rows, each from the layer on that the host knows of it. received: by layer,
-    [B, w, S] attention from the window, which it replaces."""
+    [B, S] attention from the window, which it replaces."""
 
     def __init__(self, first: BufferMemory, forward: DriftPass, received: dict[int, Tensor]) -> None:
         self.first, self.session, self.forward, self.received, self.ran = first, first.session, forward, received, False
@@ -154,7 +157,8 @@ class WholeRows(Memory):
         self._put(session.kept["queried"], layer, query, layer)
         window = select_or_all(first.copies(forward.window, device), rows)
         out, weights = attended(query, keys, values, visible, gather_rows(query, window), fresh.tiled)
-        found = weights.sum(1)
+        real = select_or_all(first.copies(forward.in_window, device), rows) if forward.padded else None
+        found = attention_received(weights, real)
         if self.bound is not None and layer in received:
             found = update_rows(self.bound <= layer, found, select_or_all(received[layer], rows))
         received[layer] = found if rows is None else received[layer].index_copy(0, rows, found)

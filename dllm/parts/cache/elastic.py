@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -19,15 +20,19 @@ from torch import Tensor
 from dllm.common.errors import in_choices, in_range
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
+from dllm.kernels.add_norm import KeepRows
+from dllm.kernels.attention_scores import attention_scores
+from dllm.kernels.drift_sums import drift_sums
 from dllm.models.config import ModelConfig
 from dllm.models.network.attention import attention_weights
-from dllm.models.network.memory import AnyStack, Memory, Projected, summed
+from dllm.models.network.memory import AnyLayer, AnyStack, Memory, Projected, summed
+from dllm.models.network.rope import Angles
 from dllm.parts.cache.buffer import Buffered, CacheView, ColumnSession
 from dllm.parts.cache.buffer_memory import BufferMemory
 from dllm.parts.cache.columns import gather_rows, predictors
 from dllm.parts.cache.drift import attended, attention_received, attention_similarity, products, strongest
 from dllm.parts.cache.drifted_rows import DriftPass, Redo, Track, WholeRows
-from dllm.parts.cache.kept import LAYER_KEYS, LAYER_VALUES, PER_PLACE, Kept, KeptRows
+from dllm.parts.cache.kept import LAYER_KEYS, LAYER_VALUES, PER_PLACE, Kept
 from dllm.parts.cache.passes import Call, ForwardPass
 
 REDO_STARTS = 8  # layers from which recordings run rows again, spread over the network
@@ -47,8 +52,7 @@ class Elastic(Buffered):
     """
 
     traits = Buffered.traits.but(
-        shadows=False, bounded_shapes=True, acts_in_layers=True, one_call=True, reads_weights=True, asks=True, facts=1,
-        heads="summed",
+        shadows=False, bounded_shapes=True, acts_in_layers=True, one_call=True, asks=True, facts=1, heads="summed"
     )  # fmt: skip
 
     def __init__(
@@ -103,10 +107,10 @@ class Elastic(Buffered):
         first = session.config.layers if self.first_layer is None else self.first_layer  # always whole from it on
         if shapes.most:
             *widths, near = shapes.most
-            bounds = [first if near else 0]
+            bounds, padded = [first if near else 0], True
         else:
             *counts, bounds = torch.stack([*(part.sum(1) for part in parts), bound]).tolist()
-            widths = list(map(max, counts))
+            widths, padded = list(map(max, counts)), min(counts[0]) < max(counts[0])
             near = max((count + 1 for count, own in zip(counts[2], bounds, strict=True) if own > 0), default=0)
         window, watched, rest = (packed(part, columns, width) for part, width in zip(parts, widths, strict=True))
         probes = torch.cat([window, watched], 1)
@@ -116,8 +120,8 @@ class Elastic(Buffered):
         real = watched < session.length
         return DriftPass(
             **vars(replace(forward, calls=(call,))), decided=~candidates.undecided & valid, columns=columns,
-            probes=probes, window=window, in_window=window < session.length, watched=watched,
-            mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1),
+            probes=probes, window=window, in_window=window < session.length, padded=padded,
+            watched=watched, mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1),
             width=widths[0] + widths[1] + min(near, widths[2]), reuses=max(bounds) > 0, fixed=shapes.bounded,
             progress=Track(bound, torch.full_like(bound, first), bounds),
         )  # fmt: skip
@@ -154,13 +158,15 @@ class NarrowMemory(BufferMemory):
         assert isinstance(session.policy, Elastic)
         self.policy, self.inputs, self.queried = session.policy, session.kept["inputs"], session.kept["queried"]
         self.made: dict[int, tuple[Tensor, Tensor]] = {}
+        self.everywhere = self.forward.columns.expand(session.rows, -1)
         self.whole: WholeRows | None = None  # the rows that have run again, until `resume`; they refer to this memory
 
     def through(self, layers: AnyStack, x: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         forward, progress, count, residual = self.forward, self.forward.progress, self.session.config.layers, None
         if columns is not None:
-            self._keep(0, x, columns)
-            x, columns = x[:, : forward.width], columns[:, : forward.width]
+            if forward.width < columns.shape[1]:
+                self._keep(0, x, columns)
+                x, columns = x[:, : forward.width], columns[:, : forward.width]
             self.call = replace(self.call, columns=columns, slots=columns)
         step = self.policy.ask_every or count if self._asks and not forward.fixed else count
         for first in range(0, count, step):
@@ -218,18 +224,17 @@ class NarrowMemory(BufferMemory):
         there = inputs.layers[layer].device if layer in inputs.layers else hidden.device
         inputs.put(layer, hidden.to(there), self.copies(columns, there))
 
-    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        self._put(self.inputs, layer, hidden, columns)
-        return hidden, columns
+    def run(
+        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The norm that adds up what enters a layer keeps it, too."""
+        keep = KeepRows(self.inputs.flat(index, x), self._places(columns, x.device))
+        return layer(x, residual, angles, columns, partial(self.attend, index), keep=keep)
 
-    def _put(self, kept: KeptRows, layer: int, rows: Tensor, columns: Tensor | None) -> None:
-        if columns is None or layer not in kept.layers:
-            kept.put(layer, rows, columns)
-        else:
-            kept.put_at(layer, rows, self._places(columns))
-
-    def _places(self, columns: Tensor) -> Tensor:
-        """``KeptRows.places``, made in the first layer of each device."""
+    def _places(self, columns: Tensor | None, device: torch.device) -> Tensor:
+        """``KeptRows.places`` (None: all columns), made in the first layer of each device."""
+        if columns is None:
+            columns = self.copies(self.everywhere, device)
         if id(columns) not in self.made:  # holding the tensor keeps its id
             self.made[id(columns)] = columns, self.inputs.places(columns)
         return self.made[id(columns)][1]
@@ -237,21 +242,48 @@ class NarrowMemory(BufferMemory):
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         session, forward, progress = self.session, self.forward, self.forward.progress
         device, window, old = fresh.query.device, forward.window.shape[1], None
+        if fresh.triton and self._by_kernels(fresh, columns):
+            return self._attend_by_kernels(layer, fresh)
         probes = self.copies(forward.probes, device)
         if self._tests:
-            asking = self.queried.at(layer, self._places(self.copies(forward.watched, device)))
+            asking = self.queried.at(layer, self._places(self.copies(forward.watched, device), device))
             keys = self.buffer(layer, fresh)[0][:, :, : self.call.reach]
             old = attention_weights(asking, keys, self.copies(self.call.visible.mask, device))
         query, keys, values, visible = self.exchange(layer, fresh, columns)
-        self._put(self.queried, layer, query, columns)
+        self.queried.put_at(layer, query, self._places(columns, device))
         read = gather_rows(query, probes) if columns is None else query[:, : probes.shape[1]]
         few = columns is not None and query.dtype.itemsize > 2 and not fresh.tiled
         out, weights = attended(query, keys, values, visible, None if few else read, fresh.tiled)
         if old is not None:
             new = weights[:, :, window : probes.shape[1]]
             progress.products.append(products(old, new, self.policy.similarity, session.config.ranks))
-        progress.received[layer] = weights[:, :, :window].sum(1)
+        real = self.copies(forward.in_window, device) if forward.padded else None
+        progress.received[layer] = attention_received(weights[:, :, :window], real)
         return out
+
+    def _by_kernels(self, fresh: Projected, columns: Tensor | None) -> bool:
+        """Whether our kernels read attention: keys are the first ones of each row, and all heads are here."""
+        policy, ranks, visible = self.policy, self.session.config.ranks, self.call.visible
+        if columns is None or fresh.tiled or policy.similarity == "keys" or ranks.size > 1:
+            return False
+        return visible.mask is None or visible.count is not None
+
+    def _attend_by_kernels(self, layer: int, fresh: Projected) -> Tensor:
+        """Three launches beside those of any cache: old scores, new ones, and what they come to."""
+        forward, progress, device, old = self.forward, self.forward.progress, fresh.query.device, None
+        visible, reach, window = self.copies.of(self.call.visible, device), self.call.reach, forward.window.shape[1]
+        count, real, mean = visible.count, *(self.copies(one, device) for one in (forward.in_window, forward.mean))
+        self.queried.flat(layer, fresh.query)
+        queried, keys = self.queried.layers[layer], self.buffer(layer, fresh)[0]
+        if self._tests:
+            watched = self.copies(forward.watched, device)
+            old, window = attention_scores(queried, watched, keys[:, :, :reach], count, True), window + mean.shape[1]
+        query, store = self._access(device).into(layer, fresh, queried)
+        keys, values = (one[:, :, :reach] for one in store)
+        new = attention_scores(query[:, :window], None, keys, count, True)
+        progress.received[layer], alike = drift_sums(new, old, real, mean, count, True)
+        progress.alike.append(alike)
+        return fresh.attend(query, keys, values, visible)
 
     @property
     def _tests(self) -> bool:
@@ -269,9 +301,11 @@ class NarrowMemory(BufferMemory):
         """Find the rows that have drifted in the layers ``first`` to ``end`` - 1, for this forward or the next."""
         forward, progress, policy = self.forward, self.forward.progress, self.policy
         home, ranks = forward.valid.device, self.session.config.ranks
-        sums = [by_layer(each, home) for each in zip(*progress.products[first:end], strict=True)]
-        alike = attention_similarity(sums, forward.seen, policy.similarity, ranks)
-        alike = (alike * forward.mean).sum(-1)  # [l, B]
+        if progress.alike:
+            alike = by_layer(progress.alike[first:end], home).sum(-1)  # [l, B]
+        else:
+            sums = [by_layer(each, home) for each in zip(*progress.products[first:end], strict=True)]
+            alike = (attention_similarity(sums, forward.seen, policy.similarity, ranks) * forward.mean).sum(-1)
         after = torch.arange(first + 1, end + 1, device=alike.device)[:, None]
         drifted = (alike < policy.gamma) & forward.mean.any(1)
         found = torch.where(drifted, after, self.session.config.layers).amin(0)  # what follows the first drift
@@ -299,8 +333,8 @@ class NarrowMemory(BufferMemory):
     def _track(self, received_by: dict[int, Tensor]) -> None:
         """After the last layer: watch the decided positions that each layer's window attends to most."""
         forward, progress, keys = self.forward, self.forward.progress, self.call.reach
-        weights = by_layer([received_by[layer] for layer in sorted(received_by)], forward.valid.device)
-        received = self.session.config.ranks.sum(attention_received(weights, forward.in_window))  # over heads
+        received = by_layer([received_by[layer] for layer in sorted(received_by)], forward.valid.device)
+        received = self.session.config.ranks.sum(received)  # over heads
         found = torch.where(forward.decided[:, :keys], received, 0.0)
         most = strongest(found, self.policy.track_num) & (found > 0)  # an empty window attends to nothing
         tracked = torch.zeros_like(forward.decided)

@@ -65,22 +65,27 @@ class KeptRows:
     def put(self, layer: int, rows: Tensor, columns: Tensor | None, numbers: Tensor | None = None) -> Tensor:
         """Keep rows [B, n, ...] at their columns [B, n] (None: the first n), or those of the batch's rows ``numbers``
         at the first n. Returns all rows of the layer."""
-        if layer not in self.layers:
-            self.layers[layer] = rows.new_zeros(len(rows), self.length + 1, *rows.shape[2:])
+        self.flat(layer, rows)
         if columns is None:
             self.layers[layer][slice(None) if numbers is None else numbers, : rows.shape[1]] = rows
         else:
             self.layers[layer][torch.arange(len(rows), device=rows.device)[:, None], columns] = rows
         return self.layers[layer]
 
+    def flat(self, layer: int, like: Tensor) -> Tensor:
+        """All rows of a layer [B (L + 1), ...], which its first use makes for rows like those [B, n, ...]."""
+        if layer not in self.layers:
+            self.layers[layer] = like.new_zeros(len(like), self.length + 1, *like.shape[2:])
+        return self.layers[layer].flatten(0, 1)
+
     def places(self, columns: Tensor) -> Tensor:
-        """Where the columns [B, n] of all rows are in a layer, flat [B n]. Made once for all layers it saves two
-        operations in each."""
+        """Where the columns [B, n] of all rows are among those of a layer, flat [B n]. Made once for all layers it
+        saves two operations in each."""
         return (columns + torch.arange(len(columns), device=columns.device)[:, None] * (self.length + 1)).flatten()
 
     def put_at(self, layer: int, rows: Tensor, places: Tensor) -> None:
-        """As ``put``, at their ``places``; the layer has been put before."""
-        self.layers[layer].flatten(0, 1).index_copy_(0, places, rows.flatten(0, 1))
+        """As ``put``, at their ``places``."""
+        self.flat(layer, rows).index_copy_(0, places, rows.flatten(0, 1))
 
     def at(self, layer: int, places: Tensor) -> Tensor:
         """The rows [B, n, ...] of a layer at their ``places``."""
