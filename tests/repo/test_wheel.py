@@ -74,6 +74,7 @@ def dllm(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("sampler=localleap cache=elastic gen_length=16", "forwards"),
         ("check mini-llada", "LLaDAModelLM"),
         ("list", "mini-dream"),
+        ("doctor", "mini-llada sorts a list"),
         ("-m sampler=confidence,eb task=parallelbench task.tasks=[sort] task.count=2 name=cells", "TPF"),
     ],
 )
