@@ -19,7 +19,7 @@ FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 # Names of other programs and of the papers' code, which nothing here defines.
 FOREIGN = """
     L T tl re asyncio tempfile nohup promtool booktabs NO_COLOR web_search max_fails upstream
-    CUDA_VISIBLE_DEVICES HTTPS_PROXY HF_HOME
+    CUDA_VISIBLE_DEVICES HTTPS_PROXY HF_HOME sampler=confidance
     transfer_index num_block x0_p decoder_forward_passes decoded_token_threshold o_proj inv_freq
     scaled_dot_product_attention _weight_int8pack_mm avx512_bf16 linspace fullmatch merge_and_unload
     BertForMaskedLM ModernBertForMaskedLM AwqConfig GPTQConfig gemv marlin image_token maxNewTokens
