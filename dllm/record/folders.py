@@ -49,6 +49,19 @@ def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in choices.items() if key not in PRESENTATION}
 
 
+def read_environment(folder: Path) -> dict[str, Any]:
+    """What a run noted of its machine and of what it was made; empty where the file is missing. Raises UserError for
+    a file that holds anything else."""
+    file = folder / ENVIRONMENT
+    try:
+        found = json.loads(file.read_bytes()) if file.is_file() else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("content", {}), dict):
+        raise UserError(f"{file} is broken. Restore it, or delete it: what has changed since is then not known.")
+    return found
+
+
 def key_of(row: ResultRow) -> SampleKey:
     return str(row["id"]), int(row["sample"])
 

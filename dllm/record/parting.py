@@ -41,15 +41,14 @@ class Parting:
 
 def parting(one: Trace, other: Trace) -> Parting | None:
     """Where the traces of one prompt part (None: they are equal)."""
-    before = [list(trace.canvases()) for trace in (one, other)]
+    before = [list(trace.answers()) for trace in (one, other)]
     for number in range(1, max(map(len, before))):
         after = [canvases[min(number, len(canvases) - 1)] for canvases in before]
         if after[0] != after[1]:
             at = next(
                 (at for at, pair in enumerate(zip(*after, strict=False)) if pair[0] != pair[1]), min(map(len, after))
             )
-            there = at - one.start
-            return Parting(number, there, (known_at(one, number, there), known_at(other, number, there)))
+            return Parting(number, at, (known_at(one, number, at), known_at(other, number, at)))
     return None
 
 

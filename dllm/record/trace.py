@@ -54,6 +54,10 @@ class Trace:
         numbers = [record.kept for record in self.turns[1:]] + [0]
         return list(zip(self.turns, numbers[: len(self.turns)], strict=True))
 
+    def answers(self) -> Iterator[list[int]]:
+        """The answer's tokens before every turn and at the end, by position: as everywhere, from the answer's start."""
+        return (canvas[self.start :] for canvas in self.canvases())
+
     def canvases(self) -> Iterator[list[int]]:
         """The canvas before every forward, then the final one: ids, with the mask id where undecided, or with what is
         shown there."""

@@ -9,7 +9,7 @@ from dllm.common.atomic_write import write_or_refuse
 from dllm.common.errors import UserError
 from dllm.common.terminal import VisibleParser, complain, say
 from dllm.record.trace import read_trace
-from dllm.view.page import Pane, trace_page
+from dllm.view.page import Pane, parting_of, trace_page
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -19,15 +19,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--output", type=Path, help="the page; default: beside the first trace")
     options = parser.parse_args(arguments)
     try:
-        say(write([options.trace] if options.other is None else [options.trace, options.other], options.output))
+        files = [options.trace] if options.other is None else [options.trace, options.other]
+        panes = panes_of(files)
+        say(write(files, options.output, panes))
+        if (found := parting_of(panes)) is not None:
+            say(f"They part in forward {found.forward}, at position {found.position} of the answer:")
+            for file, known in zip(files, found.known, strict=True):
+                say(f"  {file}: {known}")
     except UserError as error:
         complain("Error:", error)
         raise SystemExit(2) from None
 
 
-def write(traces: Sequence[Path], output: Path | None = None) -> Path:
-    """The page of trace files; returns where it is. Raises UserError for a file that is not a trace, or a full disk."""
-    panes = [Pane.of(file.resolve().parent.parent.name, *read_trace(file)) for file in traces]
+def panes_of(traces: Sequence[Path]) -> list[Pane]:
+    """What a page shows of trace files. Raises UserError for a file that is not a trace."""
+    return [Pane.of(file.resolve().parent.parent.name, *read_trace(file)) for file in traces]
+
+
+def write(traces: Sequence[Path], output: Path | None = None, panes: Sequence[Pane] | None = None) -> Path:
+    """The page of trace files; returns where it is. panes: what ``panes_of`` them gave (None: it is asked). Raises
+    UserError for a file that is not a trace, or a full disk."""
+    panes = panes_of(traces) if panes is None else panes
     stems = "-".join(file.stem for file in traces)
     output = output or traces[0].with_name(f"{stems}.html")
     return write_or_refuse(output, trace_page(panes), "Name another place with -o FILE.")

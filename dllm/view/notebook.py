@@ -54,7 +54,7 @@ def decisions_html(decisions: Mapping[str, SlotDecision]) -> str:
 def trace_html(trace: Trace) -> str:
     """An answer forward by forward, each token in the colour of the forward that fixed it."""
     fixed, rows = [0] * (trace.length - trace.start), list[list[tuple[str | None, int]]]()
-    canvases = [canvas[trace.start :] for canvas in trace.canvases()]
+    canvases = list(trace.answers())
     path, is_open = trace.path(), [not given for given in trace.given[trace.start :]]
     for number, canvas in enumerate(canvases):
         if number:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from dllm.common.palette import hexes
 from dllm.compose.naming import part_words
 from dllm.constraints.kinds import Constraint
+from dllm.record.parting import Parting, parting
 from dllm.record.trace import Trace
 from dllm.record.turns import Commits, ShownMixtures, ShownTokens, TurnRecord
 from dllm.view.final_columns import on_final_columns
@@ -119,7 +120,9 @@ def trace_page(panes: Sequence[Pane]) -> str:
     colours = [hexes(turn, last) for turn in range(1, last + 1)]
     title = " and ".join(dict.fromkeys(pane.title for pane in panes))
     content = [{**pane_data(pane), "heading": heading} for pane, heading in zip(panes, headings(panes), strict=True)]
-    data = json.dumps({"colours": colours, "panes": content}, separators=(",", ":"))
+    found = parting_of(panes)
+    parted = found and {"forward": found.forward, "position": found.position, "known": [*map(str, found.known)]}
+    data = json.dumps({"colours": colours, "panes": content, "parting": parted}, separators=(",", ":"))
     parts = {
         "TITLE": escape(title),
         "STYLE": page_asset("trace.css"),
@@ -130,6 +133,14 @@ def trace_page(panes: Sequence[Pane]) -> str:
     # The only script that runs; ``data`` is not a script. One pass: a prompt may spell {{MARKS}}.
     parts["HASH"] = b64encode(sha256(f"\n{parts['SCRIPT']}\n".encode()).digest()).decode()
     return re.sub(r"{{([A-Z]+)}}", lambda match: parts[match[1]], page_asset("trace.html"))
+
+
+def parting_of(panes: Sequence[Pane]) -> Parting | None:
+    """Where two decodes of one prompt part; None: there are not two, their prompts differ, or they are equal."""
+    traces = [pane.trace for pane in panes if isinstance(pane.trace, Trace)]
+    if len(traces) != 2 or len({tuple(one.prompt[: one.start]) for one in traces}) > 1:  # noqa: PLR2004
+        return None
+    return parting(*traces)
 
 
 def headings(panes: Sequence[Pane]) -> list[str]:

@@ -182,7 +182,7 @@ function draw(pane, at, event, fresh, inside, guess, laid) {
   if (event && event.kind === "refused") event = before(pane.history[at], event);
   const span = pane.tokens[at], record = pane.record, fixed = event && "token" in event;
   const guessed = !fixed && !record.given[at] && !waits && guess;
-  const marks = ["kept", pane.edges.has(at) ? "edge" : "", at === pane.chosen ? "chosen" : ""];
+  const marks = ["kept", pane.edges.has(at) ? "edge" : "", at === pane.chosen ? "chosen" : "", at === data.parting?.position ? "parted" : ""];
   const [ground, letters] = fixed ? data.colours[event.step - 1] : ["", ""];
   if (fixed) {
     marks.push(event.forced && event.by !== "replaced" ? "forced" : "", event.by ?? "", fresh ? "fresh" : "");
@@ -437,6 +437,12 @@ document.addEventListener("keydown", (event) => {
   }
   event.preventDefault();
 });
+if (data.parting) {
+  const button = element(byId("parting"), "button", "", `They part in forward ${data.parting.forward}`);
+  button.type = "button";
+  button.addEventListener("click", () => { play(false); go(data.parting.forward); });
+  element(byId("parting"), "span", "", ` at position ${data.parting.position} of the answer: left ${data.parting.known[0]}; right ${data.parting.known[1]}`);
+}
 const panes = data.panes.map((record) => new_pane(record));
 slider.max = last;
 byId("last").textContent = last;

@@ -67,7 +67,7 @@ def decoded(sampler: str) -> Trace:
 
 def film(trace: Trace, title: str) -> str:
     """The SVG of a decode: what each position shows from which forward on."""
-    lines = [canvas[trace.start :] for canvas in trace.canvases()]
+    lines = list(trace.answers())
     turns, width = len(lines) - 1, min(map(len, lines))
     drawing = Drawing.of(LEFT + WIDE * width + 6, TOP * 2 + TALL * (turns + 1))
     drawing.box(LEFT, TOP, WIDE * width, TALL * (turns + 1), MASKED)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, load, part
-from dllm.parts import Commits, Model, Pane, Trace, TurnRecord, pane_data, trace_page
+from dllm.parts import Commits, Model, Pane, Trace, TurnRecord, pane_data, parting, trace_page
+from dllm.view.__main__ import main
 from tests.support.harness import full
 from tests.support.tiny import MODELS, make_tiny
 from tests.view.browser import chromium, opened
@@ -68,9 +69,22 @@ def replayed(data: dict[str, Any], mask: int) -> Iterator[list[int]]:
 def test_the_data_of_a_page_re_run_the_decode(model: Model, sampler: str) -> None:
     trace = traced(model, sampler)
     data = json.loads(json.dumps(pane_data(Pane("a", trace))))
-    canvases = [canvas[trace.start :] for canvas in trace.canvases()]
+    canvases = list(trace.answers())
     assert list(replayed(data, trace.mask_id)) == canvases
     assert data["turns"][0]["commit"]["entropy"]
+
+
+def test_a_page_of_two_decodes_says_where_they_part(model: Model, tmp_path: Path, capsys: Any) -> None:
+    one, other = traced(model, "static"), traced(model, "confidence")
+    found = parting(one, other)
+    assert found is not None
+    page = trace_page([Pane("one", one), Pane("other", other)])
+    said = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["parting"]  # type: ignore[index]
+    assert said == {"forward": found.forward, "position": found.position, "known": [str(one) for one in found.known]}
+    files = [str(trace.save(tmp_path / name)) for trace, name in ((one, "a.json"), (other, "b.json"))]
+    main([*files, "-o", str(tmp_path / "both.html")])
+    assert f"They part in forward {found.forward}, at position {found.position} " in capsys.readouterr().out
+    assert '"parting":null' in trace_page([Pane("one", one), Pane("same", one)])
 
 
 def test_a_page_needs_nothing_from_anywhere(model: Model) -> None:

@@ -12,7 +12,7 @@ from dllm.app.command_line.endpoint_settings import checked_endpoint, is_endpoin
 from dllm.common.coerce import coerce
 from dllm.common.errors import UserError, in_range, nearest
 from dllm.compose.auto_length import with_auto_length
-from dllm.compose.parts import choices
+from dllm.compose.comparisons import group_and_choice
 
 if TYPE_CHECKING:
     from dllm.contract.setting import Sampling
@@ -55,7 +55,7 @@ class Options:
     prompt: str | None  # a text
     prompts: str | None  # a file of prompts
     chat: bool | None  # true: a conversation in the terminal; false: never apply the chat template
-    compare: bool | list[str]  # decode once more with one token per step; names: with these samplers too
+    compare: bool | list[str]  # decode once more with one token per step; names: with these samplers or choices
     trace: bool | str  # keep every turn of every sample; of task=replay: the file to check
     live: bool | None  # show the canvas denoising; None: when the output is a terminal
     animate: bool  # pause at every turn of the live view
@@ -94,10 +94,8 @@ class Options:
             raise UserError(f"prompt and prompts={self.prompts!r} exclude each other. Drop one of them.")
         if self.name is not None:
             check_name(self.name)
-        for sampler in [] if isinstance(self.compare, bool) else self.compare:
-            if sampler not in (known := choices("sampler")):
-                listed = f"true, false, or samplers of {', '.join(known)}"
-                raise UserError(f"compare={sampler!r} must be one of {listed}.{nearest(sampler, known)}")
+        for entry in [] if isinstance(self.compare, bool) else self.compare:
+            group_and_choice(entry)
         if self.chat and (self.prompts is not None or self.compare or self.samples > 1):
             raise UserError("chat=true is one conversation: drop prompts, compare and samples.")
 

@@ -96,6 +96,8 @@ def _at_home(argument: str) -> str:
 
 def _quoted(argument: str) -> str:
     key, equals, value = argument.partition("=")
+    if key == "compare" and "=" in value and parsed_override(argument) is None:  # choices: compare=[cache=a,cache=b]
+        return f"compare=[{','.join(map(hydra_quote, re.split(r' *, *', value.strip('[] '))))}]"
     if not equals or key not in TEXT_SETTINGS + PATH_SETTINGS or value == "null":
         return argument
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" and parsed_override(argument) is not None:

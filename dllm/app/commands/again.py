@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,8 @@ from dllm.app.runs.folder import setting_differences
 from dllm.app.runs.plan import RunPlan
 from dllm.common.errors import UserError
 from dllm.common.terminal import say
-from dllm.record.folders import ENVIRONMENT, SampleKey, key_of, read_all_results
+from dllm.models.weights.checkpoint_path import locate
+from dllm.record.folders import SampleKey, key_of, read_all_results, read_environment
 from dllm.record.results import ResultRow
 
 OF_TIME = frozenset({"seconds", "began", "cpu_seconds", "load"})  # what differs from run to run
@@ -30,21 +30,23 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     Raises UserError for a folder without samples, a conversation, and weights that are others than then."""
     folder = Path(config["again"])
     then = {key_of(row): row for row in read_all_results(folder)}
-    known = json.loads((folder / ENVIRONMENT).read_text())
+    known = read_environment(folder)
     if not then or config["chat"]:
         why = "was a conversation, which is not kept" if config["chat"] else "holds no finished sample"
         raise UserError(f"again={folder}: it {why}. Name a folder of a run that has decoded something.")
     with TemporaryDirectory() as place:
         own = {**config, "again": None, "output": place, "name": "again"}
+        refuse_lost_model(folder, str(config["model"]["path"]))
         now = {key_of(row): row for row in decoded_samples(own, folder, known.get("content", {}), then)}
-        since = json.loads((Path(place) / "again" / ENVIRONMENT).read_text())
+        since = read_environment(Path(place) / "again")
     wrong = [(key, what) for key, row in then.items() if (what := row_difference(row, now.get(key)))]
     say(f"{folder}: {len(then) - len(wrong)} of {len(then)} equal")
     if wrong:
         (name, sample), what = wrong[0]
         say(f"The first that differs is {name}{f' (sample {sample})' if sample else ''}: {what}")
-        changed = list(environment_differences(known, since))
-        say(f"Changed since: {'; '.join(changed) or 'nothing that was noted'}.")
+        changed = list(environment_differences(known, since)) if known else []
+        nothing = "nothing that was noted" if known else "not known, as environment.json is missing"
+        say(f"Changed since: {'; '.join(changed) or nothing}.")
         raise SystemExit(1)
 
 
@@ -69,9 +71,20 @@ def decoded_samples(
         return next(iter(PromptRun(plan, samples, opened).decode().values()))
 
 
+def refuse_lost_model(folder: Path, path: str) -> None:
+    """Raise UserError where the checkpoint that decoded the run is not there any more."""
+    try:
+        locate(path, weights=False)
+    except UserError:
+        raise UserError(
+            f"again={folder}: the model that decoded it, {path}, is not there any more. Name the folder that holds it "
+            "now by model.path=FOLDER."
+        ) from None
+
+
 def refuse_other_weights(folder: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Raise UserError where the checkpoint or its adapters are others than those of the run."""
-    if then.get(CHECKPOINT) != now[CHECKPOINT]:
+    if CHECKPOINT in then and then[CHECKPOINT] != now[CHECKPOINT]:
         raise UserError(
             f"again={folder}: the weights are others than those that decoded it (fingerprint "
             f"{str(then.get(CHECKPOINT))[:12]} then, {now[CHECKPOINT][:12]} now). Name the folder that holds them by "

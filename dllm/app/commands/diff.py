@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -44,13 +43,11 @@ def read_side(place: Path) -> Side:
     """Raises UserError for what is neither a trace nor a run folder."""
     from dllm.app.runs.destinations import stored_config
     from dllm.app.runs.folder import trace_name
-    from dllm.record.folders import ENVIRONMENT, TRACES, key_of, read_all_results
+    from dllm.record.folders import TRACES, key_of, read_all_results, read_environment
     from dllm.record.trace import read_trace
 
     def checkpoint(folder: Path) -> str | None:
-        file = folder / ENVIRONMENT
-        noted = json.loads(file.read_text()) if file.is_file() else {}
-        found = noted.get("content", {}).get("checkpoint") if isinstance(noted, dict) else None
+        found = read_environment(folder).get("content", {}).get("checkpoint")
         return None if found is None else str(found)
 
     if not place.exists():
@@ -134,7 +131,7 @@ def parting_lines(first: Any, second: Any) -> Iterator[str]:
 
 def row_lines(one: Side, other: Side) -> Iterator[str]:
     """How many answers are equal, where the first that is not parts, and what the runs cost and score."""
-    from dllm.record.parting import parted_rows
+    from dllm.record.parting import parted_rows, parting
 
     pairs = {
         key: (row, other.rows[key]) for key, row in one.rows.items()
@@ -150,12 +147,17 @@ def row_lines(one: Side, other: Side) -> Iterator[str]:
         key = unequal[0]
         row, its = pairs[key]
         yield f"The first that differs is {key[0]}{f' (sample {key[1]})' if key[1] else ''}."
-        if key in one.traces and key in other.traces:
+        if key in one.traces and key in other.traces and parting(one.traces[key], other.traces[key]) is not None:
             yield from parting_lines(one.traces[key], other.traces[key])
         else:
             forward, position = parted_rows(row["canvas"], its["canvas"], (row["turns"], its["turns"]))
-            yield (f"They part in forward {forward}, at position {position} of the answer. For what each knew there, "
-                   "decode with trace=true.")  # fmt: skip
+            traced = key in one.traces and key in other.traces
+            more = (
+                "Their traces are equal, so a results.jsonl was edited."
+                if traced
+                else ("For what each knew there, decode with trace=true.")
+            )
+            yield f"They part in forward {forward}, at position {position} of the answer. {more}"
     yield from measure_lines(list(pairs.values()))
 
 

@@ -20,6 +20,7 @@ from dllm.app.runs.plan import RunPlan
 from dllm.app.runs.samples import PlannedSample, constraint_digest, trace_content, warn_of_prompts
 from dllm.common.signals import Terminated
 from dllm.common.terminal import as_text, complain, say
+from dllm.compose.comparisons import compared_config, is_chosen
 from dllm.compose.naming import brought, typed_name
 from dllm.contract import Turn
 from dllm.decoder import Decoder, Observer, requests_per_batch
@@ -48,10 +49,10 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     plan.refuse_folder()
     samples = plan.samples()
     with plan.open_folder(samples) as run_folder:
-        started = PromptRun(plan, samples, run_folder)
+        started = PromptRun(plan, samples, run_folder, given)
         columns = started.decode()
     started.race(columns)
-    report_answers(columns, run_folder, brought(config, given))
+    report_answers(columns, run_folder, list(dict.fromkeys(started.notes)))
     if plan.options.trace:
         pages = list(run_folder.path.glob("traces/*.html"))
         shown = pages[0] if len(pages) == 1 else f"{run_folder.path}/traces/*.html"
@@ -61,8 +62,11 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
 class PromptRun:
     """One start of a run: decodes the samples that its folder lacks."""
 
-    def __init__(self, plan: RunPlan, samples: Sequence[PlannedSample], run_folder: RunFolder) -> None:
-        self.plan, self.samples, self.run_folder = plan, samples, run_folder
+    def __init__(
+        self, plan: RunPlan, samples: Sequence[PlannedSample], run_folder: RunFolder, given: Sequence[str] = ()
+    ) -> None:
+        self.plan, self.samples, self.run_folder, self.given = plan, samples, run_folder, given
+        self.notes = brought(plan.config, given)  # what choices bring along
         self.model: Model | None = None  # loaded when a sample is missing
         self.console = Console()
         self.films: dict[str, DecodeFilm] = {}  # of each column, if the run ends as a race
@@ -70,16 +74,18 @@ class PromptRun:
 
     def decode(self) -> dict[str, list[ResultRow]]:
         """Results by column of the final table: the chosen sampler, and one token per step if asked for."""
-        name = typed_name(self.plan.config, "sampler")
-        columns = {name: self._column(name, self.run_folder, None)}
-        compare = self.plan.options.compare
-        if compare is True:
-            with self.run_folder.beside(COMPARE_RESULTS) as other:
-                columns[ONE_BY_ONE] = self._column(ONE_BY_ONE, other, "static")
-        for sampler in [] if isinstance(compare, bool) else compare:
-            if sampler not in columns:
-                with self.run_folder.beside(f"compare-{sampler}.jsonl") as other:
-                    columns[sampler] = self._column(sampler, other, sampler)
+        compare, config = self.plan.options.compare, self.plan.config
+        entries = ["static"] if compare is True else [] if compare is False else compare
+        chosen = {entry for entry in entries if is_chosen(config, entry)} if compare is not True else set()
+        name = next((entry for entry in entries if entry in chosen), typed_name(config, "sampler"))
+        columns = {name: self._column(name, self.run_folder, self.plan)}
+        for entry in entries:
+            if entry not in chosen:
+                shown, file = (ONE_BY_ONE, COMPARE_RESULTS) if compare is True else (entry, f"compare-{entry}.jsonl")
+                plan = RunPlan.of(compared_config(config, entry, self.given))
+                with self.run_folder.beside(file) as other:
+                    columns[shown] = self._column(shown, other, plan)
+                self.notes += brought(plan.config, self.given)
         return columns
 
     def race(self, columns: dict[str, list[ResultRow]]) -> None:
@@ -101,33 +107,33 @@ class PromptRun:
         one_by_one = self.plan.options.compare is True
         return one_by_one and len(self.samples) == 1 and self.watched and self.console.is_terminal
 
-    def _column(self, name: str, run_folder: RunFolder, sampler: str | None) -> list[ResultRow]:
-        """The finished rows of a column, in the order of the prompts. sampler: in place of the plan's own."""
+    def _column(self, name: str, run_folder: RunFolder, plan: RunPlan) -> list[ResultRow]:
+        """The finished rows of a column, in the order of the prompts. plan: its own settings."""
         todo = [sample for sample in self.samples if sample.key not in run_folder.done]
         total, there = len(self.samples), len(self.samples) - len(todo)
         if there:
             complain(f"{run_folder.path} holds {there} samples already, {len(todo)} to go.")
         if todo:
             with interruptible(lambda: resume_hint(run_folder, total)):
-                self._fill(name, self._decoder(sampler, todo[0]), todo, run_folder)
+                self._fill(name, plan.config, self._decoder(plan, todo[0]), todo, run_folder)
         order = {sample.key: number for number, sample in enumerate(self.samples)}
         return sorted((row for row in run_folder.rows if key_of(row) in order), key=lambda row: order[key_of(row)])
 
-    def _decoder(self, sampler: str | None, sample: PlannedSample) -> Decoder:
+    def _decoder(self, plan: RunPlan, sample: PlannedSample) -> Decoder:
         """A decoder that has done one forward, so that no sample pays first-time costs."""
         if self.model is None:
             self.model = self.plan.load()
             self.run_folder.stamp(environment_of(self.model.transformer, self.plan.options.seed))
             asked = (one for one in self.samples if all(one.request.masked[one.request.answer_start :]))  # no infilling
             warn_of_prompts(self.model, (one.shown for one in asked))
-        decoder = self.plan.decoder(self.model, sampler)
+        decoder = plan.decoder(self.model)
         next(decoder.turns(sample.request), None)
         return decoder
 
-    def _fill(self, name: str, decoder: Decoder, todo: Sequence[PlannedSample], run_folder: RunFolder) -> None:
-        trace = (
-            bool(self.plan.options.trace) and run_folder is self.run_folder
-        )  # one trace a sample: of the chosen setting
+    def _fill(
+        self, name: str, config: dict[str, Any], decoder: Decoder, todo: Sequence[PlannedSample], run_folder: RunFolder
+    ) -> None:
+        trace = bool(self.plan.options.trace)
         watch = Stopwatch.on(decoder.model.transformer.device)
         with self._view(name, decoder, todo, watch) as view:
             kept = Unfinished(decoder.prompts.text)
@@ -138,7 +144,7 @@ class PromptRun:
                     size = requests_per_batch(decoder.batch_size)
                     first = number - number % size
                     batch = todo[first : first + size]
-                    content = trace_content(todo[number], result, [mate.key for mate in batch], self.plan.config)
+                    content = trace_content(todo[number], result, [mate.key for mate in batch], config)
                     run_folder.write(row_of(todo[number], result, batch), content)
             except (KeyboardInterrupt, Terminated):
                 if view is not None:

@@ -107,7 +107,7 @@ def stored_config(folder: Path) -> dict[str, Any]:
     except OSError:
         if (folder / SWEEP).exists():
             raise UserError(f"{folder} is a sweep: give its command again, with name={folder.name}.") from None
-        raise UserError(f"{folder} holds no {CONFIG}, so it is not a run folder. Point resume at one.") from None
+        raise UserError(f"{folder} holds no {CONFIG}, so it is not a run folder. Name one.") from None
     if not isinstance(config, dict):
         raise UserError(f"{folder / CONFIG} holds no settings. Restore it, or start a new run.")
     return {str(key): value for key, value in config.items()}

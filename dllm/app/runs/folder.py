@@ -62,6 +62,7 @@ class RunFolder:
     name: str = RESULTS  # of that file
     rows: list[ResultRow] = field(default_factory=list)  # its finished samples, to which ``write`` adds
     fresh: bool = False  # it held no run before
+    traces: str = TRACES  # the folder inside it for the traces of these samples
 
     @staticmethod
     def open(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> RunFolder:
@@ -100,8 +101,9 @@ class RunFolder:
             file.unlink()
 
     def beside(self, results: str) -> RunFolder:
-        """Another file of results in the same folder."""
-        return RunFolder.attach(self.path, results)._told()
+        """Another file of results in the same folder, with a folder of traces of its own."""
+        traces = f"{TRACES}-{results.removesuffix('.jsonl')}"
+        return replace(RunFolder.attach(self.path, results), traces=traces)._told()
 
     def _told(self) -> RunFolder:
         """The same, whose followers know what is there."""
@@ -140,7 +142,7 @@ class RunFolder:
         self.refuse_deleted()
         with writing(self.path):
             if trace is not None:
-                file = self.path / TRACES / trace_name(key_of(row))
+                file = self.path / self.traces / trace_name(key_of(row))
                 file.parent.mkdir(exist_ok=True)
                 write_whole(file, json.dumps(trace))
                 write_whole(file.with_suffix(".html"), trace_page([Pane.of(self.path.name, trace, trace_in(trace))]))

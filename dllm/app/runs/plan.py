@@ -20,7 +20,7 @@ from dllm.common.coerce import coerce
 from dllm.common.errors import UserError, name_of
 from dllm.common.terminal import complain
 from dllm.compose.fitted import Parts
-from dllm.compose.parts import build_part, part
+from dllm.compose.parts import build_part
 from dllm.compose.trusted import how_read
 from dllm.compose.tuned import CHOSEN, warn_of_another_model
 from dllm.compose.validate import check_ranks
@@ -149,11 +149,11 @@ class RunPlan:
             complain("The prompt holds \\n as two letters. If a new line is meant, write prompt=$'...' in the shell.")
         return [PromptEntry(0, "1", prompt, prompt, self.constraint)]
 
-    def decoder(self, model: bundle.Model, sampler: str | None = None) -> Decoder:
-        """The decoder of this plan; ``sampler`` replaces the chosen one."""
+    def decoder(self, model: bundle.Model) -> Decoder:
+        """The decoder of this plan."""
         parts, options = self.parts, self.options
         return Decoder(
-            model, part("sampler", sampler) if sampler else parts.sampler, parts.blocks, parts.cache, parts.eos,
+            model, parts.sampler, parts.blocks, parts.cache, parts.eos,
             gen_length=options.gen_length, batch_size=options.batch_size, sampling=self.sampling, stop=options.stop,
             chat=options.chat, runtime=runtime_of(self.config), constraint=self.constraint, length=parts.length,
             chat_template_kwargs=self.prompts.chat_template_kwargs,

@@ -66,7 +66,19 @@ def test_weights_that_changed_or_are_gone_are_refused(
     again = run(f"again={week.run}", f"model.path={other}")
     assert again.code == 2 and "the weights are others than those that decoded it (fingerprint " in again.err
     again = run(f"again={week.run}", f"model.path={tmp_path}/gone")
-    assert again.code == 2 and "gone" in again.err
+    assert again.code == 2 and "/gone, is not there any more. Name the folder that holds it now" in again.err
+
+
+def test_a_lost_or_broken_environment_is_said(week: Outcome, run: Run) -> None:
+    noted = week.run / "environment.json"
+    for text in ("{", "[]"):
+        noted.write_text(text)
+        again = run(f"again={week.run}")
+        assert again.code == 2 and "environment.json is broken. Restore it, or delete it" in again.err
+    noted.unlink()
+    assert run(f"again={week.run}").out == f"{week.run}: 2 of 2 equal\n"
+    edited(week.run / "results.jsonl", '"nfe": ', '"nfe": 9')
+    assert "not known, as environment.json is missing" in run(f"again={week.run}").out
 
 
 def test_other_settings_and_folders_are_refused(week: Outcome, run: Run, no_weights: None) -> None:

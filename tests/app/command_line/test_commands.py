@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 
 from dllm.app.command_line import main as cli
+from dllm.compose.comparisons import compared_config
+from dllm.compose.naming import typed_name
+from dllm.compose.parts import plain_config
 from dllm.parts import (
     COMMANDS,
     OF_THEIR_OWN,
@@ -89,6 +92,39 @@ def test_one_prompt_under_several_samplers(run: Run, monkeypatch: pytest.MonkeyP
     assert other["prompt"] == own["prompt"] and "confidence" in outcome.err
     assert not (outcome.run / "compare-static.jsonl").exists(), "the chosen one is not decoded twice"
     assert "same as the last" in outcome.err and sys.argv
+
+
+def test_one_prompt_under_several_choices_of_a_group_leaves_all_traces(run: Run) -> None:
+    """Each column is the run of its own command, and its trace holds its own settings."""
+    outcome = run("prompt=w1 w2", "compare=[cache=none,cache=dual,static]", "trace=true", "name=all")
+    assert outcome.code == 0
+    alone = run("prompt=w1 w2", "cache=dual", "name=alone")
+    row = json.loads((outcome.folder / "all" / "compare-cache=dual.jsonl").read_text())
+    own = json.loads((alone.folder / "alone" / "results.jsonl").read_text())
+    assert (row["canvas"], row["turns"], row["query_tokens"]) == (own["canvas"], own["turns"], own["query_tokens"])
+    traces = {name: outcome.folder / "all" / name / "1-0.json" for name in ("traces", "traces-compare-cache=dual")}
+    targets = [json.loads(file.read_text())["config"]["cache"]["_target_"] for file in traces.values()]
+    assert [one.rpartition(".")[2] for one in targets] == ["NoCache", "DualCache"]
+    assert (outcome.folder / "all" / "traces-compare-static" / "1-0.json").is_file()
+
+
+@pytest.mark.parametrize(("entry", "sentence"), [
+    ("engine=local", "engine cannot be compared"), ("cache=duel", "Did you mean 'dual'?"),
+    ("elastic", "Write cache=elastic."),
+])  # fmt: skip
+def test_what_cannot_be_compared_is_refused(run: Run, entry: str, sentence: str) -> None:
+    outcome = run("prompt=w1", f"compare=[{entry}]")
+    assert outcome.code == 2 and sentence in outcome.err
+
+
+@pytest.mark.parametrize("given", [[], ["blocks"]])
+def test_a_choice_is_compared_with_what_it_brings(given: list[str]) -> None:
+    config = plain_config(composed(["cache=elastic"]))
+    config["blocks"] = plain_config(composed([])["blocks"]) if given else config["blocks"]
+    back = compared_config(config, "cache=none", given)
+    there = compared_config(plain_config(composed([])), "cache=elastic", given)
+    assert typed_name(back, "cache") == "none" and typed_name(back, "blocks") == "fixed"
+    assert typed_name(there, "cache") == "elastic" and typed_name(there, "blocks") == ("fixed" if given else "whole")
 
 
 def test_the_version_is_this_programs(run: Run) -> None:
