@@ -104,7 +104,7 @@ def test_one_prompt_under_several_choices_of_a_group_leaves_all_traces(run: Run)
     assert (row["canvas"], row["turns"], row["query_tokens"]) == (own["canvas"], own["turns"], own["query_tokens"])
     traces = {name: outcome.folder / "all" / name / "1-0.json" for name in ("traces", "traces-compare-cache=dual")}
     targets = [json.loads(file.read_text())["config"]["cache"]["_target_"] for file in traces.values()]
-    assert [one.rpartition(".")[2] for one in targets] == ["NoCache", "DualCache"]
+    assert [one.rpartition(".")[2] for one in targets] == ["NoCache", "Dual"]
     assert (outcome.folder / "all" / "traces-compare-static" / "1-0.json").is_file()
 
 
