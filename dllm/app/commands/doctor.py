@@ -33,6 +33,7 @@ EXTRAS = {
     "sweeps": "sweeps on several processes or Slurm", "eval": "lm-eval's tasks", "text": "scores of texts",
     "hub": "data sets of the hub", "transformers": "checkpoints of transformers' own classes", "gguf": "GGUF files",
     "quantize": "float8 weights", "ray": "several machines", "distill": "training",
+    "endpoint": "models behind an address",
 }  # fmt: skip
 _ANTLR = "antlr4-python3-runtime"  # Hydra's grammar is of one version of it, and another breaks every command
 _MODULES = {"hydra-core": "hydra", "pyyaml": "yaml", _ANTLR: "antlr4"}  # of packages whose module has another name
