@@ -30,6 +30,7 @@ from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary
 from dllm.models.text.tokenizer import Tokenizer
 from experiments.bench.languages import END, LANGUAGES, TRAINED, trained
+from experiments.support import markdown
 from experiments.support.scripts import refusing
 
 ROWS, AT_ONCE = 32, 4
@@ -63,8 +64,8 @@ def turns(language: TokenLanguage, answer: Sequence[int], block: int, draw: rand
             seconds, left = 0.0, [at for at in left if at not in chosen]
 
 
-def measure(name: str, tokenizer: Tokenizer, table: Vocabulary, end: int, gen_length: int, block: int) -> str:
-    """A line of the table."""
+def measure(name: str, tokenizer: Tokenizer, table: Vocabulary, end: int, gen_length: int, block: int) -> list[str]:
+    """The cells of a line of the table."""
     constraint, text = LANGUAGES[name]
     bytes_seconds, automaton = timed(lambda: automaton_of(constraint))
     seconds, tokens = timed(lambda: token_automaton(automaton, table))
@@ -79,11 +80,10 @@ def measure(name: str, tokenizer: Tokenizer, table: Vocabulary, end: int, gen_le
     first, *others = [list(turns(language, row, block, draw)) for row in rows]
     later = 1000 * np.array([spent for row in others for spent in row])
     batch = 1000 * np.array([sum(spent) for spent in zip(*others, strict=True)])
-    return (
-        f"{name:8}{tokens.states:7,}{tokens.size:8,}{bytes_seconds:9.3f}{seconds:9.3f}{read:9.3f}"
-        f"{1000 * np.mean(first):9.2f}{1000 * max(first):9.2f}{later.mean():9.2f}{later.max():9.2f}{batch.mean():9.2f}"
-        f"{batch.max():9.2f}"
-    )
+    spans = (1000 * np.array(first), later, batch)
+    compiled = (f"{seconds:.3f}" for seconds in (bytes_seconds, seconds, read))
+    return [name, str(tokens.states), str(tokens.size), *compiled, *(f"{one:.2f}" for span in spans
+            for one in (span.mean(), span.max()))]  # fmt: skip
 
 
 @refusing
@@ -101,11 +101,10 @@ def main(arguments: list[str] | None = None) -> int:
     seconds += timed(lambda: (table.trie, table.fingerprint))[0]
     size, length, block = len(table), options.gen_length, options.block_length
     print(f"{size:,} tokens, tables {seconds:.2f} s; answer {length}, blocks of {block}, load {os.getloadavg()[0]:.1f}")
-    print(f"{'':23}{'compiled, s':>27}{'first row, ms':>18}{'later rows':>18}{'32 rows':>18}")
-    names = "bytes", "tokens", "file", *("mean", "most") * 3
-    print(f"{'language':8}{'states':>7}{'classes':>8}" + "".join(f"{name:>9}" for name in names))
+    names = (f"{when}, {kind}" for when in ("first row ms", "later rows ms", "32 rows ms") for kind in ("mean", "most"))
+    print(markdown.head(("language", "states", "classes", "bytes s", "tokens s", "file s", *names)))
     for name in options.languages:
-        print(measure(name, tokenizer, table, end, length, block), flush=True)
+        print(markdown.line(measure(name, tokenizer, table, end, length, block)), flush=True)
     return 0
 
 

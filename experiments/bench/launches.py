@@ -40,6 +40,7 @@ from dllm.loop.rows import Rows
 from dllm.loop.runtime.compiled_stages import CompiledStages
 from experiments.bench.operations import Launches
 from experiments.bench.step import SMALL, Workload, decode, named, random_model
+from experiments.support import markdown
 
 TINY = replace(
     SMALL, width=64, heads=4, kv_heads=4, head_dim=16, mlp_width=96, vocab=300, mask_id=298, eos_id=299, pad_id=299,
@@ -161,12 +162,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--caches", nargs="+", default=[one for one in choices("cache") if one not in LEFT_OUT])
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    print(f"| cache | a layer | outside | compiled | {LAYERS} layers | compiled |\n|---|---:|---:|---:|---:|---:|")
+    print(markdown.head(("cache", "a layer", "plain", "compiled")))
     for cache in options.caches:
         found = count(cache)
-        figures = [found.outside, found.compiled, *found.totals()]
-        cells = ["" if one is None else f"{one:.0f}" for one in (*figures, None)[:4]]
-        print(f"| {cache} | {found.layer:.1f} | {' | '.join(cells)} |", flush=True)
+        totals = ["" if one is None else f"{one:.0f}" for one in (*found.totals(), None)[:2]]
+        print(markdown.line((cache, f"{found.layer:.0f}", *totals)), flush=True)
     return 0
 
 

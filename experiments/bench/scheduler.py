@@ -21,8 +21,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from dllm.compose.fitted import Parts
@@ -39,6 +37,7 @@ from dllm.record.stopwatch import machine_load
 from dllm.serve.engine.jobs import Done, Event, Job, Limits, RequestParts
 from dllm.serve.engine.scheduler import Scheduler
 from experiments.bench.step import SMALL, random_model
+from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
 
 ROWS = 8
@@ -160,12 +159,12 @@ NEVER = 1 << 30
 def main() -> int:
     options = arguments()
     torch.set_num_threads(1)
-    model, console = model_of(options.width, options.layers, options.vocab), Console()
+    model = model_of(options.width, options.layers, options.vocab)
     todo, lengths = requests(options.count, model, random.Random(options.seed))
     print(f"{model.name}, sampler={options.sampler}, cache={options.cache}, blocks of "
           f"{options.block_length}, {len(todo)} requests, "
           f"{ROWS} rows, one thread, load {machine_load()} a core of {os.cpu_count()}")  # fmt: skip
-    table = Table("load", "way", "throughput", "p50 ms", "p95 ms", "computed / wanted")
+    table = list[list[str]]()
     alone: Outcome | None = None
     for load in (None, *options.load):
         for name, way in WAYS.items():
@@ -180,15 +179,10 @@ def main() -> int:
             parts = chosen(options.sampler, options.cache, ends, options.block_length)
             found = decode(Scheduler(model, "eager", limits), todo, parts, arrivals, way)
             alone = alone or found
-            table.add_row(
-                "saturated" if load is None else str(load),
-                name,
-                f"{alone.seconds / found.seconds:.2f}",
-                f"{1e3 * quantile(found.latencies, 0.5):.0f}",
-                f"{1e3 * quantile(found.latencies, 0.95):.0f}",
-                f"{found.computed / alone.wanted:.2f}",
-            )
-    console.print(table)
+            when, speed = "saturated" if load is None else str(load), alone.seconds / found.seconds
+            waits = (f"{1e3 * quantile(found.latencies, share):.0f}" for share in (0.5, 0.95))
+            table.append([when, name, f"{speed:.2f}", *waits, f"{found.computed / alone.wanted:.2f}"])
+    print("\n" + markdown.table(("load", "way", "throughput", "p50 ms", "p95 ms", "computed / wanted"), table, 2))
     return 0
 
 

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import part
@@ -35,6 +33,7 @@ from dllm.record.stopwatch import machine_load
 from dllm.serve.engine.jobs import Done, Event, Job, Limits, RequestParts
 from dllm.serve.engine.scheduler import Scheduler
 from experiments.bench.step import SMALL, random_model
+from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
 from experiments.support.tensor_sizes import TensorSizes
 
@@ -101,7 +100,7 @@ def seconds_of_prefix(model: Model, scheduler: Scheduler, request: Request) -> t
     session.stores[:] = row
     began = time.process_time()
     for layer in range(len(row)):
-        session.write_known(layer)
+        session.kept.write_known(layer)
     copied = found + time.process_time() - began
     began = time.process_time()
     while prefill.left:
@@ -114,11 +113,14 @@ def prompt_of(length: int) -> list[int]:
     return [dice.randrange(1, 1000) for _ in range(length)]
 
 
+HEADS = ("prefix_gib", "prefill_chunk", "requests a CPU second", "query rows", "prompt tokens known", "answers")
+
+
 @refusing
 def main() -> int:
     options = arguments()
     torch.set_num_threads(1)
-    model, console, dice = model_of(options.width, options.layers), Console(), random.Random(1)
+    model, dice = model_of(options.width, options.layers), random.Random(1)
     common, mask = prompt_of(options.prompt), model.ids.placeholder
     ends = [[dice.randrange(1, 1000) for _ in range(options.own)] for _ in range(options.count)]
     todo = [Request.answer([*common, *end], options.answer, mask, seed) for seed, end in enumerate(ends)]
@@ -126,7 +128,7 @@ def main() -> int:
         f"{len(todo)} requests of {options.prompt} common and {options.own} own tokens, answers of {options.answer}, "
         f"load {machine_load()} a core"
     )
-    table, answers = Table("prefix_gib", "chunk", "requests / CPU s", "query rows", "known", "answers"), list[Any]()
+    rows_of, answers = list[list[str]](), list[Any]()
     for gib, chunk in ((0.0, 1 << 20), (0.0, 512), (1.0, 1 << 20), (1.0, 512)):
         limits = Limits(prefix_gib=gib, prefill_chunk=chunk, max_tokens_in_flight=1 << 20, max_waiting=1 << 20)
         seconds, done, scheduler = served(model, todo, limits)
@@ -134,17 +136,17 @@ def main() -> int:
         rows = sum(one.result.query_tokens for one in done)
         rate, cut = f"{len(todo) / seconds:.2f}", str(chunk) if chunk < 1 << 20 else "none"
         same = "equal" if answers[-1] == answers[0] else "differ"
-        table.add_row(f"{gib:g}", cut, rate, f"{rows:,}", f"{scheduler.figures().cached:,}", same)
-    console.print(table)
+        rows_of.append([f"{gib:g}", cut, rate, f"{rows}", f"{scheduler.figures().cached}", same])
+    print("\n" + markdown.table(HEADS, rows_of, 2) + "\n")
     copied, computed = seconds_of_prefix(model, scheduler, todo[0])
     print(f"taking its known tokens over takes a request {1e3 * copied:.1f} ms of the CPU, and computing them "
           f"{1e3 * computed:.0f} ms")  # fmt: skip
-    sizes = Table("prompt", "largest tensor, whole, MiB", "in chunks of 256, MiB")
+    sizes = list[list[str]]()
     for length in options.lengths:
         request = Request.answer(prompt_of(length), 8, mask)
         whole = f"{largest_whole(model, request) / 2**20:.1f}" if length <= options.whole else "-"
-        sizes.add_row(f"{length:,}", whole, f"{largest_in_chunks(model, request, 256) / 2**20:.1f}")
-    console.print(sizes)
+        sizes.append([f"{length}", whole, f"{largest_in_chunks(model, request, 256) / 2**20:.1f}"])
+    print("\n" + markdown.table(("prompt", "largest tensor, whole, MiB", "in chunks of 256, MiB"), sizes))
     return 0
 
 

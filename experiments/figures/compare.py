@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +44,8 @@ class Entry:
     timed: the entry measures time, and runs alone. sampled: the command takes a part of the document's items, so that
     shares agree where their 95 % intervals meet, and nothing is put into the document. part: commands that make some of
     the document's tables or files, and run instead where those are compared and not written. shown: a pattern for the
-    headings of the tables that the document has; the command may print more.
+    headings of the tables that the document has; the command may print more. rows: CSV files beside the document, one
+    for each of those tables.
     """
 
     name: str
@@ -58,6 +61,19 @@ class Entry:
     sampled: bool = False
     part: tuple[tuple[str, ...], ...] = ()
     shown: str = ".*"
+    rows: tuple[str, ...] = ()
+
+    def files(self) -> list[Path]:
+        """The CSV files."""
+        return [ROOT / "docs" / "measured" / f"{name}.csv" for name in self.rows]
+
+    def printed_rows(self, printed: str) -> list[list[list[str]]]:
+        """The printed tables by line and cell; what several commands print of one table is one."""
+        found: dict[str, list[list[str]]] = {}
+        for block in self.printed_tables(printed):
+            names, *lines = block.cells()
+            found.setdefault(str(block.name()), [names]).extend(lines)
+        return [*found.values()]
 
     def printed_tables(self, printed: str) -> list[Block]:
         """The printed tables that the document has."""
@@ -100,6 +116,35 @@ def different_cells(place: str, said: Sequence[str], found: Sequence[str], entry
         tolerance = entry.columns.get(number, entry.tolerance)
         if not (meet(one, other) if entry.sampled else agree(one, other, tolerance)):
             yield f"{place}, column {number}: {one!r} in the document, {other!r} now"
+
+
+def same_rows(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """Each printed table has the rows of its CSV file, in their order, with cells that agree."""
+    found = entry.printed_rows(printed)
+    if len(found) != len(entry.rows):
+        yield f"the command printed {len(found)} tables for {', '.join(entry.rows)}"
+        return
+    for file, made in zip(entry.files(), found, strict=True):
+        firsts = {row[0] for row in made}
+        said = [row for row in read_rows(file) if not entry.part or row[0] in firsts]
+        for one, other in zip_longest(said, made, fillvalue=[""]):
+            if one[0] != other[0]:
+                yield f"{file.stem}: row {one[0]!r} in the file, {other[0]!r} now"
+                return
+            yield from different_cells(f"{file.stem}: {one[0]}", one[1:], other[1:], entry)
+
+
+def read_rows(file: Path) -> list[list[str]]:
+    """Of a CSV file, the names of the columns first."""
+    return [*csv.reader(file.read_text("utf-8").splitlines())]
+
+
+def put_rows(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """Each printed table as its CSV file."""
+    for file, made in zip(entry.files(), entry.printed_rows(printed), strict=False):
+        with file.open("w", encoding="utf-8", newline="") as out:
+            csv.writer(out, lineterminator="\n").writerows(made)
+    yield from ()
 
 
 def agree(said: str, found: str, tolerance: Tolerance) -> bool:
@@ -175,13 +220,12 @@ def same_files(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
 
 
 def same_ratio(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
-    """The printed speed-up agrees with the table's first row of as many threads, and the tokens are the same."""
+    """The printed speed-up agrees with the file's first row of as many threads, and the tokens are the same."""
     threads = entry.commands[0][entry.commands[0].index("--threads") + 1]
-    rows = [line.strip("|").split("|") for line in (ROOT / entry.document).read_text().splitlines() if "x |" in line]
-    said = next((cells[-1].strip() for cells in rows if cells[1].strip() == threads), None)
+    said = next((row[-1] for row in read_rows(entry.files()[0]) if row[1] == threads), None)
     found = re.search(r"(\d+\.\d+x)   same tokens: True", printed)
     if said is None or found is None:
-        yield f"no row of {threads} threads in the document" if said is None else "the tokens are not the same"
+        yield f"no row of {threads} threads in the file" if said is None else "the tokens are not the same"
     elif not agree(said, found[1], entry.tolerance):
         yield f"{said} in the document, {found[1]} now"
 
@@ -204,7 +248,7 @@ def all_equal(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
 
 # How what an entry makes gets into its document; what is not here has nothing to put there.
 PUT: dict[Callable[[Entry, str, Path], Iterator[str]], Callable[[Entry, str, Path], Iterator[str]]] = {
-    same_tables: put_tables, same_page: put_page, same_files: put_files, same_story: put_files,
+    same_tables: put_tables, same_rows: put_rows, same_page: put_page, same_files: put_files, same_story: put_files,
 }  # fmt: skip
 
 
@@ -229,6 +273,11 @@ class Block:
     def title(self) -> str:
         """The heading's words."""
         return self.lines[self.heading].strip("# ") if self.heading >= 0 else ""
+
+    def cells(self) -> list[list[str]]:
+        """Its rows, the names of the columns first."""
+        lines = self.lines[self.start : self.end]
+        return [cells(line) for line in lines if not re.match(r"^\|[\s:|-]+\|$", line)]
 
     def name(self) -> tuple[str, list[str]]:
         """What tells a table from the others: its heading, whatever the numbers in it, and its first line."""

@@ -12,6 +12,7 @@ from experiments.figures.compare import (
     all_equal,
     same_files,
     same_ratio,
+    same_rows,
     same_story,
     same_tables,
 )
@@ -26,6 +27,13 @@ CARD = "dllm/models/checkpoints/{}/README.md"
 
 LAPTOP = ("float32", "bfloat16", "int8", "int4")
 LONG_PROMPTS = ("-m", "experiments.bench.long_prompts")
+LAUNCHES = ("-m", "experiments.bench.launches")
+METHOD_ITEMS = ("task.count=16", "task.seed=1", "task.tasks=[waiting_line,puzzle,words_to_sentence]", "batch_size=52")
+FEW_SAMPLERS = "grids=[{sampler: [static, confidence, eb, localleap]}]"
+SAMPLERS_REPORT = (
+    "run.py", "report", "OUT/samplers", "--columns", "score", "nfe", "tpf", "same", "oracle", "--against",
+    "sampler=static",
+)  # fmt: skip
 CAUSAL_MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff")
 
 
@@ -71,90 +79,138 @@ ENTRIES = [
     ),
     Entry(
         "caches", METHODS, table("caches", "score same nfe queries_share flops_share --against cache=none"), 1.5,
-        same_tables, Tolerance(3),
+        same_rows, Tolerance(3), rows=("caches",),
     ),
     Entry(
         "adablock", METHODS, table("adablock", "score difference nfe fewer forced --against blocks=fixed"), 0.5,
-        same_tables, Tolerance(3, 0.05),
+        same_rows, Tolerance(3, 0.05), rows=("adablock",),
     ),
     Entry(
-        "pipeline", METHODS, table("pipeline", "score nfe queries"), 0.5, same_tables, Tolerance(3, 0.05),
+        "pipeline", METHODS, table("pipeline", "score nfe queries"), 0.5, same_rows, Tolerance(3, 0.05),
+        rows=("pipeline",),
     ),
     Entry(
         "guidance", METHODS,
-        table("guidance", "score experiments.tables.of_many_right_answers nfe queries", BOTH), 2, same_tables,
-        Tolerance(3, 0.05),
+        table("guidance", "score experiments.tables.of_many_right_answers nfe queries", BOTH), 2, same_rows,
+        Tolerance(3, 0.05), rows=("guidance",),
     ),
     Entry(
-        "credit", METHODS, table("credit", f"score nfe fewer queries same {AGAINST_CONFIDENCE}"), 0.5, same_tables,
-        Tolerance(4, 0.05),
+        "credit", METHODS, table("credit", f"score nfe fewer queries same {AGAINST_CONFIDENCE}"), 0.5, same_rows,
+        Tolerance(4, 0.05), rows=("credit",),
     ),
     Entry(
         "ends", METHODS, table("ends", "score nfe queries queries_share --against eos=none cache=none"), 0.5,
-        same_tables, Tolerance(6, 0.05),
+        same_rows, Tolerance(6, 0.05), rows=("ends",),
     ),
     Entry(
         "knobs", METHODS,
         table("knobs", "score difference nfe fewer oracle --against sampler=lopa sampler.threshold=0.9"), 2,
-        same_tables, Tolerance(4, 0.05),
+        same_rows, Tolerance(4, 0.05), rows=("knobs",),
     ),
     Entry(
-        "kinds", "docs/measured/speed.md", table("kinds", "score nfe tpf queries useful"), 3, same_tables,
-        Tolerance(3, 0.05),
+        "kinds", "docs/measured/speed.md", table("kinds", "score nfe tpf queries useful"), 3, same_rows,
+        Tolerance(3, 0.05), rows=("kinds",),
     ),
     Entry(
         "speed", METHODS, (("-m", "experiments.bench.cache", "--answers", "1024", "--window", "--threads", "2"),), 3,
-        same_tables, Tolerance(share=0.03),
-        columns={2: ANY, 3: Tolerance(share=0.4), 5: ANY, 6: Tolerance(0.2)}, timed=True,
+        same_rows, Tolerance(share=0.03),
+        columns={2: ANY, 3: Tolerance(share=0.4), 5: ANY, 6: Tolerance(0.2)}, timed=True, rows=("cache_speed",),
     ),
-    Entry("lengths", "docs/lengths.md", (("-m", "experiments.bench.lengths"),), 4, same_tables, Tolerance(3, 0.05)),
+    Entry(
+        "lengths", "docs/lengths.md", (("-m", "experiments.bench.lengths"),), 4, same_rows, Tolerance(3, 0.05),
+        rows=("lengths",),
+    ),
     Entry(
         "fewer-keys", "docs/long_prompts.md", (("-m", "experiments.compare.fewer_keys", "--count", "100"),), 5,
-        same_tables, Tolerance(3),
+        same_rows, Tolerance(3), rows=("fewer_keys", "fewer_keys_answers"),
     ),
     Entry(
         "long-prompts", "docs/long_prompts.md",
         ((*LONG_PROMPTS, "--shape", "layer", "--sizes", "--lengths", "1024", "8192", "32768"),), 3,
-        same_tables, Tolerance(share=0.03),
+        same_rows, Tolerance(share=0.03), rows=("long_sizes",),
     ),
     Entry(
-        "wedlm", "docs/measured/speed.md", (("-m", "experiments.bench.wedlm"),), 3, same_tables, Tolerance(3, 0.05),
-        columns={5: ANY, 6: ANY, 7: ANY, 8: Tolerance(share=0.4)}, timed=True,
+        "long-answers", "docs/long_prompts.md",
+        ((*LONG_PROMPTS, "--shape", "mini", "--whole", "--lengths", "1024", "8192"),), 4, same_rows,
+        Tolerance(share=0.05), columns={3: ANY, 4: ANY}, timed=True, rows=("long_answers",),
     ),
     Entry(
-        "next-token", "docs/measured/speed.md", (("-m", "experiments.bench.next_token"),), 3, same_tables, Tolerance(),
-        columns={4: ANY, 5: ANY, 6: Tolerance(share=0.4)}, timed=True,
+        "samplers", METHODS,
+        (
+            ("run.py", "-m", "experiment=methods", "output=OUT", "name=samplers", *METHOD_ITEMS),
+            SAMPLERS_REPORT,
+        ), 3, same_rows, Tolerance(3, 0.05), rows=("samplers",),
+        part=(
+            ("run.py", "-m", "experiment=methods", "output=OUT", "name=samplers", *METHOD_ITEMS, FEW_SAMPLERS),
+            SAMPLERS_REPORT,
+        ),
+    ),
+    Entry(
+        "leaving", "docs/caches.md", (("-m", "experiments.compare.leaving"),), 1, same_rows, Tolerance(3, 0.05),
+        rows=("leaving",),
+    ),
+    Entry(
+        "launches", "docs/kernels.md", (LAUNCHES,), 2, same_rows, Tolerance(share=0.02), rows=("launches",),
+        part=((*LAUNCHES, "--caches", "none", "dual"),),
+    ),
+    Entry(
+        "turns", "docs/measured/speed.md", (("-m", "experiments.bench.turns", "--repeats", "5"),), 1, same_rows,
+        Tolerance(share=0.02), columns={**dict.fromkeys((2, 3, 4, 5), ANY), 6: Tolerance(share=0.4)}, timed=True,
+        rows=("turns",),
+    ),
+    Entry(
+        "candidates", "docs/measured/speed.md", (("-m", "experiments.bench.candidates"),), 3, same_rows,
+        Tolerance(share=0.02), columns=dict.fromkeys((7, 8, 9, 10), ANY), timed=True, rows=("candidates",),
+    ),
+    Entry(
+        "shared-prompts", "docs/long_prompts.md",
+        (("-m", "experiments.bench.shared_prompts", "--lengths", "1024", "8192"),), 2, same_rows,
+        Tolerance(share=0.02), columns={3: ANY}, timed=True, rows=("shared_prompts", "prefill_memory"),
+    ),
+    Entry(
+        "constraint-cost", "docs/measured/constraints.md", (("-m", "experiments.bench.constraints"),), 3, same_rows,
+        Tolerance(3), columns=dict.fromkeys(range(4, 13), ANY), timed=True, rows=("constraint_cost",),
+    ),
+    Entry(
+        "wedlm", "docs/measured/speed.md", (("-m", "experiments.bench.wedlm"),), 3, same_rows, Tolerance(3, 0.05),
+        columns={5: ANY, 6: ANY, 7: ANY, 8: Tolerance(share=0.4)}, timed=True, rows=("wedlm_mini", "wedlm_shape"),
+    ),
+    Entry(
+        "next-token", "docs/measured/speed.md", (("-m", "experiments.bench.next_token"),), 3, same_rows, Tolerance(),
+        columns={4: ANY, 5: ANY, 6: Tolerance(share=0.4)}, timed=True, rows=("next_token",),
     ),
     Entry(
         "laptop", "docs/measured/speed.md",
         tuple(("-m", "experiments.bench.laptop", "--weights", kind) for kind in LAPTOP), 5,
-        same_tables, Tolerance(1), columns={4: ANY, 5: ANY, 6: ANY, 7: Tolerance(share=0.3)}, timed=True,
+        same_rows, Tolerance(1), columns={4: ANY, 5: ANY, 6: ANY, 7: Tolerance(share=0.3)}, timed=True,
+        rows=("laptop",),
     ),
     Entry(
         "packed-files", "docs/measured/speed.md",
-        (("-m", "experiments.bench.packed_files", "OUT", "--layers", "8"),), 6, same_tables, Tolerance(0.1),
-        columns={3: ANY, 4: Tolerance(0.5)}, timed=True,
+        (("-m", "experiments.bench.packed_files", "OUT", "--layers", "8"),), 6, same_rows, Tolerance(0.1),
+        columns={3: ANY, 4: Tolerance(0.5)}, timed=True, rows=("packed_files",),
     ),
     Entry(
-        "rounding", "docs/measured/speed.md", (("-m", "experiments.compare.rounding", "mini-llada"),), 1, same_tables,
-        Tolerance(1.5, 0.15),
+        "rounding", "docs/measured/speed.md", (("-m", "experiments.compare.rounding", "mini-llada"),), 1, same_rows,
+        Tolerance(1.5, 0.15), rows=("rounding_logits", "rounding_weights", "rounding_rows"),
     ),
     Entry(
         "constrained", "docs/measured/constraints.md", (("-m", "experiments.compare.constrained_tasks"),), 4,
-        same_tables, Tolerance(3), shown="(?!mini-dream).*",
+        same_rows, Tolerance(3), shown="(?!mini-dream).*", rows=("constrained",),
     ),
     Entry(
-        "decisions", "docs/measured/constraints.md", (("-m", "experiments.compare.decisions"),), 5, same_tables,
+        "decisions", "docs/measured/constraints.md", (("-m", "experiments.compare.decisions"),), 5, same_rows,
         Tolerance(2, 0.1), columns={2: Tolerance(3), 7: Tolerance(share=0.3)}, shown="(?!mini-dream).*",
+        rows=("decisions", "decided_ages"),
     ),
     Entry(
-        "decisions-served", "docs/measured/constraints.md", (("-m", "experiments.bench.decisions"),), 1, same_tables,
-        ANY, timed=True,
+        "decisions-served", "docs/measured/constraints.md", (("-m", "experiments.bench.decisions"),), 1, same_rows,
+        ANY, timed=True, rows=("decisions_served",),
     ),
     Entry(
         "plain", "docs/measured/speed.md",
         (("-m", "experiments.bench.step", "--answer", "32", "--per-turn", "2", "--threads", "2"),), 1,
-        same_ratio, Tolerance(share=0.5), timed=True,
+        same_ratio, Tolerance(share=0.5), timed=True, rows=("step",),
     ),
     *(
         Entry(

@@ -11,7 +11,7 @@ from dllm.common.errors import UserError
 from experiments.gpu_hour.report import body
 from experiments.support.marked import write_marked
 
-NOTHING = "**Nothing has been measured on a GPU yet.** The development machine has none.\n"
+NOTHING = "**No GPU has measured this version yet.**\n"
 PICTURES = ("gpu_steps.svg", "gpu_kernels.svg")
 
 

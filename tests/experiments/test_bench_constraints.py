@@ -8,6 +8,7 @@ import pytest
 
 from dllm.parts import Tokenizer
 from experiments.bench import constraints as bench_constraints
+from experiments.figures.compare import cells
 
 MINI = Path(bench_constraints.__file__).parents[2] / "dllm" / "models" / "checkpoints" / "mini-llada"
 
@@ -15,7 +16,8 @@ MINI = Path(bench_constraints.__file__).parents[2] / "dllm" / "models" / "checkp
 def test_every_language_has_a_line_with_its_times(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["date", "person"]
     assert bench_constraints.main([f"--tokenizer={MINI}", "--languages", *names, "--gen-length=96"]) == 0
-    head, _, _, *lines = capsys.readouterr().out.splitlines()
+    head, names_of, _, *lines = capsys.readouterr().out.splitlines()
     assert head.startswith(f"{len(Tokenizer.from_folder(MINI)):,} tokens")
-    assert [line.split()[0] for line in lines] == names
-    assert all(float(number.replace(",", "")) >= 0 for line in lines for number in line.split()[1:])
+    rows = [cells(line) for line in lines]
+    assert [row[0] for row in rows] == names and {len(row) for row in rows} == {len(cells(names_of))}
+    assert all(float(number) >= 0 for row in rows for number in row[1:])
