@@ -218,21 +218,18 @@ def test_every_command_of_the_docs_that_can_run_here_has_an_entry() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     named = {name for page in pages for name in re.findall(r"experiments\.((?:bench|compare)\.\w+)", page.read_text())}
     run = {word for entry in ENTRIES for command in entry.commands for word in command}
-    assert (
-        {name for name in named if f"experiments.{name}" not in run}
-        == {
-            "bench.attention",
-            "bench.forward_kinds",
-            "bench.kernels",
-            "bench.maskbench",
-            "bench.memory",
-            "bench.peers",
-            "bench.random_checkpoint",
-            "bench.scheduler",
-            "bench.serve",
-            "bench.whole_decodes",
-        }
-    )  # they need llama.cpp, other repositories, a GPU, a folder, half an hour of a quiet machine, or have no table here
+    assert {name for name in named if f"experiments.{name}" not in run} == {
+        "bench.attention",
+        "bench.forward_kinds",
+        "bench.kernels",
+        "bench.maskbench",
+        "bench.memory",
+        "bench.peers",
+        "bench.random_checkpoint",
+        "bench.scheduler",
+        "bench.serve",
+        "bench.whole_decodes",
+    }  # they need llama.cpp, other repositories, a GPU, a folder, half an hour of a quiet machine, or have no table
 
 
 def test_a_command_that_prints_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
