@@ -119,7 +119,7 @@ def test_the_report_is_complete_and_self_contained(sweep: Path) -> None:
     page = write_report([sweep], sweep / "report", ReportOptions("h200")).read_text()
     names = {file.name for file in (sweep / "report").iterdir()}
     kinds = ("curves", "aup", "table", "times", "limits", "tasks", "differences", "differences_by_task")
-    pictures = ("quality-tpf", "quality-speed", "tasks-mini-llada")
+    pictures = ("quality-tpf", "quality-speed", "quality-flops", "tasks-mini-llada")
     assert names == {
         "report.html",
         "report.md",
@@ -127,7 +127,7 @@ def test_the_report_is_complete_and_self_contained(sweep: Path) -> None:
         *(f"{kind}-mini-llada.{suffix}" for kind in kinds for suffix in ("csv", "tex")),
     }
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
-    assert len(sources) == 3 and all(source.startswith("data:image/png;base64,") for source in sources)
+    assert len(sources) == 4 and all(source.startswith("data:image/png;base64,") for source in sources)
     for word in ("This pair cannot work.", "PB90 interp.", "floor / time", "as one per step", "suite s"):
         assert word in page and word in (sweep / "report" / "report.md").read_text()
     header, *lines = (sweep / "report" / "table-mini-llada.csv").read_text().splitlines()
@@ -272,7 +272,7 @@ def test_a_legend_has_no_entry_without_a_point(tmp_path: Path) -> None:
 
 
 def test_the_legends_of_a_sweep_are_whole(sweep: Path) -> None:
-    figure = plots.tradeoff(points(*read_cells(sweep)[0]), lambda one: one.measures.tpf, "forwards")
+    figure = plots.tradeoff(points(*read_cells(sweep)[0]), plots.per_forward, "forwards")
     labels = [entry.get_label() for entry in figure.legends[0].legend_handles]
     assert labels == [
         "static",

@@ -1,9 +1,9 @@
-"""What every forward decided: bits, commits, and forced commits, counted while a batch decodes."""
+"""What every forward decided and refreshed: bits, commits, forced commits, layers, counted while a batch decodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from typing import Any
 
@@ -26,6 +26,7 @@ class TurnDecisions:
     decided: Tensor  # [N, 3] bits, commits and forced commits of each new candidate
     asked: Tensor  # [M] the request of each candidate of this forward
     kept: Tensor  # [B] which of them is kept
+    refreshed: Tensor  # bool [B, l] which layers of it computed the whole canvas (l 1: all alike)
 
     @staticmethod
     def of(turn: Turn) -> TurnDecisions:
@@ -38,7 +39,7 @@ class TurnDecisions:
             tensor.clone()  # it lasts until the next turn
             for tensor in (numbers, turn.active, step.owner.row, turn.tried_owner.row, turn.chosen)
         )
-        return TurnDecisions(numbers, acts, owner, decided, asked, chosen)
+        return TurnDecisions(numbers, acts, owner, decided, asked, chosen, turn.cost.refreshed[turn.chosen] > 0)
 
 
 @dataclass
@@ -55,6 +56,8 @@ class DecisionCount:
     forwards: dict[int, list[list[ForwardDecision]]] = field(default_factory=dict)
     # by the request's number: the candidate that each of its forwards keeps
     kept: dict[int, list[int]] = field(default_factory=dict)
+    # by the request's number: for each of its forwards, which layers computed the whole canvas
+    refreshed: dict[int, list[list[bool]]] = field(default_factory=dict)
 
     def __call__(self, turn: Turn) -> None:
         self.noted.append(TurnDecisions.of(turn))
@@ -69,19 +72,32 @@ class DecisionCount:
             "bits": [round(bits, 4) for bits, _, _ in decided],
             "commits": [count for _, count, _ in decided],
             "forced": [count for _, _, count in decided],
+            **self._refreshed(number),
         }
+
+    def _refreshed(self, number: int) -> dict[str, Any]:
+        """How many forwards refreshed all that the cache keeps, by layer and in all: a forward counts as the share of
+        its layers that did."""
+        forwards = self.refreshed.get(number, [])
+        layers = max(map(len, forwards), default=0)  # a forward whose layers are alike may have one entry for all
+        forwards = [one if len(one) == layers else one * layers for one in forwards]
+        by_layer = [sum(layer) for layer in zip(*forwards, strict=True)]
+        return {"refreshed": round(sum(by_layer) / max(1, len(by_layer)), 4), "refreshed_by_layer": by_layer}
 
     def _read(self) -> None:
         """Move what is in ``noted`` to ``forwards`` and ``kept``."""
         noted, self.noted = self.noted, []
+        layers = max((turn.refreshed.shape[1] for turn in noted), default=1)
+        noted = [replace(turn, refreshed=turn.refreshed.expand(-1, layers)) for turn in noted]
         names = [entry.name for entry in fields(TurnDecisions)]
         turns = zip(*(on_host([getattr(one, name) for one in noted]) for name in names), strict=True)
-        for numbers, acts, owners, decided, asked, kept in turns:
+        for numbers, acts, owners, decided, asked, kept, refreshed in turns:
             for row, number in enumerate(numbers):
                 mine, followed = self.forwards.setdefault(number, []), self.kept.setdefault(number, [])
                 if len(followed) < len(mine):  # the first forward after one says what it kept of that
                     followed.append(kept[row] - asked.index(row))
                 if acts[row]:
+                    self.refreshed.setdefault(number, []).append(refreshed[row])
                     made = [one for owner, one in zip(owners, decided, strict=True) if owner == row]
                     mine.append([(bits, int(count), int(forced)) for bits, count, forced in made])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import cycle
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,7 +46,7 @@ STYLE: dict[RcKeyType, Any] = {
 # Marks that belong to no method; their names in the legend.
 STAR, FILLED, CROSS = "one token per step", "filled: Pareto-optimal", "crossed: busy machine"
 LOSSLESS = "lossless minimum"
-FORWARD, SECOND = "useful tokens per forward", "useful tokens per second"
+FORWARD, SECOND, COMPUTE = "useful tokens per forward", "useful tokens per second", "useful tokens per TFLOP"
 CAPTION = (
     "Score against {}; vertical lines: 95 % intervals; filled: nothing is better in both; star: one token per step;"
 )
@@ -66,6 +66,16 @@ class Look(NamedTuple):
 
 Styles = dict[str, Look]  # by method
 X = Callable[[SettingResults], float]  # where a setting has its place on the lower axis
+
+
+def per_forward(setting: SettingResults) -> float:
+    """Useful tokens over forwards."""
+    return setting.measures.tpf
+
+
+def per_teraflop(setting: SettingResults) -> float:
+    """Useful tokens over 10^12 FLOPs: with these equal, what a budget of compute buys."""
+    return 1e12 * setting.measures.tokens / (setting.column("flops") or inf)
 
 
 def styles(settings: Sequence[SettingResults]) -> Styles:
@@ -120,7 +130,7 @@ def tradeoff(settings: Sequence[SettingResults], x: X, label: str, timed: bool =
     """Quality against ``x``: a panel for each model, a line for each method, Pareto-optimal points filled.
 
     timed: ``x`` is a speed. A setting whose times are in doubt is crossed and never filled; no speed-up refers to it.
-    Else ``x`` is useful tokens per forward, at which the lossless minimum of an oracle has its place, too.
+    Of useful tokens per forward the lossless minimum of an oracle has its place, too.
     """
     with plt.rc_context(STYLE):
         groups, style = by_model(settings), styles(settings)
@@ -182,7 +192,7 @@ def panel(axis: Axes, group: Sequence[Method], x: X, style: Styles, timed: bool 
     if start is not None:
         drawn.add(STAR)
         axis.plot(x(start), start.quality, color="black", zorder=2.5, **STAR_MARK)
-    for setting in every if not timed else ():
+    for setting in every if x is per_forward else ():
         if "lossless" in setting.rows[0]:
             drawn.add(LOSSLESS)
             axis.plot(
@@ -282,10 +292,12 @@ def pictures_of(scored: Sequence[SettingResults], out: Path, mark: str) -> list[
     """Draw the settings of a suite into the folder ``out``. mark: ends the names of the files."""
     by_task = curves_of_tasks(scored)
     figures = {
-        "quality-tpf": (tradeoff(scored, lambda s: s.measures.tpf, f"{FORWARD} (log scale)"),
+        "quality-tpf": (tradeoff(scored, per_forward, f"{FORWARD} (log scale)"),
                         f"{CAPTION.format(FORWARD)} hollow: its lossless minimum."),
         "quality-speed": (tradeoff(scored, lambda s: s.measures.speed, f"{SECOND} (log scale)", timed=True),
                           f"{CAPTION.format(SECOND)} crossed: the machine was busy, so the speed is too low."),
+        **({"quality-flops": (tradeoff(scored, per_teraflop, f"{COMPUTE} (log scale)"), CAPTION.format(COMPUTE))}
+           if all(one.column("flops") for one in scored) else {}),
         **{f"tasks-{file_name(model)}": (figure, f"{EACH}, {model}.") for model, figure in by_task.items()},
     }  # fmt: skip
     files = [PictureFile(out / f"{name}{mark}.png", caption) for name, (_, caption) in figures.items()]

@@ -117,6 +117,19 @@ def _forced(setting: SettingResults, _: SettingResults | None) -> str:
     return f"{limits(setting, [])['forced']:.0f} %"
 
 
+def _refreshed(setting: SettingResults, _: SettingResults | None) -> str:
+    if any("refreshed" not in row for row in setting.rows):  # of an older version
+        return ""
+    return f"{100 * ratio(setting.rows, 'refreshed', 'nfe')[0]:.0f} %"
+
+
+def _refreshed_by_layer(setting: SettingResults, _: SettingResults | None) -> str:
+    counts = [row["refreshed_by_layer"] for row in setting.rows if row.get("refreshed_by_layer")]
+    forwards, layers = sum(row["nfe"] for row in setting.rows), max(map(len, counts), default=0)
+    wide = [one if len(one) == layers else one * layers for one in counts]
+    return " ".join(f"{100 * sum(layer) / max(1, forwards):.0f}" for layer in zip(*wide, strict=True))
+
+
 REPORT_COLUMNS = {
     "score": Column("score", _score),
     "difference": Column("score less that beside", _difference),
@@ -129,6 +142,8 @@ REPORT_COLUMNS = {
     "flops_share": Column("FLOPs, share", _share("flops")),
     "useful": Column("useful", _useful),
     "forced": Column("forced", _forced),
+    "refreshed": Column("forwards that refreshed", _refreshed),
+    "refreshed_by_layer": Column("the same by layer, %", _refreshed_by_layer),
     "speed": Column("tokens / s", lambda setting, _: speed_text(setting.measures)),
     "seconds": Column("median seconds", lambda setting, _: f"{setting.measures.p50:.3f}"),
 }
