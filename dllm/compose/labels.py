@@ -30,7 +30,7 @@ def cell_label(config: Config) -> str:
 def _more(config: Config) -> Iterator[str]:
     usual = usual_of(config)
     for group in UNUSUAL:
-        if (words := part_words(config, group)) != part_words(usual, group):
+        if config.get(group) and (words := part_words(config, group)) != part_words(usual, group):
             yield f"{group}={words}"
     yield f"task={_described(config, 'task')}"
     for key, value in config.items():

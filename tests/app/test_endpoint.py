@@ -248,6 +248,8 @@ def test_a_sweep_puts_endpoint_and_network_into_one_table(run: Run) -> None:
     assert "mini-llada(url=http://127.0.0.1:" in outcome.out
     report = run("report", "runs/a", "--columns", "score", "tpf", "nfe", "seconds", bare=True)
     assert report.code == 0, report.err
-    table = report.out
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if "mini-llada" in line]
-    assert len(cells) == 4  # the title among them
+    lines = [line.split(" | ") for line in report.out.splitlines() if line.startswith("| mini-llada")]
+    assert len(lines) == 3
+    (served,) = [cells for cells in lines if "behind an address" in cells[0]]
+    assert "None" not in report.out and served[1][:2] == "0 " and served[2:4] == ["", ""] and float(served[4][:-2]) > 0
+    assert all(cells[2] and cells[3] for cells in lines if cells is not served)

@@ -60,7 +60,10 @@ class Labels:
         self.shown = [key for key in every if key not in self.numbers and self._differs(key)]
         # Two classes under one name, as of two files of the user's own, are called by their classes.
         parts = {
-            (group, self._part(setting, group), target(setting, group)) for setting in mine for group in CURVE_PARTS
+            (group, self._part(setting, group), target(setting, group))
+            for setting in mine
+            for group in CURVE_PARTS
+            if setting.config[group]  # an endpoint has none
         }
         self.twice = {key for key, count in Counter((group, words) for group, words, _ in parts).items() if count > 1}
 
@@ -99,7 +102,7 @@ class Labels:
     def _method(self, setting: SettingResults) -> str:
         parts = [self._words(setting, "sampler") if setting.config["sampler"] else "behind an address"]
         for group in ("blocks", "cache"):
-            if any(_group_of(key) == group for key in self.shown):
+            if setting.config[group] and any(_group_of(key) == group for key in self.shown):
                 parts.append(self._words(setting, group))
         if "constraint" in self.shown:
             parts.append(typed_name(setting.config, "constraint"))
