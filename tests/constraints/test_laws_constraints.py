@@ -40,7 +40,6 @@ from dllm.parts import (
     RowSets,
     Sampling,
     TokenLanguage,
-    UserError,
     Vocabulary,
     automaton_of,
     token_automaton,
@@ -269,10 +268,7 @@ class Hot(Shown):
 
     def accepted(self) -> bool:
         """Whether the parts take the sampling."""
-        try:
-            return bool(parts_of(self.combination, self.sampling()))
-        except UserError:
-            return False
+        return allowed(self.combination, self.sampling())
 
 
 def hot() -> Iterator[Hot]:

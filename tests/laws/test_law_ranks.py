@@ -50,10 +50,7 @@ class Case(Shown):
 
     def accepted(self) -> bool:
         """Whether the parts take each other and this temperature."""
-        try:
-            return allowed(self.combination) and bool(parts_of(self.combination, self.sampling))
-        except UserError:
-            return False
+        return allowed(self.combination) and allowed(self.combination, self.sampling)
 
     @property
     def sampling(self) -> Sampling:

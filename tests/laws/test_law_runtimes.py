@@ -55,11 +55,10 @@ class Case(Shown):
         """Whether the parts take this runtime and temperature."""
         if not allowed(self.combination):
             return False
-        parts = parts_of(self.combination)
-        sampling = Sampling(temperature=self.heat, tempered=parts.sampler.traits.tempered)
-        config = model(self.combination.model).config
+        parts, config = parts_of(self.combination), model(self.combination.model).config
+        if not allowed(self.combination, Sampling(temperature=self.heat, tempered=parts.sampler.traits.tempered)):
+            return False
         try:
-            parts_of(self.combination, sampling)
             Runtime(self.runtime, self.lag).check(parts, config, DEVICE[self.runtime])
         except UserError:
             return False

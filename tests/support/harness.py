@@ -28,12 +28,14 @@ from dllm.parts import (
     Ranks,
     Request,
     Sampling,
+    Selection,
     Setting,
     Transformer,
     Turn,
     UserError,
     all_parts,
     choices,
+    clash_in,
     ending,
     forward_of,
     ids_of,
@@ -155,11 +157,16 @@ def parts_of(
     sampling: Sampling = Sampling(),  # noqa: B008  frozen
 ) -> Parts:
     """The combination's parts. Raises UserError when they refuse each other, or the sampling."""
+    c = selected(combination, sampling)
+    sampler = validate(c.setting, c.sampler, c.cache, c.eos, c.length)
+    return Parts(sampler, c.blocks, c.cache, c.eos, sampling, c.length)
+
+
+def selected(combination: Combination, sampling: Sampling) -> Selection:
     sampler, blocks = build("sampler", combination.sampler), build("blocks", combination.blocks)
     kv, eos, config = build("cache", combination.cache), build("eos", combination.eos), model(combination.model).config
     length = build("length", combination.length).resolved(ids_of(config), config.max_length)
-    sampler = validate(Setting(config, blocks, None, sampling), sampler, kv, eos, length)
-    return Parts(sampler, blocks, kv, eos, sampling, length)
+    return Selection(Setting(config, blocks, None, sampling), sampler, kv, eos, length)
 
 
 def turns(
@@ -253,17 +260,16 @@ FOLLOW: dict[str, Callable[[Any], bool]] = {
 
 
 @cache  # laws share their combinations
-def allowed(combination: Combination) -> bool:
-    """Whether the parts take each other. What one of them says about itself is no refusal, and is raised.
+def allowed(combination: Combination, sampling: Sampling = Sampling()) -> bool:  # noqa: B008  frozen
+    """Whether the parts take each other and the sampling. What one of them says of itself is no refusal, and is raised.
 
     What is refused with ``eos=none``, which asks for nothing, is refused with every policy: four of five combinations
     (``test_matrix`` tries some).
     """
     built_parts()
-    if combination.eos != "none" and not allowed(replace(combination, eos="none")):
+    if combination.eos != "none" and not allowed(replace(combination, eos="none"), sampling):
         return False
-    try:
-        parts_of(combination)
+    try:  # without the ways out, whose search takes most of a refusal's time
+        return clash_in(selected(combination, sampling)) is None
     except UserError:
         return False
-    return True
