@@ -53,7 +53,7 @@ def total_of(sums, row, real, BLOCKS, KIND: tl.constexpr, PARTS: tl.constexpr):
 
 
 @jit()
-def weights_of(scores, sums, row, real, key, seen, S, BLOCKS, KIND: tl.constexpr, PARTS: tl.constexpr):
+def softmax_of(scores, sums, row, real, key, seen, S, BLOCKS, KIND: tl.constexpr, PARTS: tl.constexpr):
     """The weights [ROWS, KEYS] of rows; 0 for those that are not ``real``, and at keys that are not ``seen``."""
     total = total_of(sums, row, real, BLOCKS, KIND, PARTS)
     z = tl.load(scores + row * S + key, mask=real & seen, other=-float("inf"))
@@ -74,7 +74,7 @@ def _drift_sums(new, new_sums, old, old_sums, real, mean, count, received, alike
         number = first + tl.arange(0, ROWS)[:, None]
         counts = tl.load(real + b * W + number, mask=number < W, other=0) != 0
         for head in range(H):
-            p = weights_of(new, new_sums, (heads + head) * m + number, counts, key, seen, S, BLOCKS, KIND, PARTS)
+            p = softmax_of(new, new_sums, (heads + head) * m + number, counts, key, seen, S, BLOCKS, KIND, PARTS)
             total += tl.sum(p, axis=0, keep_dims=True)
     tl.store(received + b * S + key, total, mask=key < S)
     similar = tl.zeros([ROWS, KEYS], KIND)
@@ -83,8 +83,8 @@ def _drift_sums(new, new_sums, old, old_sums, real, mean, count, received, alike
         watched = number < R
         product, before, after = similar * 0.0, similar * 0.0, similar * 0.0
         for head in range(H):
-            p = weights_of(old, old_sums, (heads + head) * R + number, watched, key, seen, S, BLOCKS, KIND, PARTS)
-            q = weights_of(new, new_sums, (heads + head) * m + W + number, watched, key, seen, S, BLOCKS, KIND, PARTS)
+            p = softmax_of(old, old_sums, (heads + head) * R + number, watched, key, seen, S, BLOCKS, KIND, PARTS)
+            q = softmax_of(new, new_sums, (heads + head) * m + W + number, watched, key, seen, S, BLOCKS, KIND, PARTS)
             product, before, after = product + p * q, before + p * p, after + q * q
         share = tl.load(mean + b * R + number, mask=watched, other=0.0)
         norms = tl.sqrt(tl.maximum(before, 1e-16) * tl.maximum(after, 1e-16))

@@ -27,7 +27,7 @@ CANVAS_BYTES = 110  # of a column's ids, masks and positions, measured
 FLOAT = 4  # bytes of a logit, and of an angle
 MANY = 1 << 16  # rows
 # Logits that exist at once, in float32: with the argmax's probability alone, with a second one, with an entropy.
-STATISTICS, SECOND, ENTROPY = 2, 4, 5
+STATISTIC_VALUES, SECOND_VALUES, ENTROPY_VALUES = 2, 4, 5
 DRAWN = 7  # the same where they are stored, tempered and drawn from
 
 
@@ -126,7 +126,13 @@ class MemoryModel:
         wanted = {name for need in needs for name in need.statistics}
         if self.parts.sampling.plain:
             scored = min(scored, CHUNK_ROWS)
-            numbers = ENTROPY if "entropy" in wanted else SECOND if wanted & {"second", "gap"} else STATISTICS
+            numbers = (
+                ENTROPY_VALUES
+                if "entropy" in wanted
+                else SECOND_VALUES
+                if wanted & {"second", "gap"}
+                else STATISTIC_VALUES
+            )
         else:
             numbers = DRAWN
         hidden = columns * (self.config.width * self.size + CANVAS_BYTES)
