@@ -18,7 +18,7 @@ from dllm.compose.choice_files import choice_file, choice_notes, part_facts
 from dllm.compose.parts import choices, part, wrappers
 from dllm.laws.compatibility import compatibility_page
 from dllm.loop.given_logits import reason_against
-from experiments.pages import request_fields, words
+from experiments.pages import request_fields, result_fields, words
 from experiments.pages.compared import compared
 from experiments.support.markdown import table
 from experiments.support.marked import write_marked
@@ -181,6 +181,7 @@ def made(mark: str) -> str:
         "options": lambda: with_names(name, by_meaning(name, choices(name))) + compared_lines(name),
         "sglang": sglang_section,
         "words": words.section,
+        "result": result_fields.section,
         "fields": lambda: request_fields.tables()[name],
         "compatibility": compatibility_page,
     }
