@@ -29,7 +29,7 @@ from dllm.loop.runtime.runtime import Runtime
 from dllm.models.bundle import Model
 from dllm.models.network.moe import MoEConfig
 from dllm.models.text.ids import Ids
-from dllm.record.memory import MemoryModel
+from dllm.record.decode_memory import MemoryModel
 from experiments.bench.step import SMALL, prompt_of, random_model
 from experiments.support import markdown
 

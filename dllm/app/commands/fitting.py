@@ -24,7 +24,7 @@ from dllm.models.text.ids import Ids
 from dllm.models.text.tokenizer import Tokenizer
 from dllm.models.weights.cut import share_of
 from dllm.models.weights.footprint import PROCESS, Footprint, in_gib
-from dllm.record.memory import MemoryModel, MemoryUse, longest, most_rows, refuse_other_layers
+from dllm.record.decode_memory import MemoryModel, MemoryUse, longest, most_rows, refuse_other_layers
 
 USUAL_LENGTH = 4096  # columns, where none is given
 KINDS = {"gpu": "float | None", "rows": "int | None", "length": "int | None"}

@@ -6,7 +6,7 @@ import pytest
 
 from dllm.common.errors import UserError
 from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
-from dllm.record.memory import MemoryModel, longest, most_rows
+from dllm.record.decode_memory import MemoryModel, longest, most_rows
 from experiments.bench.memory import ANSWER, CASES, SHAPES, MemoryCase, allocated, predicted
 
 NEAR = 0.1  # of what was measured
