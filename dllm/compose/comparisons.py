@@ -11,7 +11,7 @@ from dllm.compose.naming import CHOICES, typed_name
 from dllm.compose.parts import choice_text, choices, composed, plain_config
 
 COMPARED_GROUPS = ("sampler", "blocks", "cache", "eos", "length")
-BROUGHT = re.compile(r"override /(\w+): (\w+)")  # what a choice's file says of other groups
+BROUGHT_CHOICE = re.compile(r"override /(\w+): (\w+)")  # what a choice's file says of other groups
 
 
 def group_and_choice(entry: str) -> tuple[str, str]:
@@ -38,7 +38,7 @@ def compared_config(config: Mapping[str, Any], entry: str, given: Collection[str
     group, name = group_and_choice(entry)
     users, former = {one.partition(".")[0] for one in given}, typed_name(config, group)
     texts = [choice_text(group, one) for one in (name, former) if one in choices(group)]
-    others = {other for text in texts for other, _ in BROUGHT.findall(text)} & {*COMPARED_GROUPS} - users
+    others = {other for text in texts for other, _ in BROUGHT_CHOICE.findall(text)} & {*COMPARED_GROUPS} - users
     made = composed([f"{group}={name}"])
     changed = {one: plain_config(made[one]) for one in {group} | others}
     names = {one: name if one == group else typed_name(changed, one) for one in changed}
