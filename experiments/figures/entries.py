@@ -31,7 +31,7 @@ LAUNCHES = ("-m", "experiments.bench.launches")
 METHOD_ITEMS = ("task.count=16", "task.seed=1", "task.tasks=[waiting_line,puzzle,words_to_sentence]", "batch_size=52")
 FEW_SAMPLERS = "grids=[{sampler: [static, confidence, eb, localleap]}]"
 SAMPLERS_REPORT = (
-    "run.py", "report", "OUT/samplers", "--columns", "score", "nfe", "tpf", "same", "oracle", "--against",
+    "run.py", "report", "OUT/samplers", "--columns", "score", "nfe", "tpf", "same", "--against",
     "sampler=static",
 )  # fmt: skip
 CAUSAL_MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff")
