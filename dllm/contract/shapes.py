@@ -163,9 +163,10 @@ class Bounded(Shapes):
     def started(self, width: int) -> Shapes:
         return replace(self, width=width)
 
-    def bounded_by(self, bounds: Sequence[int]) -> Bounded:
-        """The shapes of the coming turn, in which each row computes at most this many columns."""
-        return replace(self, bounds=tuple(bounds), order=None)
+    def bounded_by(self, bounds: Sequence[int], most: Sequence[int] = ()) -> Bounded:
+        """The shapes of the coming turn, in which each row computes at most this many columns, and further numbers are
+        at most those."""
+        return replace(self, bounds=tuple(bounds), most=tuple(most), order=None)
 
     def reported(self, widths: Sequence[Sequence[int]], length: int, facts: int) -> Bounded:
         """The shapes of the coming turn, from what each row reports of its plan on a canvas of ``length`` columns; the
@@ -215,17 +216,23 @@ class HostView:
     opening: bool = True  # the coming forward is the first of its block; papers: prefill of a block
     forwards: int = 0  # forwards that the row had had
     staleness: int = 0  # turns since the report
+    counts: tuple[int, ...] = ()  # what the cache counted then (``Session.counts``)
     # what the row's plan says of the coming forward (``Session.widths``), if a host reads every report at once
     widths: tuple[int, ...] = ()
 
     @staticmethod
     def of(report: Sequence[int], age: int) -> HostView:
         """From what a row reports: the widths of its plan, or for a host that reads late the first column of its block,
-        whether that opened just then, and forwards."""
+        whether that opened just then, forwards, and what its cache counts."""
         if age == 0:
             return HostView(widths=tuple(report))
-        begin, opened, forwards = report
-        return HostView(begin, bool(opened), forwards, age)
+        begin, opened, forwards, *counts = report
+        return HostView(begin, bool(opened), forwards, age, tuple(counts))
+
+    @property
+    def turn(self) -> int:
+        """Forwards that the row has had before the coming one, where it never waits for the host."""
+        return self.forwards + self.staleness
 
     def later(self) -> HostView:
         """The same after another turn."""

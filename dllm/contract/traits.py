@@ -127,6 +127,8 @@ class CacheTraits(Traits):
     asks: bool = False
     facts: int = 0  # how many of the last numbers of ``Session.widths`` bound no shape, but tell the host what it asks
     bounds_late: bool = False  # the host bounds its plans turns ahead, by ``max_queries``, and may read reports late
+    # these bounds rest on what is masked: they hold where rules alone commit, and take nothing back
+    bounds_by_masks: bool = False
     # such a host must know which blocks have just opened, because their first forward computes more
     full_on_open: bool = True
     closes: bool = False  # a decided block takes a forward more, which computes it whole and commits nothing

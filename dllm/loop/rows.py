@@ -240,7 +240,8 @@ class Rows:
             reports, length = [row.widths for row in self.known], len(self.candidates.columns)
             shapes = shapes.reported(reports, length, self.session.traits.facts)
         else:
-            shapes = shapes.bounded_by(self.session.max_queries(self.known, shapes.width))
+            most = self.session.most(self.known)
+            shapes = shapes.bounded_by(self.session.max_queries(self.known, shapes.width), most)
         return replace(self, blocks=replace(self.blocks, shapes=shapes))
 
     def numbers(self) -> Tensor:
@@ -254,7 +255,9 @@ class Rows:
         blocks = self.blocks
         if blocks.shapes.plans_ahead:
             return self.session.widths(self.coming())
-        return [blocks.begin, blocks.opened, blocks.turn]
+        canvas = self.owner.per_row(self.candidates)
+        counts = self.session.counts(canvas, blocks, self.next_positions, self.remembered)
+        return [blocks.begin, blocks.opened, blocks.turn, *counts]
 
     def reported(self, numbers: Tensor) -> tuple[Rows, tuple[int, ...]]:
         """The rows after they have reported their ``numbers``, and which of them the host knows to be done: after this

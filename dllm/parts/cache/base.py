@@ -54,6 +54,7 @@ class Session:
         # The host knows: that every column is always attended to, so attention needs no mask, which would slow it down;
         # and that the keys of a row are its first columns, because every plan left them to be all valid ones.
         self.even, self.gapless = even, not policy.traits.reads_weights
+        self.steady = True  # rules alone commit, and take nothing back, so masks only get fewer
         self.soft = False  # what positions of the open block show may be mixtures (``SamplerTraits.soft``)
 
     @property
@@ -90,6 +91,17 @@ class Session:
         """The most columns of each row that the coming forward computes, from what a host that reads late knows of the
         rows that have at most ``width`` open columns each (caches with ``bounds_late`` only)."""
         raise NotImplementedError
+
+    def counts(
+        self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State
+    ) -> list[Tensor]:  # fmt: skip
+        """What a host that reads late must know besides, for ``max_queries``: numbers [B] of the rows as they are after
+        a turn."""
+        return []
+
+    def most(self, known: Sequence[HostView]) -> tuple[int, ...]:
+        """What bounds the further numbers of ``widths`` in the coming forward of such a host."""
+        return ()
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         """Prepare the forward of ``candidates`` [N] by their ``plan`` [N], and return it with its calls."""

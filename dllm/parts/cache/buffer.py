@@ -93,6 +93,14 @@ class Buffered(Cache):
         """As ``Session.max_queries``, on a canvas of ``length`` columns."""
         raise NotImplementedError
 
+    def counts(self, view: CacheView) -> list[Tensor]:
+        """As ``Session.counts``; ``view`` is that of the coming forward, but that ``view.masks`` may be older."""
+        return []
+
+    def most(self, known: Sequence[HostView], length: int, config: ModelConfig) -> tuple[int, ...]:
+        """As ``Session.most``, on a canvas of ``length`` columns."""
+        return ()
+
     def plan(self, view: CacheView) -> ForwardPlan:
         """Choose the columns of the next forward."""
         raise NotImplementedError
@@ -148,9 +156,8 @@ class ColumnSession(Session):
         return self.policy.final(remembered)
 
     def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
-        old, shapes = remembered, blocks.shapes
-        seen = CacheView(canvas, blocks, next_positions, old["masks"], old["attended"], old, self.config, self.soft)
-        plan = checked_plan(self.policy, self.policy.plan(seen), canvas, old)
+        old, shapes, view = remembered, blocks.shapes, self._view(canvas, blocks, next_positions, remembered)
+        plan = checked_plan(self.policy, self.policy.plan(view), canvas, old)
         state = shapes.update(blocks.active, {**old, "masks": canvas.masked, **plan.state}, old)
         self.gapless = self.gapless and plan.keys is canvas.valid
         if not shapes.waits:
@@ -158,10 +165,25 @@ class ColumnSession(Session):
         keys = shapes.update(blocks.active, plan.keys, old["attended"])
         return replace(plan, columns=plan.columns & blocks.active[:, None], keys=keys, state=state)
 
+    def _view(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> CacheView:
+        old = remembered
+        return CacheView(canvas, blocks, next_positions, old["masks"], old["attended"], old, self.config, self.soft)
+
+    def counts(
+        self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State
+    ) -> list[Tensor]:  # fmt: skip
+        return self.policy.counts(self._view(canvas, blocks, next_positions, remembered))
+
+    def most(self, known: Sequence[HostView]) -> tuple[int, ...]:
+        found = self.policy.most(known, self.length, self.config)
+        return found if self.steady else tuple(self.length * (one > 0) for one in found)
+
     def widths(self, plan: ForwardPlan) -> list[Tensor]:
         return [plan.columns.sum(1), *self.policy.widths(plan, self.config)]
 
     def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
+        if self.policy.traits.bounds_by_masks and not self.steady:
+            return (self.length,) * len(known)
         return self.policy.max_queries(known, self.length, width, self.config)
 
     def after_scores(self, remembered: State, scores: Scores) -> State:

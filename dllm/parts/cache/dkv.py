@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from dllm.common.errors import in_choices, in_range
 from dllm.contract import ForwardPlan
+from dllm.contract.shapes import HostView
+from dllm.models.config import ModelConfig
 from dllm.parts.cache.buffer import Buffered, CacheView
 
 
@@ -18,7 +22,10 @@ class DKV(Buffered):
     and j + 1 are decided; un, as published: once j + 1 is, so that keys and values of a mask are kept for j.
     """
 
-    traits = Buffered.traits.but(regions=frozenset({"block", "suffix", "ahead", "answer"}), bounded_shapes=True)
+    traits = Buffered.traits.but(
+        regions=frozenset({"block", "suffix", "ahead", "answer"}), bounded_shapes=True, bounds_late=True,
+        bounds_by_masks=True,
+    )  # fmt: skip
 
     def __init__(self, refresh_interval: int = 8, shift_type: str = "un_right") -> None:
         in_range("cache.refresh_interval", refresh_interval, 1, advice="1 is cache=none.")
@@ -33,6 +40,26 @@ class DKV(Buffered):
             return view.plan(full[:, None] | late)
         full = blocks.turn % self.refresh_interval == 0
         return view.plan(full[:, None] | ~self.settled(view))
+
+    def counts(self, view: CacheView) -> list[Tensor]:
+        """Columns that no later forward exceeds unless it is full, since masks only get fewer, and the forwards by
+        which full ones come, less the turns that the row still waits."""
+        blocks, canvas = view.blocks, view.canvas
+        late = canvas.masked | view.masks & (blocks.host_wait > 0)[:, None]  # a row that waits plans by older masks
+        if view.config.prediction_shift == 0:
+            return [(late & canvas.valid).sum(1), blocks.forwards - blocks.host_wait]
+        after = torch.cat([late[:, 1:], late[:, :1]], 1)
+        after = after | (canvas.columns == (canvas.initial_end - 1)[:, None])
+        columns = after if self.shift_type == "un" else late | after
+        return [(columns & canvas.valid).sum(1), blocks.turn - blocks.host_wait]
+
+    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+        bounds, warm = list[int](), 1 if config.prediction_shift else 2
+        for row in known:
+            columns, forwards = row.counts[0], row.counts[1] + row.staleness
+            full = forwards < warm or forwards % self.refresh_interval == 0
+            bounds.append(length if full else min(length, columns))
+        return tuple(bounds)
 
     def settled(self, view: CacheView) -> Tensor:
         """Columns [B, L] that a shifted model need not compute any more, by the masks of the last turn."""

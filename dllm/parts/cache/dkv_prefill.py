@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from torch import Tensor
+
 from dllm.common.errors import IncompatibleParts
 from dllm.contract import ForwardPlan
 from dllm.contract.clash import Clash
+from dllm.contract.shapes import HostView
+from dllm.models.config import ModelConfig
 from dllm.parts.cache.buffer import CacheView
 from dllm.parts.cache.dkv import DKV
 
@@ -28,8 +34,23 @@ class DKVPrefill(DKV):
         return "dkv_pd" if self.decode else "dkv_prefill"
 
     def plan(self, view: CacheView) -> ForwardPlan:
-        canvas, turn = view.canvas, view.blocks.turn[:, None]
-        answer = canvas.columns >= canvas.start[:, None] - 1
+        turn, answer = view.blocks.turn[:, None], self._answer(view)
         if self.decode:
             answer &= (turn % self.refresh_interval == 0) | ~self.settled(view)
         return view.plan((turn == 0) | answer)
+
+    def _answer(self, view: CacheView) -> Tensor:
+        """The columns [B, L] from the one that predicts the answer's first position on."""
+        return view.canvas.columns >= view.canvas.start[:, None] - 1
+
+    def counts(self, view: CacheView) -> list[Tensor]:
+        return [*super().counts(view), (self._answer(view) & view.canvas.valid).sum(1)]
+
+    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+        bounds = list[int]()
+        for row in known:
+            unsettled, forwards, answer = row.counts
+            turn = forwards + row.staleness
+            full = not self.decode or turn % self.refresh_interval == 0
+            bounds.append(length if turn == 0 else answer if full else min(answer, unsettled))
+        return tuple(bounds)

@@ -20,6 +20,7 @@ from torch import Tensor
 from dllm.common.errors import in_choices, in_range
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
+from dllm.contract.shapes import HostView
 from dllm.kernels.add_norm import KeepRows
 from dllm.kernels.attention_scores import attention_scores
 from dllm.kernels.drift_sums import drift_sums
@@ -52,7 +53,8 @@ class Elastic(Buffered):
     """
 
     traits = Buffered.traits.but(
-        shadows=False, bounded_shapes=True, acts_in_layers=True, one_call=True, asks=True, facts=1, heads="summed"
+        shadows=False, bounded_shapes=True, acts_in_layers=True, one_call=True, asks=True, facts=1, heads="summed",
+        bounds_late=True, bounds_by_masks=True, full_on_open=False,
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +73,8 @@ class Elastic(Buffered):
         self.window_length, self.gamma, self.track_num, self.similarity = window_length, gamma, track_num, similarity
         self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
         self.ask_every = ask_every
+        if trigger == "next_step":  # what the coming forward refreshes, the turn before alone tells
+            self.traits = self.traits.but(bounds_late=False, bounds_by_masks=False, full_on_open=True)
 
     def kept(self) -> tuple[Kept, ...]:
         """Beside keys and values, what entered each layer, and its queries."""
@@ -98,6 +102,22 @@ class Elastic(Buffered):
         how many layers compute the whole canvas."""
         parts, later = [part.sum(1) for part in parts_of_plan(plan)], plan.state["later"]
         return [*parts, torch.where(later > 0, parts[2] + 1, 0), config.layers - later]
+
+    def counts(self, view: CacheView) -> list[Tensor]:
+        """What is left to decide, where a forward computes all of it."""
+        return [] if self.block_caching else [view.canvas.undecided.sum(1)]
+
+    def most(self, known: Sequence[HostView], length: int, config: ModelConfig) -> tuple[int, ...]:
+        """The window, what is watched (in every layer something else), and what the last turn has committed."""
+        left = [min(self.window_length, length), *(count for row in known for count in row.counts)]
+        window, watched, new = max(left), min(length, config.layers * self.track_num), left[0]
+        begins, reuses = any(row.turn == 0 for row in known), any(row.turn > 0 for row in known)
+        return window, watched, length if begins else new, (new + 1) * reuses
+
+    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+        window, watched, *_ = self.most(known, length, config)
+        usual = min(length, window + watched + min(self.window_length, length))
+        return tuple(usual if row.turn else length for row in known)
 
     def own_pass(
         self, session: ColumnSession, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas

@@ -73,6 +73,16 @@ class Guided(Session):
     def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         return self.inner.max_queries(known, width)
 
+    def counts(
+        self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State
+    ) -> list[Tensor]:  # fmt: skip
+        both, own = twice(torch.arange(self.rows, device=canvas.row_id.device), 0), by_half(remembered)
+        doubled = self.inner.counts(canvas.select(both), select(blocks, both), next_positions[both], own)
+        return [by_row(one).amax(1) for one in doubled]
+
+    def most(self, known: Sequence[HostView]) -> tuple[int, ...]:
+        return self.inner.most(known)
+
     def widths(self, plan: ForwardPlan) -> list[Tensor]:
         assert isinstance(plan, GuidedPlan)
         both = twice(torch.arange(self.rows, device=plan.columns.device), 0)

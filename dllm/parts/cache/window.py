@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,8 @@ from dllm.common.errors import Set, in_choices, in_range
 from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.clash import Clash
+from dllm.contract.shapes import HostView
+from dllm.models.config import ModelConfig
 from dllm.parts.cache.buffer import Buffered, CacheView
 from dllm.parts.cache.columns import predictors
 
@@ -26,7 +30,9 @@ class Window(Buffered):
     published: masks, all, all, false for LLaDA; range, window, first and eos_as_published for Dream.
     """
 
-    traits = Buffered.traits.but(bounded_shapes=True)
+    traits = Buffered.traits.but(
+        bounded_shapes=True, bounds_late=True, bounds_by_masks=True, full_on_open=False
+    )  # fmt: skip
     clashes = (
         *Buffered.clashes,
         Clash(lambda c: c.part.window_tokens < min(reach := c.part.active_tokens + c.part.refresh_interval,
@@ -50,6 +56,10 @@ class Window(Buffered):
         self.active_tokens, self.window_tokens, self.refresh_interval = active_tokens, window_tokens, refresh_interval
         self.range, self.everywhere, self.candidates = queries == "range", refresh_scope == "all", refresh_candidates
         self.recent_includes_refresh, self.eos_as_published = recent_includes_refresh, eos_as_published
+        if (
+            self.range or eos_as_published
+        ):  # where the range ends, and whether a phase begins, the turn before alone tells
+            self.traits = self.traits.but(bounds_late=False, bounds_by_masks=False, full_on_open=True)
 
     def state(self, canvas: Canvas) -> State:
         """phase [B, L]: what this phase attends to. recent [B, L]: what it has committed and goes on computing. anchor
@@ -89,6 +99,21 @@ class Window(Buffered):
             columns, committable=committable, forced=forced, keys=(phase | columns) & canvas.valid,
             state={"phase": phase, "recent": recent, "anchor": anchor, "refreshed": refresh},
         )  # fmt: skip
+
+    def counts(self, view: CacheView) -> list[Tensor]:
+        """What a phase goes on computing, and what is left to decide."""
+        return [(view.state["recent"] | view.masks ^ view.canvas.masked).sum(1), view.canvas.undecided.sum(1)]
+
+    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+        bounds, active = list[int](), self.active_tokens * (2 if config.prediction_shift else 1)
+        for row in known:
+            recent, left = row.counts
+            for turn in range(row.forwards, row.turn):  # what turns that the host has not seen may have committed
+                everywhere = turn % self.refresh_interval == 0 and self.candidates == "all"
+                recent += left if everywhere else min(left, self.active_tokens)
+            refreshes = row.turn % self.refresh_interval == 0
+            bounds.append(length if refreshes else min(length, recent + active))
+        return tuple(bounds)
 
     def _range(self, view: CacheView, anchor: Tensor) -> Tensor:
         """Columns [B, L] from the phase's first mask to before the mask that follows the active ones, or to the end of
