@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dllm.contract import Turn
 from dllm.loop.forward import NetworkRun
-from dllm.loop.rows import Rows
+from dllm.loop.rows import HostReport, Rows
 from dllm.loop.runtime.graphs import Recording, remember
 
 Key = tuple[Hashable, ...]
@@ -68,6 +68,10 @@ class RecordedTurn:
     def replay_there(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
         """The same of rows whose tensors are those of the buffers."""
         self.recording.replay()
+        return self.replayed(rows)
+
+    def replayed(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
+        """What its replay has made of these rows."""
         # New values on the same tensors: what a canvas has cached of its masks was true of an earlier turn.
         after, turn = self.after.with_tensors(self.buffers.outputs), self.turn
         view = replace(turn.view, canvas=replace(turn.view.canvas))
@@ -95,7 +99,8 @@ class Ran:
 @dataclass(frozen=True)
 class SplitTurn:
     """A turn recorded in two parts. Between them the host reads how the forward goes on (``CacheTraits.asks``): the
-    second part is recorded for each way, once that is met again."""
+    second part is recorded for each way, once that is met again. The usual one is launched before the host has read,
+    so that the device does not wait; it reads the inputs and writes the outputs alone, so another can follow it."""
 
     recording: Recording  # of the first part
     buffers: StaticBuffers  # the rows' tensors
@@ -109,9 +114,22 @@ class SplitTurn:
         """The turn of these rows."""
         self.buffers.copy_in(rows.tensors())
         self.recording.replay()
-        asked = asked_of(self.begun, rows)
+        asking = [given.memory.asking() for given in self.begun.inputs]
+        sent = [None if one is None else HostReport.of(one[None]) for one in asking]
+        usual = tuple(given.memory.usual for given in self.begun.inputs)
+        ahead = None if None in sent else self.rests.get(usual)
+        if ahead is not None and isinstance(ahead.recording, Ran):
+            ahead = None
+        if ahead is not None:
+            ahead.recording.replay()
+        asked = asked_of(self.begun, rows, [None if one is None else one.read_row() for one in sent])
         key = tuple(given.memory.rounded(one) for given, one in zip(self.begun.inputs, asked, strict=True))
         known = self.rests.get(key)
+        if ahead is not None and known is ahead:
+            self.rests.move_to_end(key)
+            return ahead.replayed(rows)
+        if ahead is not None:  # as the turn began
+            copy_all(self.buffers.outputs, self.buffers.inputs)
         if known is None or isinstance(known.recording, Ran):
             by, recording = (asked, Ran()) if known is None else (key, self.recorder())
             known = self.rest(self.begun, by, recording)
@@ -126,9 +144,13 @@ class SplitTurn:
             rest.release()
 
 
-def asked_of(run: NetworkRun, rows: Rows) -> list[Hashable]:
-    """What the host must know of each call before it goes on, of ``rows`` that are as they were when it began."""
-    return [given.memory.asked(rows.blocks.shapes.facts) for given in run.inputs]
+def asked_of(
+    run: NetworkRun, rows: Rows, read: Sequence[Sequence[int] | None] | None = None
+) -> list[Hashable]:  # fmt: skip
+    """What the host must know of each call before it goes on, of ``rows`` that are as they were when it began. read:
+    by call, what it has read already."""
+    memories, facts = [given.memory for given in run.inputs], rows.blocks.shapes.facts
+    return [one.asked(facts, own) for one, own in zip(memories, read or [None] * len(memories), strict=True)]
 
 
 def gone_on(run: NetworkRun, asked: Sequence[Any]) -> NetworkRun:

@@ -52,6 +52,10 @@ class HostReport:
         found = self.numbers.T.tolist()
         return [None if row < 0 else found[row] for row in self.rows]
 
+    def read_row(self) -> list[int]:
+        """The only number of each row, of rows that are all there."""
+        return [one[0] for one in self.read() if one is not None]
+
     def select(self, rows: Sequence[int]) -> HostReport:
         return replace(self, rows=tuple(self.rows[row] for row in rows))
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from harness import forward_of, model, requests
+from recording import FakeGraph
 from torch import Tensor
 
 from dllm.common import debug
@@ -21,11 +22,14 @@ from dllm.parts import (
     Elastic,
     FullLength,
     HiddenState,
+    HostReport,
     KeptRows,
     Need,
     NoCache,
     Parts,
+    RecordedTurns,
     Sampling,
+    SplitTurn,
     Static,
     Turn,
     Whole,
@@ -95,6 +99,35 @@ def test_questions_of_a_turn_in_fixed_shapes(trigger: str, most: int, monkeypatc
             assert asked.count("read") <= 1 and {*asked} <= {"asked", "read"} or not found[:-1]
             asked.clear()
     assert max(found) == most
+
+
+def test_the_usual_way_is_launched_before_the_host_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn without drift replays both parts and then reads; one with drift replays another second part after it."""
+    network, noted = model("tiny-llada"), [""]
+    read, replay, turn = HostReport.read_row, FakeGraph.replay, SplitTurn.replay
+
+    def noting(mark: str, own: Any) -> Any:
+        def call(one: Any, *more: Any) -> Any:
+            noted.append("") if mark == "turn" else noted.append(noted.pop() + mark)
+            return own(one, *more)
+
+        return call
+
+    monkeypatch.setattr(HostReport, "read_row", noting(" read", read))
+    monkeypatch.setattr(FakeGraph, "replay", noting(" replay", replay))
+    monkeypatch.setattr(SplitTurn, "replay", noting("turn", turn))
+    parts = Parts(Static(), Whole(), Elastic(4, 0.96, 2), FullLength())  # 3 of 24 turns drift
+    played = list[list[list[int]]]()
+    take = RecordedTurns(network, lambda: FakeGraph([]))
+    with torch.inference_mode():
+        for lag, taking in ((None, None), (1, take), (1, take), (1, take)):
+            turns = denoise(Canvas.of(requests(), 61), forward_of(network, parts, Sampling()), parts, lag, taking)
+            ends = {
+                int(one.candidates.row_id[row]): one.candidates.tokens[row] for one in turns for row in one.finished
+            }
+            played.append([ends[row].tolist() for row in sorted(ends)])
+    assert played[1:] == played[:1] * 3
+    assert {" replay replay read", " replay replay read replay"} <= {*noted}, "both ways were met"
 
 
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])

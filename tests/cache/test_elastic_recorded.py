@@ -72,6 +72,8 @@ def test_recorded_in_two_parts_it_is_the_same(
     monkeypatch.setattr("dllm.loop.runner.build_runtime", counting)
     results = decoded(recorded, dtype, batch, 30 if full() else 4, "static")
     check(results, [cost for take in takes for cost in take.costs], recorded)
+    late = decoded(recorded, dtype, batch, 30 if full() else 4, Runtime("static", 1)) if ahead(recorded) else results
+    assert [(one.tokens, one.turns) for one in late] == [(one.tokens, one.turns) for one in results]
     assert any(isinstance(one, SplitTurn) for take in takes for one in take.turns.recorded.values())
 
 
@@ -88,7 +90,14 @@ class Counted:
         return after, turn
 
 
-def decoded(recorded: dict[str, Any], dtype: str, batch: int, count: int, runtime: str = "eager") -> list[Result]:
+def ahead(recorded: dict[str, Any]) -> bool:
+    """Whether the host may read late."""
+    return bool(Elastic(**recorded["options"]).traits.bounds_late)
+
+
+def decoded(
+    recorded: dict[str, Any], dtype: str, batch: int, count: int, runtime: str | Runtime = "eager"
+) -> list[Result]:  # fmt: skip
     """The first prompts."""
     samples = [sample for task in mini.SHORT_ANSWERS for sample in mini.generate(task, 3, 3)][:count]
     policy = Elastic(**{"window_length": 8, **recorded["options"]})

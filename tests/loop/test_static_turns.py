@@ -9,13 +9,28 @@ from typing import Any
 
 import pytest
 import torch
-from harness import BLOCKS, Combination, allowed, build, forward_of, late, model, parts_of, requests
+from harness import BLOCKS, Combination, allowed, build, forward_of, late, model, parts_of, requests, results
 from host_copies import Trap
 from torch import Tensor
 
 from dllm import Decoder, UserError, load, part
 from dllm.common import debug
-from dllm.parts import Canvas, Parts, Runtime, Sampling, Turn, choices, denoise, say_once
+from dllm.parts import (
+    DKV,
+    Cache,
+    Canvas,
+    Elastic,
+    FullLength,
+    Parts,
+    Runtime,
+    Sampling,
+    Static,
+    Turn,
+    Window,
+    choices,
+    denoise,
+    say_once,
+)
 
 ASKING = ("dkv_greedy", "flash_verify", "linear_spec")  # the caches that eager alone runs
 BOUNDED = [name for name in choices("cache") if build("cache", name).traits.bounded_shapes]
@@ -69,6 +84,26 @@ def test_no_copy_to_the_host_inside_a_turn(combination: Combination, monkeypatch
             trap.asked.clear()
             seen += 1
     assert seen > 4
+
+
+ALL_AT_ONCE: dict[str, Any] = {"refresh_scope": "all", "refresh_candidates": "all", "recent_includes_refresh": False}
+COUNTING = [
+    DKV(3), DKV(3, "un"), Window(4, 14, 5, **ALL_AT_ONCE), Window(4, 12, 6), Elastic(4, 0.96, 2),
+    Elastic(4, 0.96, block_caching=False),
+]  # fmt: skip
+
+
+@pytest.mark.daily(3)
+@pytest.mark.parametrize("lag", [1, 2])
+@pytest.mark.parametrize("cache", COUNTING, ids=lambda cache: str(vars(cache)))
+@pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
+def test_old_counts_bound_what_is_computed(name: str, cache: Cache, lag: int) -> None:
+    """Rules that commit one position or many; rows wait where a block opens. ``packed`` asserts the bounds."""
+    network, sampling = model(name), Sampling()
+    for rule, blocks in ((part("sampler", "confidence", threshold=0.5), "fixed"), (Static(), "whole")):
+        parts = Parts(rule, part("blocks", blocks), cache, FullLength(), sampling)
+        exact, late = (results(network, parts, requests(), sampling, lag=one) for one in (None, lag))
+        assert [(one.tokens, one.turns) for one in late] == [(one.tokens, one.turns) for one in exact]
 
 
 def test_the_trap_sees_what_the_exact_turn_asks() -> None:
@@ -127,12 +162,16 @@ def test_a_cache_that_asks_is_refused(cache: str, name: str) -> None:
 def test_what_runs_under_static_shapes() -> None:
     """All caches but these, whose rules are loops of the host."""
     assert {*choices("cache")} - {*BOUNDED} == {*ASKING}
-    parts = Parts(part("sampler", "confidence"), part("blocks", "fixed"), part("cache", "dkv"), part("eos", "none"))
+    parts = Parts(part("sampler", "confidence"), part("blocks", "fixed"), part("cache", "recap"), part("eos", "none"))
     where = model("tiny-llada").config, torch.device("cuda")
-    with pytest.raises(UserError, match=r"^lag=1 reads late .* cache=dkv computes .*Use lag=0\.$"):
+    with pytest.raises(UserError, match=r"^lag=1 reads late .* cache=recap computes .*Use lag=0\.$"):
         Runtime("static", 1).check(parts, *where)
     assert Runtime("static").resolved(parts, *where).lag == 0
     assert Runtime("static").resolved(replace(parts, cache=part("cache", "dual")), *where).lag == 1
+    counting = replace(parts, cache=part("cache", "dkv"))
+    assert Runtime("static").resolved(counting, *where).lag == 1
+    for group, name in (("sampler", "wino"), ("blocks", "tccf"), ("eos", "fill_at_once")):  # masks come back, or go
+        assert Runtime("static").resolved(replace(counting, **{group: part(group, name)}), *where).lag == 0
     watching = replace(parts, cache=part("cache", "flash_dllm"))
     for name, runs in (("compile", "compiled layers"), ("compile_cudagraph", "compiled layers")):
         with pytest.raises(UserError, match=f"^runtime={name} runs {runs} and cache=flash_dllm acts between layers"):

@@ -189,6 +189,7 @@ class Memory:
     streams = True  # its call may run with others as one stream, layer by layer: layers run as they are
     lacking: LacksBuffers | None = None  # what may lack the buffers that the call writes to (None: nothing is kept)
     reader: AttentionReader | None = None
+    usual: Hashable = None  # what ``rounded`` mostly gives
     rerun: Tensor | None = None  # [b] the rows of the call that run here (None: all)
     reruns: Sequence[Rerun] = ()  # what rows that ran once more have in the place of what the network returned
 
@@ -200,10 +201,15 @@ class Memory:
         """Hidden rows after the last norm and their columns, from rows x [B, n, D] that enter the first layer."""
         return layers.left(*layers(x, columns, self))
 
-    def asked(self, facts: Sequence[Sequence[int]]) -> Hashable:
+    def asked(self, facts: Sequence[Sequence[int]], read: Sequence[int] | None = None) -> Hashable:
         """What the host must know before the call goes on, after ``through``. It asks the device at most once, or takes
-        what the rows have reported (``CacheTraits.facts``)."""
+        what the rows have reported (``CacheTraits.facts``). read: the numbers of ``asking``, if it has read them."""
         return ()
+
+    def asking(self) -> Tensor | None:
+        """The numbers [B] that ``asked`` reads, where a recorded turn need not wait for them: it goes on as if what was
+        asked were ``usual``, and goes on once more where it was not (None: it waits)."""
+        return None
 
     def rounded(self, asked: Any) -> Hashable:
         """What was ``asked``, so that recordings of how a call goes on serve others too."""

@@ -73,7 +73,7 @@ class Elastic(Buffered):
         self.window_length, self.gamma, self.track_num, self.similarity = window_length, gamma, track_num, similarity
         self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
         self.ask_every = ask_every
-        if trigger == "next_step":  # what the coming forward refreshes, the turn before alone tells
+        if trigger == "next_step" or first_layer is not None:  # where rows run again, the turn before alone tells
             self.traits = self.traits.but(bounds_late=False, bounds_by_masks=False, full_on_open=True)
 
     def kept(self) -> tuple[Kept, ...]:
@@ -206,13 +206,17 @@ class NarrowMemory(BufferMemory):
                 self.whole.advance(layers, first, last)
         return layers.left(x, residual, columns)
 
-    def asked(self, facts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    def asking(self) -> Tensor | None:
+        """The usual way is that no row runs again."""
+        return self.forward.progress.bound if self._asks else None
+
+    def asked(self, facts: Sequence[Sequence[int]], read: Sequence[int] | None = None) -> tuple[int, ...]:
         """The first whole layer of each row; empty: the forward is whole, or no row runs again."""
         progress, count = self.forward.progress, self.session.config.layers
         if self.forward.whole:
             return ()
         if self._asks or (self.forward.fixed and [len(progress.bound)] != list(map(len, facts))):  # under guidance
-            return tuple(progress.bound.tolist())
+            return tuple(progress.bound.tolist() if read is None else read)
         return tuple(count - whole for whole in facts[0]) if facts else tuple(progress.bounds)
 
     def rounded(self, asked: tuple[int, ...]) -> Redo | None:

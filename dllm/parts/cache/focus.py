@@ -256,7 +256,7 @@ class FocusMemory(BufferMemory):
         rows, told = self.call.candidates, self.forward.deep
         told[name] = found if rows is None else told[name].index_copy(0, rows, found)
 
-    def asked(self, facts: Sequence[Sequence[int]]) -> int:
+    def asked(self, facts: Sequence[Sequence[int]], read: Sequence[int] | None = None) -> int:
         """How many columns of the widest row go on."""
         if facts and not any(facts[0]):
             return self.columns.shape[1]
