@@ -44,14 +44,21 @@ class DKV(Buffered):
     def counts(self, view: CacheView) -> list[Tensor]:
         """Columns that no later forward exceeds unless it is full, since masks only get fewer, and the forwards by
         which full ones come, less the turns that the row still waits."""
-        blocks, canvas = view.blocks, view.canvas
-        late = canvas.masked | view.masks & (blocks.host_wait > 0)[:, None]  # a row that waits plans by older masks
-        if view.config.prediction_shift == 0:
-            return [(late & canvas.valid).sum(1), blocks.forwards - blocks.host_wait]
-        after = torch.cat([late[:, 1:], late[:, :1]], 1)
-        after = after | (canvas.columns == (canvas.initial_end - 1)[:, None])
+        if view.config.prediction_shift:
+            return self.shifted_counts(view)
+        return [(self._late(view) & view.canvas.valid).sum(1), view.blocks.forwards - view.blocks.host_wait]
+
+    def shifted_counts(self, view: CacheView) -> list[Tensor]:
+        """The same of ``settled``, where forwards are counted over the whole row."""
+        canvas, late = view.canvas, self._late(view)
+        after = torch.cat([late[:, 1:], late[:, :1]], 1) | (canvas.columns == (canvas.initial_end - 1)[:, None])
         columns = after if self.shift_type == "un" else late | after
-        return [(columns & canvas.valid).sum(1), blocks.turn - blocks.host_wait]
+        return [(columns & canvas.valid).sum(1), view.blocks.turn - view.blocks.host_wait]
+
+    def _late(self, view: CacheView) -> Tensor:
+        """Columns [B, L] that count as masks in the forward after the coming one; a row that waits plans by older
+        masks."""
+        return view.canvas.masked | view.masks & (view.blocks.host_wait > 0)[:, None]
 
     def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
         bounds, warm = list[int](), 1 if config.prediction_shift else 2

@@ -44,7 +44,7 @@ class DKVPrefill(DKV):
         return view.canvas.columns >= view.canvas.start[:, None] - 1
 
     def counts(self, view: CacheView) -> list[Tensor]:
-        return [*super().counts(view), (self._answer(view) & view.canvas.valid).sum(1)]
+        return [*self.shifted_counts(view), (self._answer(view) & view.canvas.valid).sum(1)]
 
     def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
         bounds = list[int]()
