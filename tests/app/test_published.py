@@ -146,11 +146,14 @@ def questions(task: str, harness: str) -> list[dict[str, Any]]:
     from tests.tasks.standard.test_harness import sums
 
     plus, contest = [{**row, "solution": "2"} for row in sums(2)], [{"problem": "1 + 1", "answer": "2"}]
+    older = [{"Problem": "1 + 1", "Answer": "2"}]
+    choices = {"Question": "1 + 1?", "Correct Answer": "2", **{f"Incorrect Answer {n}": f"{n + 2}" for n in (1, 2, 3)}}
     told = {"key": 1, "prompt": "Say yes.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
     return {
         "gsm8k": sums(2), "humaneval": [PROBLEM], "mbpp": [EXERCISE], "ifeval": [told],
         "math500": [{"problem": "What is $1/2 + 1/4$?", "answer": "\\frac{3}{4}"}],
-        "lm_eval": {"gsm_plus": plus, "aime25": contest}.get(harness, sums(2)),
+        "lm_eval": {"gsm_plus": plus, "aime25": contest, "aime24": older}.get(
+            harness, [choices] if "gpqa" in harness else sums(2)),
     }[task]  # fmt: skip
 
 

@@ -20,8 +20,8 @@ from dllm.view.report.pooling import SettingResults
 
 PB_LEVELS = (90, 80, 70, 60)
 NAME_HEADS = ["method", "setting"]
-PUBLISHED_HEADS = [*NAME_HEADS, "whose", "comparable", "hardware", "from",
-                   "score", "tokens / s", "tokens / forward", "forwards", "speed-up"]  # fmt: skip
+PUBLISHED_HEADS = [*NAME_HEADS, "whose", "verdict", "hardware", "from",
+                   "score", "low", "high", "tokens / s", "tokens / forward", "forwards", "speed-up"]  # fmt: skip
 PUBLISHED_WORDS = 6  # columns of words, before the numbers
 _Value = float | None
 
@@ -171,7 +171,7 @@ def tasks(settings: Sequence[SettingResults]) -> ReportTable:
 def published(settings: Sequence[SettingResults]) -> ReportTable | None:
     """Two lines for each setting of a published experiment: ours, and theirs of the nearest settings. None: none is.
 
-    speed-up: over one token per step, which a run does not measure. comparable: what differs, if anything does.
+    low, high: the 95 % interval of our score. speed-up: over one token per step, which a run does not measure.
     """
     rows = []
     for _, s in each_setting(methods(settings)):
@@ -179,9 +179,9 @@ def published(settings: Sequence[SettingResults]) -> ReportTable | None:
         theirs = beside(s.config, there.get("width"), there.get("architecture"))
         if theirs is not None:
             measures, name = s.measures, [s.method, s.name]
-            ours: list[_Value] = [s.quality, measures.speed, measures.tpf, measures.nfe, None]
+            ours = [s.quality, *(s.interval or (None, None)), measures.speed, measures.tpf, measures.nfe, None]
             rows.append([*name, "ours", "", stamped_device(there), s.folders, *_numbers(ours)])
-            notes = [verdict(theirs), theirs.hardware, _source(theirs)]
+            notes = [verdict(theirs, s.interval), theirs.hardware, _source(theirs)]
             rows.append([*name, "published", *notes, *_numbers(_figures(theirs))])
     return ReportTable(PUBLISHED_HEADS, rows, PUBLISHED_WORDS).without_empty() if rows else None
 
@@ -191,18 +191,30 @@ def _numbers(values: Sequence[_Value]) -> list[str]:
 
 
 def _figures(paper: Published) -> list[_Value]:
-    return [paper.score, paper.tokens_per_second, paper.tpf, paper.nfe, paper.speedup]
+    return [paper.score, None, None, paper.tokens_per_second, paper.tpf, paper.nfe, paper.speedup]
 
 
 def _source(paper: Published) -> str:
     return f"{paper.source}{f' ({paper.note})' if paper.note else ''}"
 
 
-def verdict(paper: Published) -> str:
-    """Whether a cell may be compared with the figures."""
+WHOLE_RANGE = (0.0, 100.0)  # where no answer could be judged
+
+
+def verdict(paper: Published, interval: tuple[float, float] | None) -> str:
+    """Whether a cell reproduces a published score: whether that score is inside the 95 % interval of the cell's."""
     if not paper.has_figures:
         return "no figures are published"
-    return f"no: {'; '.join(paper.unlike)}" if paper.unlike else "yes: the same settings"
+    if paper.unlike:
+        return f"not comparable: these settings differ: {'; '.join(paper.unlike)}"
+    if paper.score is None:
+        return "the settings are the published ones; no score is published"
+    if interval is None or interval == WHOLE_RANGE:
+        return "the settings are the published ones; our score is missing or has no interval"
+    low, high = interval
+    if low <= paper.score <= high:
+        return f"reproduces: {paper.score:g} is inside {low:.1f} to {high:.1f}"
+    return f"differs: {paper.score:g} is outside {low:.1f} to {high:.1f}"
 
 
 RESAMPLES = 400  # of the items; the ends of an interval then move by about a tenth of its width from seed to seed
