@@ -173,25 +173,27 @@ def test_only_texts_and_places_are_quoted() -> None:
 
 
 def readme_commands() -> list[str]:
-    """Every command of the README that starts with python run.py."""
+    """What follows ``python -m dllm`` in the README."""
     text = (ROOT / "README.md").read_text()
-    return re.findall(r"^ *python run\.py(.*)$", text, re.MULTILINE)
+    return re.findall(r"^ +python -m dllm (?!\w+\.)(.*)$", text, re.MULTILINE)
 
 
 def test_the_commands_of_the_readme_name_things_that_exist() -> None:
     commands = readme_commands()
     assert len(commands) >= 5
     for command in commands:
-        arguments = hydra_quoted([word for word in shlex.split(command, comments=True) if not word.startswith("-")])
+        words = with_command(shlex.split(command, comments=True))
+        arguments = hydra_quoted([word for word in words if not word.startswith("-")])
         config = composed(arguments)
         assert all(name.split(".")[0] in [*config, *config_groups()] for name in setting_names(arguments))
 
 
 def test_the_python_example_of_the_readme_runs() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(example.strip().splitlines()) < 10
-    if (ROOT / "dllm" / "models" / "checkpoints" / "mini-llada").is_dir():
-        exec(compile(example, "README.md", "exec"), {})
+    names: dict[str, Any] = {}
+    for example in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+        assert len(example.strip().splitlines()) < 12
+        exec(compile(example, "README.md", "exec"), names)
+    assert names["result"].text == '["Hugo", "Emma", "Kai"]'
 
 
 @pytest.mark.parametrize(
