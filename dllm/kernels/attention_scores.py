@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dllm.kernels.jit import Build, LaunchConfig, interpreted, jit, power_of_two, tl
 
-BLOCK = 128  # keys of a block
+KEY_BLOCK = 128  # keys of a block
 
 
 def reference(query: Tensor, columns: Tensor | None, keys: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -29,7 +29,7 @@ def reference(query: Tensor, columns: Tensor | None, keys: Tensor, count: Tensor
     if count is not None:
         hidden = torch.arange(keys.shape[2], device=keys.device) >= count[:, None]
         scores = scores.masked_fill(hidden[:, None, None], -torch.inf)
-    blocks = [part.logsumexp(-1) for part in scores.split(BLOCK, -1)]
+    blocks = [part.logsumexp(-1) for part in scores.split(KEY_BLOCK, -1)]
     return scores, torch.stack(blocks, -1)
 
 
@@ -68,7 +68,7 @@ def _scores(query, columns, keys, count, scores, sums, M, S, BLOCKS, q_step, k_s
 
 
 def _config(size: int) -> LaunchConfig:
-    return LaunchConfig({"ROWS": 16, "LANES": max(16, power_of_two(size)), "KEYS": BLOCK}, warps=4)
+    return LaunchConfig({"ROWS": 16, "LANES": max(16, power_of_two(size)), "KEYS": KEY_BLOCK}, warps=4)
 
 
 def attention_scores(
@@ -80,7 +80,7 @@ def attention_scores(
     (rows, n, heads, size), (_, kv_heads, length, _) = query.shape, keys.shape
     assert query[0].is_contiguous() and keys[0, 0].is_contiguous(), "queries and keys are read where they lie"
     kind, config = torch.promote_types(query.dtype, torch.float32), _config(size)
-    m, blocks = n if columns is None else columns.shape[1], -(-length // BLOCK)
+    m, blocks = n if columns is None else columns.shape[1], -(-length // KEY_BLOCK)
     scores = torch.empty(rows, heads, m, length, dtype=kind, device=query.device)
     sums = torch.empty(rows, heads, m, blocks, dtype=kind, device=query.device)
     if scores.numel():

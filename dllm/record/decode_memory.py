@@ -25,10 +25,10 @@ from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
 ENTERED = 3  # tensors [.., D] that a layer holds besides its own: embeddings, and what entered it as a sum of two
 CANVAS_BYTES = 110  # of a column's ids, masks and positions, measured
 FLOAT = 4  # bytes of a logit, and of an angle
-MANY = 1 << 16  # rows
+MOST_ROWS = 1 << 16  # rows
 # Logits that exist at once, in float32: with the argmax's probability alone, with a second one, with an entropy.
 STATISTIC_VALUES, SECOND_VALUES, ENTROPY_VALUES = 2, 4, 5
-DRAWN = 7  # the same where they are stored, tempered and drawn from
+DRAWN_VALUES = 7  # the same where they are stored, tempered and drawn from
 
 
 @dataclass(frozen=True)
@@ -134,19 +134,19 @@ class MemoryModel:
                 else STATISTIC_VALUES
             )
         else:
-            numbers = DRAWN
+            numbers = DRAWN_VALUES
         hidden = columns * (self.config.width * self.size + CANVAS_BYTES)
         return int(hidden + scored * self.config.vocab * numbers * FLOAT)
 
 
-def longest(model: MemoryModel, room: float, rows: int) -> int:
+def longest_fit(model: MemoryModel, room: float, rows: int) -> int:
     """The most columns of ``rows`` rows that fit ``room`` bytes, at most what the model takes; 0: not one."""
     return _last(lambda length: model.use(rows, length).most <= room, model.config.max_length)
 
 
 def most_rows(model: MemoryModel, room: float, length: int) -> int:
-    """The most rows of ``length`` columns that fit ``room`` bytes, at most ``MANY``; 0: not one."""
-    return _last(lambda rows: model.use(rows, length).most <= room, MANY)
+    """The most rows of ``length`` columns that fit ``room`` bytes, at most ``MOST_ROWS``; 0: not one."""
+    return _last(lambda rows: model.use(rows, length).most <= room, MOST_ROWS)
 
 
 def _last(fits: Callable[[int], bool], most: int) -> int:

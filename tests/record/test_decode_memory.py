@@ -6,7 +6,7 @@ import pytest
 
 from dllm.common.errors import UserError
 from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
-from dllm.record.decode_memory import MemoryModel, longest, most_rows
+from dllm.record.decode_memory import MemoryModel, longest_fit, most_rows
 from experiments.bench.memory import ANSWER, CASES, SHAPES, MemoryCase, allocated, predicted
 
 NEAR = 0.1  # of what was measured
@@ -25,11 +25,11 @@ def test_one_column_and_one_row_more_do_not_fit(cache: str) -> None:
     model = case.model()
     counted = MemoryModel(model.config, case.parts(model), 10 << 20, 4, ANSWER)
     room = 200 << 20
-    length, rows = longest(counted, room, 3), most_rows(counted, room, 500)
+    length, rows = longest_fit(counted, room, 3), most_rows(counted, room, 500)
     assert counted.use(3, length).most <= room < counted.use(3, length + 1).most
     assert counted.use(rows, 500).most <= room < counted.use(rows + 1, 500).most
-    assert longest(counted, 10 << 20, 1) == most_rows(counted, 0, 500) == 0  # the weights alone fill it
-    assert longest(counted, 1 << 50, 1) == model.config.max_length
+    assert longest_fit(counted, 10 << 20, 1) == most_rows(counted, 0, 500) == 0  # the weights alone fill it
+    assert longest_fit(counted, 1 << 50, 1) == model.config.max_length
 
 
 def test_guidance_keeps_and_computes_every_row_twice() -> None:

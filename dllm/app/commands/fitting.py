@@ -24,21 +24,21 @@ from dllm.models.text.ids import Ids
 from dllm.models.text.tokenizer import Tokenizer
 from dllm.models.weights.cut import share_of
 from dllm.models.weights.footprint import PROCESS, Footprint, in_gib
-from dllm.record.decode_memory import MemoryModel, MemoryUse, longest, most_rows, refuse_other_layers
+from dllm.record.decode_memory import MemoryModel, MemoryUse, longest_fit, most_rows, refuse_other_layers
 
 USUAL_LENGTH = 4096  # columns, where none is given
-KINDS = {"gpu": "float | None", "rows": "int | None", "length": "int | None"}
-COLUMNS = ("GiB", "weights", "cache", "activations", "logits", "at most", "", "longest", "most rows")
+FIT_OPTIONS = {"gpu": "float | None", "rows": "int | None", "length": "int | None"}
+FIT_HEADS = ("GiB", "weights", "cache", "activations", "logits", "at most", "", "longest", "most rows")
 
 
 @dataclass(frozen=True)
-class Described:
+class ModelFacts:
     """A model by its description alone (``dllm.compose.fitted.Described``)."""
 
-    config: ModelConfig
-    tokenizer: Tokenizer | None
-    ids: Ids
-    name: str
+    config: ModelConfig  # its shape
+    tokenizer: Tokenizer | None  # None: the folder has none
+    ids: Ids  # of the mask and the ends of a text
+    name: str  # as reports call it
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class FitQuestion:
     @staticmethod
     def of(task: Mapping[str, Any], config: ModelConfig, answer: int) -> FitQuestion | None:
         """From the settings of the task; None: nothing is asked. Raises UserError for numbers that none can be."""
-        given = {name: coerce(f"task.{name}", task.get(name), kind) for name, kind in KINDS.items()}
+        given = {name: coerce(f"task.{name}", task.get(name), kind) for name, kind in FIT_OPTIONS.items()}
         if all(value is None for value in given.values()):
             return None
         rows = 1 if given["rows"] is None else given["rows"]
@@ -80,11 +80,11 @@ def print_fitting(report: Report, config: Mapping[str, Any], name: str) -> bool:
     refuse_other_layers(report.config)
     if report.ids is None:
         raise UserError(f"{name}: its mask and the end of its texts are not known, so no parts can be fitted to it.")
-    model = Described(report.config, report.tokenizer, report.ids, name)
+    model = ModelFacts(report.config, report.tokenizer, report.ids, name)
     parts = Parts.of(config, checked_sampling(config["sampling"])).fitted(model, asked.answer)
     tp = int(config["model"]["tp"])
     table, fits = Table(box=None, padding=(0, 1, 0, 0)), list[str]()
-    for column in COLUMNS:
+    for column in FIT_HEADS:
         table.add_column(column, justify="left" if column in ("GiB", "") else "right")
     for kind, used, columns, rows in fitting_rows(report.config, parts, asked, tp, bool(config["model"]["ep"])):
         fits += [kind] if used.most <= asked.room else []
@@ -134,5 +134,5 @@ def fitting_rows(
         room = asked.room
         yield (
             named_kind("", kind, head).strip(), model.use(asked.rows, asked.length),
-            longest(model, room, asked.rows), most_rows(model, room, asked.length),
+            longest_fit(model, room, asked.rows), most_rows(model, room, asked.length),
         )  # fmt: skip

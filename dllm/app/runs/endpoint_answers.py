@@ -43,7 +43,7 @@ _Outcome = TypeVar("_Outcome")
 class Fault:
     """Why a question has no answer."""
 
-    sentence: str
+    sentence: str  # for the user
     ends: bool  # the next question would have none either
 
 

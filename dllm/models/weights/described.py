@@ -6,7 +6,7 @@ from pathlib import Path
 
 DESCRIPTIONS = Path(__file__).parents[1] / "descriptions"
 # Hub ids by the folder of their shape: a model, and what was trained further from it.
-ALIKE = {
+SAME_SHAPE = {
     "llada-8b": ("GSAI-ML/LLaDA-8B-Instruct", "GSAI-ML/LLaDA-8B-Base", "GSAI-ML/LLaDA-1.5",
                  "Zigeng/dParallel-LLaDA-8B-instruct"),
     "dream-7b": ("Dream-org/Dream-v0-Instruct-7B", "Dream-org/Dream-v0-Base-7B",
@@ -20,4 +20,4 @@ ALIKE = {
 def description_of(hub_id: str) -> Path | None:
     """The folder with the config.json of a published model; None: its shape is not known here."""
     name = hub_id.partition("@")[0].casefold()
-    return next((DESCRIPTIONS / shape for shape, ids in ALIKE.items() if name in map(str.casefold, ids)), None)
+    return next((DESCRIPTIONS / shape for shape, ids in SAME_SHAPE.items() if name in map(str.casefold, ids)), None)

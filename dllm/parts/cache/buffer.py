@@ -94,7 +94,7 @@ class Buffered(Cache):
         raise NotImplementedError
 
     def counts(self, view: CacheView) -> list[Tensor]:
-        """As ``Session.counts``; ``view`` is that of the coming forward, but that ``view.masks`` may be older."""
+        """As ``Session.counts``; ``view`` is that of the coming forward, but that its ``masks`` may be older."""
         return []
 
     def most(self, known: Sequence[HostView], length: int, config: ModelConfig) -> tuple[int, ...]:

@@ -40,10 +40,9 @@ class Track:
     narrow: int = 0  # how many layers have run narrow
     redo: Redo | None = None  # how rows run again in a recording (None: each from its bound on)
     again: Tensor | None = None  # [b] which rows these are (None: all)
-    # by layer, what the similarity of attention with the last one follows from; of our kernels the similarity itself,
-    # [B, k] by blocks of keys
+    # by layer, what the similarity of attention with the last one follows from
     products: list[list[Tensor]] = field(default_factory=list)
-    alike: list[Tensor] = field(default_factory=list)
+    alike: list[Tensor] = field(default_factory=list)  # of our kernels the similarity itself, [B, k] by blocks of keys
     received: dict[int, Tensor] = field(default_factory=dict)  # by layer, [B, S] attention from the window
 
     def whole(self, layers: Tensor | int) -> Tensor:
