@@ -52,6 +52,30 @@ _NAMES = ("min", "max"), ("any", "all"), ("amin", "amax"), ("sum", "mean"), ("ar
 NAMES = {one: other for pair in _NAMES for one, other in (pair, pair[::-1])}
 DROPPED = ("clone", "float", "double", "clamp", "masked_fill")  # methods: the value as it was
 WORDS = ("say", "complain", "warn", "debug", "info", "warning", "error", "exception", "note")  # calls that tell people
+PAUSES = re.compile(r"_?(\w+_)?(SECONDS|MOMENT|PATIENCE)|LOOK_EVERY")  # how long is waited: seen by waiting alone
+# Keywords of matplotlib that say how a picture looks: people look at those.
+LOOKS = (
+    "alpha",
+    "color",
+    "figsize",
+    "fontsize",
+    "frameon",
+    "ha",
+    "handlelength",
+    "labelbottom",
+    "labelsize",
+    "layout",
+    "linestyle",
+    "linewidth",
+    "loc",
+    "marker",
+    "markeredgewidth",
+    "markerfacecolor",
+    "markersize",
+    "ncols",
+    "numticks",
+    "zorder",
+)
 RECORD, EQUIVALENT = ROOT / ".mutants", ROOT / "tests" / "data" / "equivalent_mutants.txt"
 # Tests that read what classes declare, of which no line runs in them.
 DECLARED = ("tests/compose/test_defaults.py", "tests/compose/test_option_bounds.py", "tests/contract/test_traits.py",
@@ -139,7 +163,8 @@ def changed(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def left_out(tree: ast.Module) -> set[ast.AST]:
-    """Nodes that are words, types or speed: what is raised or said, formatted texts, annotations, decorators."""
+    """Nodes that are words, types, speed, pauses or looks: what is raised or said, formatted texts, annotations,
+    decorators."""
     out = set[ast.AST]()
     for node in ast.walk(tree):
         hidden: list[ast.AST | None] = []
@@ -150,6 +175,10 @@ def left_out(tree: ast.Module) -> set[ast.AST]:
                 hidden = [node]
             case ast.Module():
                 hidden = [one.value for one in node.body if isinstance(one, ast.Assign) and is_union(one.value)]
+            case ast.Assign(targets=[ast.Name(id=name)]) if PAUSES.fullmatch(name):
+                hidden = [node]
+            case ast.keyword(arg=name) if name in LOOKS:
+                hidden = [node]
             case ast.keyword(arg="strict" | "daemon" | "non_blocking" | "pin_memory" | "maxsize"):
                 hidden = [node]
             case ast.FunctionDef():

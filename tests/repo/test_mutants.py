@@ -64,6 +64,18 @@ def test_changes_that_were_judged_equivalent_exist() -> None:
         assert name in {one.name for one in mutants.mutants(name.partition(" ")[0])}, name
 
 
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("PING_SECONDS = 15", 0), ("MOMENT = 0.5", 0), ("ROWS = 15", 1), ("axis.plot(x, y, alpha=0.5, zorder=2)", 1),
+     ("plot(x, base=2)", 2), ("raise ValueError(1)", 0)],
+)  # fmt: skip
+def test_pauses_looks_and_words_are_left_out(text: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutants.mutants.cache_clear()
+    monkeypatch.setattr(mutants, "source", lambda file: text)
+    assert len(mutants.mutants(f"{text}.py")) == count
+    mutants.mutants.cache_clear()
+
+
 @pytest.mark.parametrize("values", [[], ["1", "x"], ["0"], ["x"], ["2", "3"]])
 def test_the_places_of_a_call_are_those_of_its_lines(values: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a tracer's lines."""

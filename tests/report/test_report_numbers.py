@@ -147,6 +147,15 @@ def test_settings_and_their_scores(bed: Bed) -> None:
             assert all(near(by_task[key][task.partition("/")[2]], score(of_task(rows, task)), 0) for task in TASKS)
 
 
+def test_areas_stand_from_the_highest_with_their_intervals(bed: Bed) -> None:
+    mine, _ = of_model(bed, LLADA)
+    table, summed = tables.areas(mine), lines(tables.curves(mine), heads=1)
+    values = [float(row[1]) for row in table.rows]
+    assert values == sorted(values, reverse=True) and len(set(values)) > 2
+    assert {name: text for name, text, *_ in table.rows} == {name: line["AUP"] for (name,), line in summed.items()}
+    assert all(float(low) <= value <= float(high) for value, (_, _, low, high) in zip(values, table.rows, strict=True))
+
+
 def curve(truth: dict[tuple[str, str], Rows], method: str, task: str) -> list[tuple[float, float]]:
     mine = [of_task(rows, task) for (name, _), rows in truth.items() if name == method]
     return sorted((4 * len(some) / sum(entry["nfe"] for entry in some), score(some)) for some in mine)
