@@ -81,6 +81,25 @@ def test_the_sparse_form_equals_the_dense_definition(beta: float, gamma: float, 
     assert changed > 0 or alpha <= 1 or beta == 0
 
 
+def test_the_adaptive_form_takes_its_weights_from_the_share_of_masks() -> None:
+    """By the dense definition; a position is decided in each turn, so the share of masks of a block of 6 is known."""
+    noise, inner, block = torch.Generator().manual_seed(4), Seen(), 6
+    game = Game(Credit(inner, adaptive=True), 2 * block, block, 2)
+    logits = torch.randn(2, 2 * block, 5, generator=noise, dtype=torch.float64)
+    credit = torch.zeros_like(logits)
+    for turn in range(2 * block):
+        logits = wandering(noise, logits)
+        open_ = (game.canvas.undecided & game.span.in_open)[:, PROMPT:]
+        decided = turn % block / block
+        if decided == 0:
+            credit = torch.zeros_like(logits)
+        token, confidence, credit = dense_credit(logits, credit, open_, decided, 1.0, decided)
+        game.play(logits.softmax(-1).amax(-1), logits.argmax(-1), logits=logits)
+        seen = inner.view.scores
+        assert torch.equal(seen.token[:, PROMPT:][open_], token[open_])
+        torch.testing.assert_close(seen.confidence[:, PROMPT:][open_], confidence[open_], rtol=1e-12, atol=0)
+
+
 def test_credit_carries_a_token_over_the_threshold() -> None:
     # p = 0.8 each turn; C = 0.8^0.2 = 0.956, then 0.7 C + 0.956 = 1.626, ...: weights (1 + C)^0.65 of 1.547, 1.873, ...
     logits = torch.tensor([[[log(0.8), log(0.2)], [log(0.5), log(0.5)], [log(0.5), log(0.5)]]])

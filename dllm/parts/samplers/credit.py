@@ -26,6 +26,10 @@ class Credit(Wrapper):
     In every turn the credit C[position, token] of the open block is multiplied by ``beta``; then the top-1 token of
     each masked position gains p^``gamma``. Credit starts at zero in every block. ``inner`` ranks and commits.
 
+    ``adaptive`` is the paper's variant without tuning: gamma 1, beta and alpha both 1 minus the share of masks in the
+    open block. It is built from two readers' notes of the ACL version, section 4.3; no code of it exists. They do not
+    agree on the share's span: one takes the block, as here, and says that the whole answer is possible.
+
     Only tokens that were top-1 hold credit, at most one new token a turn, so ``slots`` per position replace the whole
     vocabulary. That is exact until more tokens than slots were top-1 at one position of a block; then the token with
     the least credit loses its slot. ``dllm.kernels.credit`` holds the dense definition and the kernel.
@@ -44,7 +48,7 @@ class Credit(Wrapper):
 
     def __init__(
         self, inner: Sampler, beta: PerRequest = 0.7, gamma: PerRequest = 0.2, alpha: PerRequest = 0.65,
-        slots: int = SLOTS,
+        slots: int = SLOTS, adaptive: bool = False,
     ) -> None:  # fmt: skip
         in_range("sampler.beta", beta, 0.0, 1.0)
         in_range("sampler.gamma", gamma, 0.0)
@@ -59,7 +63,7 @@ class Credit(Wrapper):
             )
         in_range("sampler.slots", slots, 1)
         super().__init__(inner)
-        self.beta, self.gamma, self.alpha, self.slots = beta, gamma, alpha, slots
+        self.beta, self.gamma, self.alpha, self.slots, self.adaptive = beta, gamma, alpha, slots, adaptive
 
     def needs(self) -> tuple[Need, ...]:
         return (*super().needs(), Need(reads=(Statistic("logsumexp"), LogitLookup())))
@@ -75,7 +79,8 @@ class Credit(Wrapper):
     def propose(self, view: View, state: State) -> Step:
         if not view.blocks.shapes.any(view.active):
             return super().propose(view, state)
-        scores, changed = credited(view, state)
+        weights = decided_share(view) if self.adaptive else (state["beta"], state["gamma"], state["alpha"])
+        scores, changed = credited(view, state, *weights)
         step = super().propose(replace(view, scores=scores), state)
         return view.restated(step, state=changed | step.state)
 
@@ -92,9 +97,17 @@ def reads_more(inner: Sampler) -> str:
     return "its confidences are of the tempered distribution" if traits.tempered else ""
 
 
-def credited(view: View, state: State) -> tuple[Scores, State]:
+def decided_share(view: View) -> tuple[Tensor, Tensor, Tensor]:
+    """beta, gamma and alpha [B] of ``adaptive``."""
+    masks, width = (view.canvas.undecided & view.blocks.in_open).sum(1), view.blocks.in_open.sum(1)
+    decided = 1 - masks.double() / width.clamp(min=1)
+    return decided, torch.ones_like(decided), decided
+
+
+def credited(view: View, state: State, beta: Tensor, gamma: Tensor, alpha: Tensor) -> tuple[Scores, State]:
     """Scores with token and confidence under the credited logits in the active rows, and the new slots. The winner is
-    always in a slot: the raw top-1 holds credit, and so beats every token without any. Ties go to the lowest id."""
+    always in a slot: the raw top-1 holds credit, and so beats every token without any. Ties go to the lowest id.
+    beta, gamma, alpha: [B]."""
     scores, lookup = view.scores, view.scores.of(LogitLookup())
     rows, ids, credit = lookup.columns, state["ids"], state["credit"]
     inside = rows.clamp(max=ids.shape[1] - 1)
@@ -104,10 +117,10 @@ def credited(view: View, state: State) -> tuple[Scores, State]:
         values.gather(1, inside).flatten()
         for values in (scores.token, scores.confidence, scores.statistic("logsumexp"), scored_masks(view))
     )
-    beta, gamma, alpha = (state[name][:, None].expand(rows.shape).flatten() for name in ("beta", "gamma", "alpha"))
+    decay, exponent, weight = (value[:, None].expand(rows.shape).flatten() for value in (beta, gamma, alpha))
     token, confidence, held, gained = sparse_credit(
         lookup(held).flatten(0, 1), token, first, normal, held.flatten(0, 1), credit.gather(1, slots).flatten(0, 1),
-        live, beta, gamma, alpha, triton=lookup.triton,
+        live, decay, exponent, weight, triton=lookup.triton,
     )  # fmt: skip
     token, confidence = scatter_into(scores.token, rows, token), scatter_into(scores.confidence, rows, confidence)
     acts = view.active[:, None]
@@ -116,7 +129,7 @@ def credited(view: View, state: State) -> tuple[Scores, State]:
         token=torch.where(acts, token, scores.token),
         confidence=torch.where(acts, confidence, scores.confidence),
     )
-    kept = credit * state["beta"][:, None, None]
+    kept = credit * beta[:, None, None]
     return now, {"ids": scatter_into(ids, rows, held), "credit": scatter_into(kept, rows, gained)}
 
 
