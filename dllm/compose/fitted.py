@@ -80,7 +80,8 @@ class Parts:
         blocks = self.blocks if ids_of is None else self.blocks.resolved(ids_of)
         eos, sampling = self.eos.resolved(model.ids), self.sampling.under(self.sampler)
         length = self.length.resolved(model.ids, model.config.max_length)
-        setting = Setting(model.config, blocks, gen_length, sampling, model.name, ids_of)
+        path = getattr(model, "path", None)  # ``Prompts`` has none
+        setting = Setting(model.config, blocks, gen_length, sampling, model.name, ids_of, path)
         sampler = validate(setting, self.sampler, self.cache, eos, length, stop)
         if sampling.thinking_budget is not None:
             eos = ThinkingBudget(eos, sampling.thinking_budget, end_of_thought(sampling.end_of_thought, model))

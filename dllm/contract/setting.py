@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from dllm.common.errors import in_choices, in_range
@@ -105,6 +106,7 @@ class Setting:
     sampling: Sampling = Sampling()  # how tokens are proposed
     name: str = ""  # the model's
     ids_of: Callable[[str], list[int]] | None = None  # plain token ids of a text (None: there is no tokenizer)
+    path: Path | None = None  # the checkpoint's folder or file (None: not known)
 
 
 def replaced(part: P, /, **changes: Any) -> P:

@@ -25,12 +25,12 @@ from dllm import Model, UserError, load
 from dllm.models.arithmetic import parse_device
 from dllm.models.bundle import describe
 from dllm.models.config import ModelConfig
+from dllm.models.fingerprint import fingerprint
 from dllm.models.network.transformer import Transformer
 from dllm.models.text.ids import Ids
 from dllm.models.weights.checkpoint_path import locate
 from dllm.prompts import Prompts
 from dllm.record.environment import environment_stamp
-from dllm.record.fingerprint import fingerprint
 from experiments.distill import chunks, decoding, student
 from experiments.distill.data import Data, Example
 from experiments.distill.recipe import RECIPES, Place, Recipe, parse

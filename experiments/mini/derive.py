@@ -1,7 +1,7 @@
 """What is made from a mini model: ``python -m experiments.mini.derive FOLDER`` writes, beside the weights,
 
-filter-b32.safetensors   a Learn2PD filter (experiments.distill.filter) of prompts of the training split, on canvases of
-                         one block and of several
+filter-b32.safetensors   a Learn2PD filter (``dllm train filter``) of prompts of the training split, on canvases of one
+                         block and of several
 frequencies.json         how often each token comes up in the answers of training, for sampler=pc
 """
 
@@ -11,17 +11,22 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 
-from dllm import load
+from dllm import Decoder, Model, load
+from dllm.app.commands.filter_training import filter_records, fit_filter
+from dllm.parts.blocks.fixed import Fixed
+from dllm.parts.samplers.base import Sampler
 from dllm.tasks.mini import tasks
 from dllm.tasks.mini.items import Sample
-from experiments.distill.filter import Options, fit, record
 from experiments.mini import token_frequencies
 from experiments.support.scripts import counted, refusing
+
+BATCH = 52  # rows decoded at once
 
 
 def corpus(count: int, seed: int) -> Iterator[Sample]:
@@ -39,15 +44,21 @@ def frequencies(folder: Path, count: int, seed: int) -> dict[int, float]:
 def write_filter(folder: Path, block: int, length: int, count: int, epochs: int, seed: int) -> None:
     """Train the filter on short answers that are one block, and on all answers on canvases of ``length``: without the
     former learn2pd lost 14 points of earlier weights' 94 on them; without the latter no block is empty."""
-    model, prompts = load(folder), folder / "filter-prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": sample.prompt}) + "\n" for sample in corpus(count, seed)))
-    one = Options(str(folder), block, block, count=4 * count, epochs=epochs, seed=seed,
-                  out=str(folder / f"filter-b{block}.safetensors"))  # fmt: skip
-    found = [record(model, options) for options in (one, replace(one, gen_length=length, prompts=str(prompts)))]
+    model = load(folder)
+    short = [
+        one.messages for task in tasks.SHORT_ANSWERS for one in tasks.generate(task, seed + 1000, 4 * count, "train")
+    ]
+    of_all = [sample.prompt for sample in corpus(count, seed)]
+    found = [filter_records(partial(uncached, model, block, gen_length), prompts, block)
+             for prompts, gen_length in ((short, block), (of_all, length))]  # fmt: skip
     confidence, right = (torch.cat(parts) for parts in zip(*found, strict=True))
-    order = torch.randperm(len(right), generator=torch.Generator().manual_seed(seed))
-    fit(model, confidence[order], right[order], one)
-    prompts.unlink()
+    weights, lines = fit_filter(confidence, right, epochs, seed)
+    save_file(weights, folder / f"filter-b{block}.safetensors", {"model": model.name, "block_length": str(block)})
+    print(*lines, sep="\n")
+
+
+def uncached(model: Model, block: int, gen_length: int, rule: Sampler) -> Decoder:
+    return Decoder(model, rule, Fixed(block), eos="none", gen_length=gen_length, batch_size=BATCH)
 
 
 @refusing

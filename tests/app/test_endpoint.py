@@ -196,7 +196,7 @@ REFUSED = {
     "task=prompt": "Ask it the questions of a task",
     "task=serve": "task=serve needs the network itself",
     "task=decide": "task=decide needs the network itself",
-    "tune": "dllm tune chooses how a network decodes",
+    "tune": "dllm tune and dllm train are for networks",
     "task=mmlu task.shots=0 task.path=mmlu.jsonl": "tells no likelihood. Choose a task whose answers are written",
 }
 

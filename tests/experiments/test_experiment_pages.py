@@ -114,7 +114,7 @@ def test_a_page_without_the_lines_is_left_alone(tmp_path: Path) -> None:
 NOWHERE = {  # commands that take a model, and how they are told of one
     "compare.constrained_tasks": ["nosuch"], "compare.decisions": ["nosuch"], "compare.rounding": ["nosuch"],
     "mini.card": ["nosuch", "--again", "speed"], "mini.derive": ["nosuch"], "mini.evaluate": ["nosuch"],
-    "mini.token_frequencies": [__file__, "--model", "nosuch"], "distill.filter": ["model=nosuch"],
+    "mini.token_frequencies": [__file__, "--model", "nosuch"],
 }  # fmt: skip
 
 

@@ -21,8 +21,8 @@ import yaml
 import dllm
 from dllm import Decoder, load
 from dllm.app.command_line import main as cli
+from dllm.app.command_line.commands import FILTER, TUNE, with_command
 from dllm.app.command_line.commands import OF_THEIR_OWN as WORDS_ALONE
-from dllm.app.command_line.commands import TUNE, with_command
 from dllm.common import debug
 from dllm.parts import DEFAULT_GEN_LENGTH, Cache, Sampler, Task, build_part, choices, composed, hydra_quoted
 from experiments.pages.parts import options, sections
@@ -202,7 +202,7 @@ def checked(words: list[str]) -> Iterator[str]:
     if program.endswith("python") and rest[:1] == ["run.py"]:
         given = [word for word in hydra_quoted(rest[1:]) if not word.startswith("-")]
         try:
-            if not {"-m", TUNE} & {*rest} and not any(re.match(r"experiment=.*\.yaml$", word) for word in rest):
+            if not {"-m", TUNE, FILTER} & {*rest} and not any(re.match(r"experiment=.*\.yaml$", word) for word in rest):
                 composed(given)
         except Exception as error:
             yield str(error)
@@ -228,7 +228,7 @@ def test_commands_name_what_exists(page: Path) -> None:
 
 
 MEASURED = re.compile(r" experiment=(tables/|methods )")
-NOT_HERE = {"task=serve", "chat=true", TUNE}  # they do not end, or take minutes
+NOT_HERE = {"task=serve", "chat=true", TUNE, FILTER}  # they do not end, or take minutes
 
 
 def runnable(page: Path) -> list[list[str]]:

@@ -98,5 +98,5 @@ def test_without_a_filter_the_one_that_comes_with_the_model_is_used() -> None:
     llada, dream = (sampler.resolved(setting) for setting in settings)
     assert [one.trained["model"] for one in (llada, dream)] == ["mini-llada", "mini-dream"]
     assert llada.width == dream.width == 32 and not sampler.weights, "the part itself has not changed"
-    with pytest.raises(UserError, match=r"this model \(other\) and block length \(32\)\. Make one with: python -m"):
+    with pytest.raises(UserError, match=r"this model \(other\) and block length \(32\)\. Make one with: dllm train"):
         sampler.resolved(Setting(config, Fixed(32), 64, name="other"))

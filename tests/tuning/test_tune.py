@@ -80,7 +80,7 @@ def test_what_is_chosen_can_be_taken(ask: Ask, capsys: pytest.CaptureFixture[str
 
 
 def bundle_print() -> str:
-    from dllm.record.fingerprint import fingerprint
+    from dllm.models.fingerprint import fingerprint
 
     return fingerprint(bundle.describe(TINY).path)
 
@@ -251,8 +251,10 @@ def test_the_help_lists_every_option_with_its_default() -> None:
 
 
 def test_options_are_told_from_settings() -> None:
-    options, others = split(["max_loss=0.05", "sampler=eb", "items=30", "budget=2h", "reference='sampler=eb'"])
+    options, others = split(
+        ["max_loss=0.05", "sampler=eb", "items=30", "budget=2h", "reference='sampler=eb'"], TuneOptions
+    )
     assert (options.max_loss, options.items, options.seconds, options.reference) == (0.05, 30, 7200, "sampler=eb")
     assert others == ["sampler=eb"]
     with pytest.raises(UserError, match="items"):
-        split(["items=many"])
+        split(["items=many"], TuneOptions)

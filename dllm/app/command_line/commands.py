@@ -1,5 +1,5 @@
 """Short commands beside NAME=VALUE: ``dllm run "PROMPT"``, ``chat``, ``serve``, ``check``, ``fits``,
-``quantize``, ``sweep``, ``tune``, ``report``, ``diff``, ``doctor``, ``pull``,
+``quantize``, ``sweep``, ``tune``, ``train``, ``report``, ``diff``, ``doctor``, ``pull``,
 ``list``.
 
 Each stands for settings, and takes any others after it. A word without ``=`` is the prompt of ``run``, the folder of
@@ -38,6 +38,7 @@ class Command:
 
 
 TUNE = "tune=true"  # what ``dllm tune`` stands for
+FILTER = "train=filter"  # what ``dllm train filter`` stands for
 DECODING = ("gen_length", "sampling.temperature", "sampler.", "blocks.", "cache.")
 COMMANDS = {
     "run": Command(
@@ -100,6 +101,16 @@ COMMANDS = {
          ("items=null", "how many items serve, drawn by the seed; null: all"),
          ("reference=null", "settings that quality is compared with, such as cache=dual; null: one token a forward")),
     ),
+    "train": Command(
+        "filter [MODEL] [NAME=VALUE ...]", "train the filter that sampler=learn2pd needs", (FILTER,),
+        (("dllm train filter model.path=FOLDER prompts=FILE", "saved beside the checkpoint, or in your cache"),
+         ("dllm train filter mini-dream items=200", "200 prompts of the demo suite"),
+         ("dllm run model.path=FOLDER sampler=learn2pd", "decode with it")),
+        ("prompts", "gen_length", "batch_size", "seed", "blocks.block_length", "model.dtype", "model.device"),
+        (("items=null", "how many prompts serve, drawn by the seed; null: all"),
+         ("epochs=4000", "full-batch steps of training; the paper's are 40,000"),
+         ("out=null", "the file; null: where sampler=learn2pd finds it")),
+    ),
     "report": Command(
         "FOLDER ...", "tables and pictures of sweeps", (),
         (("dllm report runs/mine", "written to runs/mine/report"),
@@ -145,6 +156,8 @@ def with_command(arguments: Sequence[str]) -> list[str]:
 def _set(name: str, bare: Sequence[str]) -> list[str]:
     """The settings that a command's words without ``=`` are."""
     words = list(bare)
+    if name == "train" and words and words.pop(0) != "filter":
+        raise UserError(f"dllm train trains a filter: write dllm train {COMMANDS[name].usage}.")
     if name == "run" and len(words) == 1 and (words[0].casefold() in choices("model") or words[0].startswith(HUBS)):
         return ["chat=true", *_model(name, words[0])]
     found = [f"prompt={words.pop()}"] if name == "run" and words else []

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from omegaconf import DictConfig
 
 from dllm.app.command_line.brought import UNSETTABLE, setting_values
-from dllm.app.command_line.commands import COMMANDS, TUNE
+from dllm.app.command_line.commands import COMMANDS, FILTER, TUNE
 from dllm.app.command_line.program import program
 from dllm.compose.choice_files import choice_notes, choice_summary, comments
 from dllm.compose.parts import SHIPPED, choices, composed, config_groups
@@ -48,7 +48,7 @@ FIRST_GROUPS = ("model", "sampler", "blocks", "cache", "eos", "length", "constra
 def help_text(arguments: Sequence[str], width: int | None = None) -> str:
     """The whole help, with the settings that ``arguments`` change."""
     width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
-    given = [argument for argument in arguments if argument[:1] != "-" and argument != TUNE]
+    given = [argument for argument in arguments if argument[:1] != "-" and argument not in (TUNE, FILTER)]
     config = composed(list(given), whole=True)
     chosen = chosen_names(config)
     lines = [
@@ -64,7 +64,10 @@ def help_text(arguments: Sequence[str], width: int | None = None) -> str:
 def command_help(name: str, arguments: Sequence[str], width: int | None = None) -> str:
     """The help of a short command: how it is used, its own settings, and where the rest is."""
     width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
-    command, given = COMMANDS[name], [argument for argument in arguments if argument[:1] != "-" and argument != TUNE]
+    command, given = (
+        COMMANDS[name],
+        [argument for argument in arguments if argument[:1] != "-" and argument not in (TUNE, FILTER)],
+    )
     config = composed(list(given), whole=True)
     chosen = chosen_names(config)
     own = [key for key in setting_values(config) if key.startswith(command.settings) and key not in UNSETTABLE]

@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dllm.app.command_line.commands import COMMANDS, TUNE, with_command
+from dllm.app.command_line.commands import COMMANDS, FILTER, TUNE, with_command
 from dllm.app.command_line.endpoint_settings import as_endpoint, is_endpoint
 from dllm.app.command_line.grids import combinations, refuse_grids
 from dllm.app.command_line.help import command_help, help_text
@@ -189,9 +189,9 @@ def dispatch(arguments: list[str], command: str | None = None) -> None:
     if "--version" in arguments:
         say("dllm", version_of("dllm") or "of a checkout that is not installed")
         return
-    flags, hydras = flags_of([text for text in arguments if text != TUNE])
-    if TUNE in arguments and not flags.help:
-        run_tune(flags.overrides)
+    flags, hydras = flags_of([text for text in arguments if text not in (TUNE, FILTER)])
+    if {TUNE, FILTER} & {*arguments} and not flags.help:
+        run_tune(flags.overrides) if TUNE in arguments else run_training(flags.overrides)
         return
     # Hydra knows no such choice; it is the default.
     flags.overrides = [text for text in flags.overrides if text != "experiment=null"]
@@ -216,9 +216,18 @@ def dispatch(arguments: list[str], command: str | None = None) -> None:
 def run_tune(words: Sequence[str]) -> None:
     """``dllm tune``, which composes a configuration for each setting that it tries."""
     from dllm.app.tuning.tune import run
+    from dllm.app.tuning.tune_options import TuneOptions, split
+
+    refuse_settings(split(words, TuneOptions)[1], sweep=True)
+    run(words, settings_of_words)
+
+
+def run_training(words: Sequence[str]) -> None:
+    """``dllm train filter``."""
+    from dllm.app.commands.train_filter import FilterOptions, run
     from dllm.app.tuning.tune_options import split
 
-    refuse_settings(split(words)[1], sweep=True)
+    refuse_settings(split(words, FilterOptions)[1], sweep=False)
     run(words, settings_of_words)
 
 
@@ -232,8 +241,8 @@ def settings_of_words(words: list[str]) -> dict[str, Any]:
     settings = named(config, setting_names(words))
     if is_endpoint(settings):
         raise Refusal(
-            "dllm tune chooses how a network decodes, and {model=endpoint} decodes by its own rules. Choose a model of "
-            "this machine."
+            "dllm tune and dllm train are for networks that decode here, and {model=endpoint} decodes by its own "
+            "rules. Choose a model of this machine."
         )
     return checked_settings(settings)
 

@@ -34,6 +34,7 @@ from dllm.loop.runtime.runtime import COMPILED, Runtime
 from dllm.models import bundle
 from dllm.models.arithmetic import check_numbers, kinds_of, parse_device, parse_dtype, resolve_device
 from dllm.models.fastest import Kinds, Residence, settled_kinds
+from dllm.models.fingerprint import fingerprint
 from dllm.models.network.rope_ntk import RopeSetting
 from dllm.models.weights.cut import check_cut
 from dllm.models.weights.footprint import parameter_count
@@ -41,7 +42,6 @@ from dllm.models.weights.quantize import check_runtime
 from dllm.parts.eos.thinking_budget import refuse_budget
 from dllm.prompts import Prompts
 from dllm.record.code_hash import code_hash, targets
-from dllm.record.fingerprint import fingerprint
 from dllm.record.folders import key_of
 from dllm.scoring.decisions.calibration import read_calibration
 

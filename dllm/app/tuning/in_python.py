@@ -12,7 +12,7 @@ from dllm.app.tuning.tune import tuning_of
 from dllm.compose.parts import build_part, composed
 from dllm.compose.tuned import read_tuned, warn_unless_same
 from dllm.models.bundle import Model
-from dllm.record.fingerprint import fingerprint
+from dllm.models.fingerprint import fingerprint
 
 TUNED_PARTS = ("sampler", "blocks", "cache", "eos", "length")
 

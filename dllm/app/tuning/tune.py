@@ -22,7 +22,7 @@ from dllm.common.errors import UserError
 from dllm.common.terminal import say
 from dllm.compose.trusted import how_read
 from dllm.models import bundle
-from dllm.record.fingerprint import fingerprint
+from dllm.models.fingerprint import fingerprint
 from dllm.scoring.promise import LEAST_ITEMS, CertifiedChoice, Promise, choose
 
 DEFAULT_LENGTH = 32  # tokens of an answer to a prompt of a file, as without tune
@@ -41,7 +41,7 @@ def run(words: Sequence[str], settings_of_words: Settings) -> None:
 
 def tuning_of(words: Sequence[str], settings_of_words: Settings) -> Run:
     """words: of a command line. Raises UserError for what cannot work."""
-    options, others = split(words)
+    options, others = split(words, TuneOptions)
     common = [word for word in others if not is_tried(word)]
     named = dict(zip(setting_names(common), common, strict=True))
     if "prompts" in named and "task" in named:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, get_type_hints
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, get_type_hints
 
 from dllm.common.coerce import coerce
 from dllm.common.errors import UserError
@@ -51,16 +51,26 @@ class TuneOptions:
         _ = self.seconds
 
 
-def split(words: Sequence[str]) -> tuple[TuneOptions, list[str]]:
+class Checked(Protocol):
+    """Options of a command, as a dataclass."""
+
+    def check(self) -> None:
+        """Raise UserError for a value out of range."""
+
+
+Own = TypeVar("Own", bound=Checked)
+
+
+def split(words: Sequence[str], options_kind: type[Own]) -> tuple[Own, list[str]]:
     """The options among the words, and the other words. Raises UserError for a value of the wrong kind."""
-    kinds, own, others = get_type_hints(TuneOptions), dict[str, Any](), list[str]()
+    kinds, own, others = get_type_hints(options_kind), dict[str, Any](), list[str]()
     for word in words:
         name, equals, text = word.partition("=")
-        if equals and name in {entry.name for entry in fields(TuneOptions)}:
+        if equals and name in kinds:
             own[name] = coerce(name, _value(text, kinds[name]), kinds[name])
         else:
             others.append(word)
-    options = TuneOptions(**own)
+    options = options_kind(**own)
     options.check()
     return options, others
 
@@ -73,7 +83,7 @@ def _value(text: str, kind: Any) -> Any:
     """A word's value as YAML would read it."""
     if text == "null":
         return None
-    for read in (int, float) if kind in (float, int | None) else ():
+    for read in (int, float) if kind in (float, int, int | None) else ():
         try:
             return read(text)
         except ValueError:

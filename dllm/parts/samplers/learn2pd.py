@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -9,12 +11,14 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
-from dllm.common.errors import Refusal, Set, in_range, in_words, name_of
+from dllm.common.cache_folder import cache_folder
+from dllm.common.errors import Refusal, Set, UserError, in_range, in_words, name_of
 from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.clash import Clash
 from dllm.contract.setting import Setting, replaced
+from dllm.models.fingerprint import fingerprint
 from dllm.parts.samplers.scheduled import Scheduled
 
 FILTERS = Path(__file__).parents[2] / "models" / "filters"
@@ -27,8 +31,9 @@ class Learn2PD(Scheduled):
 
     The filter is two linear layers of the block's width with a ReLU between. It reads the confidences of all positions
     of the block, committed ones included, as one float32 vector padded with zeros, and returns a logit per position.
-    ``filter`` is a safetensors file with the four tensors and the metadata ``model`` and ``block_length``; None: the
-    filter that comes with the model. steps None: a quota of one position per forward.
+    ``filter`` is a safetensors file with the four tensors and the metadata ``model`` and ``block_length``; None: what
+    ``dllm train filter`` left for the checkpoint, or the filter that comes with the model. steps None: a quota of one
+    position per forward.
     """
 
     per_request = ("threshold",)
@@ -42,7 +47,7 @@ class Learn2PD(Scheduled):
         Clash(lambda c: c.setting.name and c.part.trained.get("model") not in (None, c.setting.name)
               and {"theirs": c.part.trained["model"], "model": c.setting.name},
               "{sampler.filter:name} was trained on {theirs:value}, the model is {model:value}, and confidences of two "
-              "models do not compare.", (), "Train a filter for it: python -m experiments.distill.filter model=NAME"),
+              "models do not compare.", (), "Train a filter for it: dllm train filter MODEL"),
     )  # fmt: skip
 
     def __init__(
@@ -66,20 +71,20 @@ class Learn2PD(Scheduled):
         return self.weights["linear1.weight"].shape[1]
 
     def resolved(self, setting: Setting) -> Learn2PD:
-        """The rule with the filter that comes with the model, for its block length, if none was named."""
+        """The rule with the model's filter for its block length, if none was named."""
         if not self.shipped:
             return self
-        length = setting.blocks.fixed_length or setting.gen_length
-        file = FILTERS / f"{setting.name}-b{length}.safetensors"
-        if not file.is_file():
+        length = setting.blocks.fixed_length or setting.gen_length or 0
+        weights, trained = own_filter(setting, length) or ({}, {})
+        if not weights and (file := FILTERS / f"{setting.name}-b{length}.safetensors").is_file():
+            weights, trained = read_filter(file)
+        if not weights:
             raise Refusal(
                 "{sampler} needs {sampler.filter:name}=FILE, a filter trained for this model ({model:value}) and block "
                 "length ({length:value}).",
                 {"sampler": name_of(self), "model": setting.name or "NAME", "length": length},
-                note="Make one with: python -m experiments.distill.filter model={model:value} "
-                "block_length={length:value}",
+                note="Make one with: dllm train filter MODEL blocks.block_length={length:value}",
             )
-        weights, trained = read_filter(file)
         return replaced(self, weights=weights, trained=trained)
 
     def needs(self) -> tuple[Need, ...]:
@@ -110,6 +115,37 @@ def right(view: View) -> Tensor:
     logits = F.linear(F.relu(F.linear(confidence.double(), first, bias)), second, last)  # [B, width]
     out = torch.zeros(len(logits), length + 1, dtype=torch.float64, device=logits.device)
     return out.scatter(1, torch.where(inside, columns, length), logits.sigmoid())[:, :-1]
+
+
+def filter_places(checkpoint: Path, length: int) -> Iterator[Path]:
+    """Where a checkpoint's filter is: beside it, or in the user's cache by its fingerprint. Neither loading nor
+    fingerprints read files of this suffix."""
+    name = f"learn2pd-b{length}.filter"
+    yield checkpoint / name if checkpoint.is_dir() else checkpoint.with_name(f"{checkpoint.stem}.{name}")
+    with suppress(UserError):  # a user without a home has no cache
+        yield cache_folder() / "filters" / f"{fingerprint(checkpoint)}-{name}"
+
+
+def own_filter(setting: Setting, length: int) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+    """The filter that was trained for the checkpoint and the block length. Raises UserError where the only one is of
+    other weights, or of another shape."""
+    other: tuple[Path, str] | None = None
+    if setting.path is None or not setting.path.exists():
+        return None
+    for file in filter(Path.is_file, filter_places(setting.path, length)):
+        weights, trained = read_filter(file)
+        width, weights_of = weights["linear1.weight"].shape[1], trained.get("checkpoint")
+        if width == length and weights_of == fingerprint(setting.path):
+            return weights, {**trained, "model": setting.name}  # the folder may have another name now
+        other = file, f"for blocks of {width}" if width != length else f"on other weights ({weights_of})"
+    if other is None:
+        return None
+    raise Refusal(
+        "{file:value} is beside the model, and was trained {what:value}.",
+        {"file": str(other[0]), "what": other[1], "length": length},
+        note="Train it again: dllm train filter MODEL blocks.block_length={length:value}; or delete it.",
+        at="sampler.filter",
+    )
 
 
 def read_filter(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -51,6 +51,7 @@ CASES: list[tuple[list[str], list[str]]] = [
     (["check", "Dream-7b-Base", "gpu=24", "length=2048", "cache=dual"],
      ["task=check", "model=dream-7b-base", "task.gpu=24", "task.length=2048", "cache=dual"]),
     (["check", "mini-llada", "length=fixed"], ["task=check", "model=mini-llada", "length=fixed"]),
+    (["train", "filter", "mini-llada", "items=8"], ["train=filter", "model=mini-llada", "items=8"]),
     (["sweep", "sampler=eb,static", "task=gsm8k"], ["-m", "sampler=eb,static", "task=gsm8k"]),
     (["sweep", "--config-dir", "a", "sampler=b,c"], ["-m", "--config-dir", "a", "sampler=b,c"]),
     (["run", "-cd", "a", "a"], ["prompt=a", "-cd", "a"]), (["chat", "--config-dir=a"], ["chat=true", "--config-dir=a"]),
@@ -69,6 +70,7 @@ def test_a_folder_is_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("typed", "words"), [
     (["serve", "mini-lada"], "Did you mean 'mini-llada'?"), (["chat", "why so?"], "dllm run 'why so?'"),
     (["run", "a", "b", "c"], 'write dllm run [MODEL] "PROMPT"'), (["sweep", "a"], "write dllm sweep NAME=VALUE,VALUE"),
+    (["train", "mini-llada"], "write dllm train filter [MODEL]"),
 ], ids=str)  # fmt: skip
 def test_what_is_no_model_has_a_way_out(typed: list[str], words: str) -> None:
     with pytest.raises(UserError) as refused:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dllm.models import fingerprint as checkpoint
 from dllm.parts import fingerprint
-from dllm.record import fingerprint as checkpoint
 
 MIB = 1 << 20
 

@@ -1,0 +1,223 @@
+"""``dllm train filter``: Learn2PD's filter for a checkpoint, where ``sampler=learn2pd`` looks for it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from dllm.app.commands.filter_training import Replay, filter_records, fit_filter, train_filter
+from dllm.app.commands.interruptible import interruptible
+from dllm.app.engines.base import progress_bar
+from dllm.app.runs.plan import spare_threads, weights_of
+from dllm.app.tuning.tune_options import split
+from dllm.common.atomic_write import whole_file
+from dllm.common.cache_folder import cache_folder
+from dllm.common.digest import json_digest
+from dllm.common.errors import UserError, in_range
+from dllm.common.terminal import say
+from dllm.compose.fitted import Parts
+from dllm.compose.parts import build_part
+from dllm.compose.trusted import how_read
+from dllm.decoder import Decoder
+from dllm.models import bundle
+from dllm.models.fingerprint import fingerprint, is_download
+from dllm.models.weights.footprint import Footprint, in_gib
+from dllm.models.weights.shipped import is_shipped
+from dllm.parts.blocks.fixed import Fixed
+from dllm.parts.cache.none import NoCache
+from dllm.parts.eos.none import FullLength
+from dllm.parts.samplers.base import Sampler
+from dllm.parts.samplers.learn2pd import WEIGHTS, Learn2PD, filter_places
+from dllm.parts.samplers.static import Static
+from dllm.prompts import Prompt
+from dllm.record.decode_memory import MemoryModel
+from dllm.tasks.build import task_of
+from dllm.tasks.mini import tasks as mini
+from dllm.tasks.own_prompts import OwnPrompts
+
+OF_MINI = 80  # prompts of each task of the mini suite, which serve a model that comes along
+# Forwards of the replay for each of one token per step. mini-llada: 2 of 32 a prompt; a batch waits for its slowest.
+REPLAYED = 0.2
+
+
+@dataclass(frozen=True)
+class FilterOptions:
+    """The options of its own, as ``NAME=VALUE``; all other words are settings of a decode."""
+
+    items: int | None = None  # prompts, drawn by the seed; None: all
+    epochs: int = 4000  # full-batch steps; the paper's are 40,000
+    out: str | None = None  # the file; None: beside the checkpoint, or in the user's cache
+
+    def check(self) -> None:
+        """Raise UserError for a value out of range."""
+        in_range("items", self.items, 1)
+        in_range("epochs", self.epochs, 1)
+
+
+def run(words: Sequence[str], settings_of_words: Callable[[list[str]], dict[str, Any]]) -> None:
+    """Raises UserError for what cannot work; if possible before weights are read."""
+    options, others = split(words, FilterOptions)
+    config = settings_of_words(others)
+    job = FilterJob.of(config, options)
+    with interruptible(lambda: "Run the same command again: it goes on."):
+        job.run()
+
+
+@dataclass(frozen=True)
+class FilterJob:
+    """A training, checked, without weights."""
+
+    config: dict[str, Any]  # the resolved configuration
+    options: FilterOptions
+    model: bundle.Description
+    prompts: list[Prompt]
+    length: int  # of a block
+    gen_length: int  # masks after a prompt
+    out: Path  # the filter's file
+
+    @staticmethod
+    def of(config: dict[str, Any], options: FilterOptions) -> FilterJob:
+        """Raises UserError for a model that learn2pd refuses, no prompts, and a file that cannot be written."""
+        model = bundle.describe(config["model"]["path"], **how_read(config["model"]))
+        if config["model"]["adapter"] is not None:
+            raise UserError("a filter is found by the weights in the folder, without model.adapter. Merge it first.")
+        blocks = build_part("blocks", config["blocks"], per_request=False)
+        if not isinstance(blocks, Fixed):
+            raise UserError("a filter is for blocks of one length. Set blocks=fixed blocks.block_length=32.")
+        length = blocks.block_length
+        prompts, budget = filter_prompts(config, options, is_shipped(model.path))
+        gen_length = config["gen_length"] or -(-budget // length) * length or length
+        if not isinstance(gen_length, int) or gen_length % length:
+            raise UserError(f"gen_length={gen_length} must be a multiple of blocks.block_length={length}.")
+        job = FilterJob(config, options, model, prompts, length, gen_length, target(options.out, model.path, length))
+        empty = dict.fromkeys(WEIGHTS, torch.zeros(length, length))
+        for rule in (Learn2PD(empty), Static(), Replay([])):
+            job.parts(rule)
+        return job
+
+    def parts(self, rule: Sampler) -> Parts:
+        chosen = Parts(rule, Fixed(self.length), NoCache(), FullLength())
+        return chosen.fitted(self.model, self.gen_length)
+
+    def decoder(self, model: bundle.Model, rule: Sampler, whole: bool = False) -> Decoder:
+        """whole: the answer is one block."""
+        return Decoder(
+            model, rule, Fixed(self.gen_length if whole else self.length), eos="none", gen_length=self.gen_length,
+            batch_size=self.config["batch_size"], chat=self.config["chat"],
+            chat_template_kwargs=self.config["model"]["chat_template_kwargs"] or {},
+        )  # fmt: skip
+
+    def run(self) -> None:
+        """Decode, train, write. Each portion of prompts leaves a file, so that it goes on after whatever end."""
+        config, seed = self.config, self.config["seed"]
+        checkpoint = fingerprint(self.model.path)
+        how = {name: value for name, value in config["model"].items() if name != "path"}
+        asked = [checkpoint, how, config["chat"], config["batch_size"], seed, self.gen_length, self.length,
+                 self.options.epochs, self.prompts]  # fmt: skip
+        begun = cache_folder() / "filters" / f"begun-{json_digest(asked)}"
+        begun.mkdir(parents=True, exist_ok=True)
+        model = bundle.load(**weights_of(config))
+        spare_threads(model.transformer)
+        size = config["batch_size"]
+        files = {
+            begun / f"{at:06d}.safetensors": self.prompts[at : at + size] for at in range(0, len(self.prompts), size)
+        }
+        left = {file: part for file, part in files.items() if not file.is_file()}
+        say(self.costs(model, len(left), len(files)), flush=True)
+        undone = sum(map(len, left.values()))
+        with progress_bar(len(self.prompts), len(self.prompts) - undone, title="records") as bar:
+            for file, part in left.items():
+                confidence, right = filter_records(partial(self.decoder, model), part, self.length)
+                with whole_file(file) as scratch:
+                    save_file({"confidence": confidence, "right": right}, scratch)
+                bar.update(len(part))
+        found = [load_file(file) for file in files]
+        confidence, right = (torch.cat([one[name] for one in found]) for name in ("confidence", "right"))
+        weights, lines = fit_filter(confidence, right, self.options.epochs, seed, begun / "training.pt")
+        about = {"model": model.name, "block_length": str(self.length), "checkpoint": checkpoint}
+        with whole_file(self.out) as scratch:
+            save_file(weights, scratch, about)
+        shutil.rmtree(begun)
+        use = "sampler=learn2pd" + f" sampler.filter={self.out}" * (self.options.out is not None)
+        say("\n".join([*lines, f"{self.out}: of {len(right)} records; decode with {use}"]))
+
+    def costs(self, model: bundle.Model, left: int, parts: int) -> str:
+        """What is to be decoded, with minutes and memory."""
+        size, kind = self.config["batch_size"], self.config["model"]["quantize"]
+        rows = sorted(self.prompts, key=lambda one: len(str(one)))[-size:]
+        decoder = self.decoder(model, Static(steps=2), whole=True)
+        length = max(len(row.prompt_tokens) for row in decoder(rows)) + self.gen_length
+        forward = least_wall(lambda: decoder(rows)) / 2
+        count = max(2, int(0.8 * len(self.prompts) * self.gen_length * REPLAYED))
+        records = torch.rand(count, self.length)
+        epoch = least_wall(lambda: train_filter(records, records.round(), 10, 0)) / 10
+        minutes = (left * self.gen_length * (1 + REPLAYED) * forward + self.options.epochs * epoch) / 60
+        dtype = model.transformer.dtype
+        stored = Footprint.of(model.config, kind or str(dtype).removeprefix("torch."), model.quantize_head).stored
+        try:
+            used = MemoryModel(model.config, self.parts(Static()), stored, dtype.itemsize, self.gen_length)
+            memory = f"{in_gib(used.use(size, length).most)} GiB"
+        except UserError:  # forwards of another network, which are not counted
+            memory = f"{in_gib(stored)} GiB of weights"
+        done = f", {parts - left} of {parts} portions are done" if left < parts else ""
+        what = f"{len(self.prompts)} prompts, {self.gen_length} masks after each, blocks of {self.length}{done}"
+        return f"{model.name}: {what}. About {minutes:.1f} minutes and {memory}."
+
+
+def least_wall(call: Callable[[], Any]) -> float:
+    """Seconds of the fastest of three calls: the first is slower, and the machine may have other work."""
+    times = []
+    for _ in range(3):
+        began = time.monotonic()
+        call()
+        times.append(time.monotonic() - began)
+    return min(times)
+
+
+def filter_prompts(config: dict[str, Any], options: FilterOptions, shipped: bool) -> tuple[list[Prompt], int]:
+    """The prompts, and the tokens that an answer may take (0: that is not known). Raises UserError for none."""
+    own, questions = config["prompts"], "_target_" in config["task"]
+    if own is not None and questions:
+        raise UserError(f"prompts={own} and task={config['task']['name']} exclude each other. Drop one.")
+    if own is not None or questions:
+        items = (OwnPrompts(own, 0) if own is not None else task_of(config["task"])).items()
+        prompts, budget = [item.prompt for item in items], max((item.budget for item in items), default=0)
+    elif shipped:
+        drawn = (mini.generate(task, config["seed"] + 1000, OF_MINI, "train") for task in mini.SHORT_ANSWERS)
+        prompts, budget = [sample.messages for task in drawn for sample in task], 0
+    else:
+        prompts, budget = [], 0
+    if not prompts:
+        raise UserError("there are no prompts to train a filter by. Give prompts=FILE, or a task's by task=NAME.")
+    if options.items is not None and options.items < len(prompts):
+        prompts = Random(config["seed"]).sample(prompts, options.items)
+    return prompts, budget
+
+
+def target(out: str | None, checkpoint: Path, length: int) -> Path:
+    """Where the filter goes. Raises UserError where nothing can be written."""
+    beside, *own = filter_places(checkpoint, length)
+    ours = is_shipped(checkpoint) or is_download(checkpoint if checkpoint.is_dir() else checkpoint.parent)
+    places = [Path(out).expanduser()] if out is not None else own if ours else [beside, *own]
+    reason = "this user has no home"
+    for place in places:
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=place.parent):
+                if not place.is_dir():
+                    return place
+                reason = "it is a folder"
+        except OSError as error:
+            reason = error.strerror or str(error)
+    where = places[-1] if places else beside
+    raise UserError(f"cannot write {where} ({reason}). Name a file of another folder by out=FILE.")
