@@ -18,7 +18,7 @@ from dllm.compose.choice_files import choice_file, choice_notes, part_facts
 from dllm.compose.parts import choices, part, wrappers
 from dllm.laws.compatibility import compatibility_page
 from dllm.loop.given_logits import reason_against
-from experiments.pages import request_fields, result_fields, words
+from experiments.pages import metrics, model_choices, request_fields, result_fields, words
 from experiments.pages.compared import compared
 from experiments.support.markdown import table
 from experiments.support.marked import write_marked
@@ -182,6 +182,8 @@ def made(mark: str) -> str:
         "sglang": sglang_section,
         "words": words.section,
         "result": result_fields.section,
+        "models": model_choices.section,
+        "metrics": metrics.section,
         "fields": lambda: request_fields.tables()[name],
         "compatibility": compatibility_page,
     }

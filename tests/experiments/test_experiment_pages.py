@@ -17,6 +17,7 @@ from experiments.figures.compare import same_story
 from experiments.figures.entries import ENTRIES
 from experiments.pages import race as readme_picture
 from experiments.pages.golden_sources import CODE, GOLDENS, table
+from experiments.pages.model_choices import rows
 from experiments.pages.race import FILE, main, svg
 from experiments.pages.request_fields import tables, takes
 from experiments.pages.site_hooks import completed
@@ -36,6 +37,14 @@ def test_what_a_field_takes_is_told_in_a_few_words() -> None:
     )
     assert takes({"type": "number", "exclusiveMinimum": 0, "maximum": 1}) == "number, above 0, to 1"
     assert takes({"type": "integer", "maximum": 2**62}) == "integer" and takes({"$ref": "#/A"}) == "object"
+
+
+def test_the_page_of_models_has_every_published_choice() -> None:
+    of_any_class = {"endpoint", "transformers"}
+    published = {f"`{name}`" for name in choices("model") if name not in of_any_class and not name.startswith("mini-")}
+    found = list(rows())
+    assert len(found) == len(published) and {name for name, *_ in found} == published
+    assert {row[3] for row in found if row[2] == "`DreamModel`"} == {"i - 1"}
 
 
 SVG = "{http://www.w3.org/2000/svg}"
