@@ -17,7 +17,7 @@ from safetensors import safe_open
 from dllm import Decoder, UserError, load
 from dllm.app.command_line.main import settings_of_words
 from dllm.app.commands import filter_training, train_filter
-from dllm.app.commands.filter_training import Records, Replay
+from dllm.app.commands.filter_training import Records, ReplayedAnswers
 from dllm.models import bundle
 from dllm.models.fingerprint import fingerprint
 from dllm.parts import Fixed, Learn2PD
@@ -27,7 +27,7 @@ from tests.support.mini_llama import mini_llama
 
 
 def test_what_equals_the_reference_is_committed_and_a_stuck_block_is_filled() -> None:
-    game = Game(Replay([[5, 6, 7, 8]]), 4, block=2)
+    game = Game(ReplayedAnswers([[5, 6, 7, 8]]), 4, block=2)
     assert game.turn(0.5, token=[5, 1, 7, 8]) == [0]
     assert game.turn(0.5, token=[5, 2, 7, 8]) == []  # nothing right, another guess than before
     assert game.turn(0.5, token=[5, 2, 7, 8]) == [1]  # the same again: it will not get there
@@ -40,7 +40,7 @@ def test_records_hold_whole_blocks(tiny: Path) -> None:
     plain = Decoder(model, "static", eos="none", gen_length=16)(list(prompts))
     reference = [row.canvas for row in plain]
     records = Records(reference, 8)
-    decoder = Decoder(model, Replay(reference), Fixed(8), eos="none", gen_length=16, batch_size=2)
+    decoder = Decoder(model, ReplayedAnswers(reference), Fixed(8), eos="none", gen_length=16, batch_size=2)
     found = decoder(list(prompts), observe=records)
     assert [row.canvas for row in found] == reference
     assert len(records.right) == sum(row.nfe for row in found)

@@ -25,10 +25,10 @@ from dllm.prompts import Prompt
 
 LEARNING_RATE = 3e-3  # of AdamW, as in the released notebook
 KEPT_SECONDS = 10  # of training, between two states on disk
-Rules = Callable[[Sampler], Decoder]  # a decoder with a rule
+RuleDecoder = Callable[[Sampler], Decoder]  # a decoder with a rule
 
 
-class Replay(Sampler):
+class ReplayedAnswers(Sampler):
     """Commits what equals the reference; a block whose predictions repeat themselves is filled with the reference."""
 
     traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=False)
@@ -74,11 +74,11 @@ class Records:
             self.right.append((view.scores.token[row, place].cpu() == answer).float())
 
 
-def filter_records(decoder: Rules, prompts: Sequence[Prompt], length: int) -> tuple[Tensor, Tensor]:
+def filter_records(decoder: RuleDecoder, prompts: Sequence[Prompt], length: int) -> tuple[Tensor, Tensor]:
     """Confidences [n, length] and what was right [n, length], of blocks of ``length``."""
     reference = [row.canvas for row in decoder(Static()).iterate(prompts)]
     records = Records(reference, length)
-    for _ in decoder(Replay(reference)).iterate(prompts, observe=records):
+    for _ in decoder(ReplayedAnswers(reference)).iterate(prompts, observe=records):
         pass
     return torch.stack(records.confidence), torch.stack(records.right)
 

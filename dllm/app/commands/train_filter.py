@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from dllm.app.commands.filter_training import Replay, filter_records, fit_filter, train_filter
+from dllm.app.commands.filter_training import ReplayedAnswers, filter_records, fit_filter, train_filter
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import progress_bar
 from dllm.app.runs.plan import spare_threads, weights_of
@@ -99,9 +99,11 @@ class FilterJob:
         gen_length = config["gen_length"] or -(-budget // length) * length or length
         if not isinstance(gen_length, int) or gen_length % length:
             raise UserError(f"gen_length={gen_length} must be a multiple of blocks.block_length={length}.")
-        job = FilterJob(config, options, model, prompts, length, gen_length, target(options.out, model.path, length))
+        job = FilterJob(
+            config, options, model, prompts, length, gen_length, filter_file(options.out, model.path, length)
+        )
         empty = dict.fromkeys(WEIGHTS, torch.zeros(length, length))
-        for rule in (Learn2PD(empty), Static(), Replay([])):
+        for rule in (Learn2PD(empty), Static(), ReplayedAnswers([])):
             job.parts(rule)
         return job
 
@@ -204,7 +206,7 @@ def filter_prompts(config: dict[str, Any], options: FilterOptions, shipped: bool
     return prompts, budget
 
 
-def target(out: str | None, checkpoint: Path, length: int) -> Path:
+def filter_file(out: str | None, checkpoint: Path, length: int) -> Path:
     """Where the filter goes. Raises UserError where nothing can be written."""
     beside, *own = filter_places(checkpoint, length)
     ours = is_shipped(checkpoint) or is_download(checkpoint if checkpoint.is_dir() else checkpoint.parent)

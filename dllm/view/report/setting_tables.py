@@ -171,7 +171,7 @@ def tasks(settings: Sequence[SettingResults]) -> ReportTable:
 def published(settings: Sequence[SettingResults]) -> ReportTable | None:
     """Two lines for each setting of a published experiment: ours, and theirs of the nearest settings. None: none is.
 
-    low, high: the 95 % interval of our score. speed-up: over one token per step, which a run does not measure.
+    The interval is that of our score at 95 %. A speed-up is over one token per step, which a run does not measure.
     """
     rows = []
     for _, s in each_setting(methods(settings)):
