@@ -51,6 +51,14 @@ class Parts:
     sampling: Sampling = Sampling()  # how a token is proposed at a position
     length: Length = FixedLength()  # how long rows are
 
+    @property
+    def steady(self) -> bool:
+        """Whether rules alone commit, and take nothing back, so that masks only get fewer; and no second half of a row
+        computes columns of its own (guidance)."""
+        rule, blocks, eos = self.sampler.traits, self.blocks.traits, self.eos.traits
+        apart = self.sampling.guidance and self.cache.traits.acts_in_layers
+        return not (rule.revocable or blocks.rolls_back or eos.fills or eos.writes or apart)
+
     @staticmethod
     def of(config: Mapping[str, Any], sampling: Sampling) -> Parts:
         """The parts of a configuration, fitted to no model yet."""

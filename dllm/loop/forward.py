@@ -23,7 +23,7 @@ from dllm.loop.head import ScoredHead
 from dllm.loop.hidden import CallStates
 from dllm.loop.proposals import Proposer
 from dllm.loop.rows import Rows
-from dllm.loop.runtime.runtime import Network, is_steady
+from dllm.loop.runtime.runtime import Network
 from dllm.models.network.memory import Memory
 from dllm.models.network.packed_calls import Inputs, run_together
 from dllm.models.network.transformer import Transformer
@@ -74,7 +74,7 @@ class Forward:
     proposer: Proposer  # makes a token and its statistics of logits
     needs: tuple[Need, ...]  # what sampler, blocks, end-of-text policy and cache want to know of a forward
     extras: tuple[Extra, ...]  # what it does besides, in their order
-    steady: bool  # as of ``is_steady``
+    steady: bool  # as of ``Parts``
     shrinks: bool  # rows may be shortened, by the end-of-text policy or the part that says how long they are
     network: Network  # what runs the model: itself, or its recordings
     shared: Shared  # what the sampler gives to all rows, on the model's device
@@ -90,8 +90,7 @@ class Forward:
         proposer, extras = Proposer.of(parts.sampling, ids, wanted, model), extras_of(model, ids, parts, needs)
         shared = shared_by(parts.sampler, model.device)
         shrinks = eos.traits.shrinks or parts.length.traits.changes
-        steady = is_steady(parts)
-        return Forward(model, cache, proposer, needs, extras, steady, shrinks, network or model, shared)
+        return Forward(model, cache, proposer, needs, extras, parts.steady, shrinks, network or model, shared)
 
     def start(self, canvas: Canvas) -> tuple[Canvas, Session, State]:
         """The canvas [B] as its rows begin, the cache's session for them, and what they hand to their first forward, by

@@ -55,7 +55,8 @@ def test_memory_is_that_of_the_files(name: str) -> None:
         assert report.kv_bytes(dtype) == size * 2 * layers * kv * features
     rows = dict(report.rows())
     assert rows["memory bfloat16"].endswith("fits here")
-    assert rows["cache float32"].startswith("keys and values of a token: ")
+    gib = 1024 * report.kv_bytes("float32") / 2**30
+    assert rows["cache float32"].startswith(f"keys and values of 1,024 tokens: {gib:.3g} GiB")
 
 
 @pytest.mark.daily(10)

@@ -61,8 +61,8 @@ class Records:
 
     reference: Sequence[Sequence[int]]  # the answer to each prompt
     length: int  # of a block
-    confidence: list[Tensor] = field(default_factory=list)
-    right: list[Tensor] = field(default_factory=list)
+    confidence: list[Tensor] = field(default_factory=list)  # of a block's columns [L], by forward and row
+    right: list[Tensor] = field(default_factory=list)  # [L]: 1.0 where the likeliest token is the answer's
 
     def __call__(self, turn: Turn) -> None:
         view = turn.view

@@ -78,9 +78,9 @@ class FilterJob:
     """A training, checked, without weights."""
 
     config: dict[str, Any]  # the resolved configuration
-    options: FilterOptions
-    model: bundle.Description
-    prompts: list[Prompt]
+    options: FilterOptions  # of the command
+    model: bundle.Description  # whose filter it will be
+    prompts: list[Prompt]  # whose decodes it learns from
     length: int  # of a block
     gen_length: int  # masks after a prompt
     out: Path  # the filter's file

@@ -64,14 +64,6 @@ SHAPES = (
 )  # fmt: skip
 
 
-def is_steady(parts: Parts) -> bool:
-    """Whether rules alone commit, and take nothing back, so that masks only get fewer; and no second half of a row
-    computes columns of its own (guidance)."""
-    rule, blocks, eos = parts.sampler.traits, parts.blocks.traits, parts.eos.traits
-    apart = parts.sampling.guidance and parts.cache.traits.acts_in_layers
-    return not (rule.revocable or blocks.rolls_back or eos.fills or eos.writes or apart)
-
-
 def _asks(c: Selection) -> bool:
     """Whether a part asks the device in its turn, so that forwards are recorded by themselves."""
     return bool(c.does.syncs or c.eos.traits.syncs)
@@ -153,9 +145,7 @@ class Runtime:
                 return Runtime("eager")
         self.check(parts, config, device)
         cache = parts.cache.traits
-        waits = (
-            parts.sampler.traits.branches or not cache.bounds_late or (cache.bounds_by_masks and not is_steady(parts))
-        )
+        waits = parts.sampler.traits.branches or not cache.bounds_late or (cache.bounds_by_masks and not parts.steady)
         late = device.type == "cuda" and not waits and self.name != "eager"
         return replace(self, lag=int(late)) if self.lag is None else self
 
