@@ -160,7 +160,7 @@ def test_without_a_network_it_is_said_within_seconds(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("no_weights")
 @pytest.mark.parametrize(("line", "said"), [
-    (["compare=statik"], "compare='statik' must be one of true, false, or samplers of adas, "),
+    (["compare=statik"], "compare='statik': sampler must be one of adas, "),
     (["-m", "sampler=static,eb"], "a prompt without an answer is decoded without -m."),
     (["task=lm_eval"], "task=lm_eval needs task.harness=NAME, a task of lm-eval that generates"),
 ])  # fmt: skip
