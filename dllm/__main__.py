@@ -2,6 +2,8 @@
 
 import sys
 
+from dllm.common.terminal import complain  # of the standard library alone
+
 OLDEST = (3, 11)
 BY_DOCTOR = "python -m dllm doctor says what is wrong here"
 
@@ -31,7 +33,7 @@ def main() -> None:
 
 
 def _stop(sentence: str) -> None:
-    sys.stderr.write(f"Error: {sentence}\n")
+    complain("Error:", sentence)
     sys.exit(2)
 
 

@@ -202,7 +202,9 @@ def grids(name: str) -> list[dict[str, list[str]]]:
 def tried(key: str, values: str) -> list[str]:
     found = parsed_override(f"{key}={values}")
     value = found.value() if found is not None and values.startswith("glob(") else None
-    return value.filter(choices(key)) if isinstance(value, Glob) else values.split(",")
+    if isinstance(value, Glob):
+        return value.filter(choices(key))
+    return list(found.sweep_string_iterator()) if found is not None and found.is_sweep_override() else [values]
 
 
 def count(grid: dict[str, list[str]]) -> int:

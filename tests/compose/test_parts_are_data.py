@@ -111,7 +111,7 @@ def test_a_part_inside_is_chosen_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"betta": 1}, "no option 'betta'; it has inner, beta, gamma, alpha, slots. Did you mean 'beta'?"),
+        ({"betta": 1}, "no option 'betta'; it has inner, beta, gamma, alpha, slots, adaptive. Did you mean 'beta'?"),
         ({"inner": {"threshold": 0.5}}, 'chooses no part: write {"name": NAME, OPTION: VALUE}'),
         ({"inner": "locallleap"}, "sampler.inner='locallleap' is unknown"),
         ({"inner": {"name": "localleap", "radios": 2}}, "sampler.inner=localleap has no option 'radios'"),
