@@ -24,6 +24,7 @@ def test_every_file_is_told() -> None:
     assert [name for name, row in KNOWN.items() if row["equal"] != row["cases"]] == []
 
 
+@pytest.mark.daily(30)  # each takes 1.3 s, and its decodes are replayed and moved by other tests every day
 @pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_the_numbers_of_a_file_are_counted(file: Path) -> None:
     known = {name: value for name, value in KNOWN[name_of(file)].items() if name != "sharp"}
