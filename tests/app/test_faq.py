@@ -30,7 +30,7 @@ def test_a_refusal_is_printed_as_the_page_has_it(title: str, run: Run, monkeypat
     (typed,) = re.findall(r"^You typed `(.+)`:$", SECTIONS[title], re.MULTILINE)
     (sentence,) = re.findall(r"^> (.+)$", SECTIONS[title], re.MULTILINE)
     if "not installed" in sentence:
-        for name in [name for name in sys.modules if name.startswith(("dllm.serve.http", "starlette"))]:
+        for name in [name for name in sys.modules if name.startswith(("dllm.serve", "starlette"))]:
             monkeypatch.delitem(sys.modules, name)  # what other tests of the process have loaded
         monkeypatch.setitem(sys.modules, "starlette", None)
     outcome = run(*shlex.split(typed), bare=True)
