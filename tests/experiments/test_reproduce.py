@@ -223,7 +223,6 @@ def test_every_command_of_the_docs_that_can_run_here_has_an_entry() -> None:
         "bench.forward_kinds",
         "bench.kernels",
         "bench.maskbench",
-        "bench.memory",
         "bench.peers",
         "bench.random_checkpoint",
         "bench.scheduler",
