@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
@@ -94,11 +96,7 @@ def train_filter(
     weights = dict(zip(WEIGHTS, (p for layer in layers for p in layer.parameters()), strict=True))
     optimizer, done, kept = torch.optim.AdamW(weights.values(), lr=LEARNING_RATE), 0, time.monotonic()
     if state is not None and state.is_file():
-        found = torch.load(state, weights_only=True)
-        for name, values in found["weights"].items():
-            weights[name].data.copy_(values)
-        optimizer.load_state_dict(found["optimizer"])
-        done = found["done"]
+        done = restore(state, weights, optimizer)
     left = tqdm(range(done, epochs), "training", epochs, initial=done, unit="epoch", leave=False, disable=state is None)
     for epoch in left:
         optimizer.zero_grad()
@@ -107,8 +105,29 @@ def train_filter(
         if state is not None and time.monotonic() - kept > KEPT_SECONDS:
             kept = time.monotonic()
             with whole_file(state) as scratch:
-                torch.save({"weights": weights, "optimizer": optimizer.state_dict(), "done": epoch + 1}, scratch)
+                save_file(state_tensors(weights, optimizer), scratch, {"done": str(epoch + 1)})
     return {name: tensor.detach() for name, tensor in weights.items()}
+
+
+def state_tensors(weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The weights, and what the optimizer keeps of each as ``NAME/KEY``."""
+    moments = zip(weights, optimizer.state_dict()["state"].values(), strict=True)
+    kept = {f"{name}/{key}": value for name, own in moments for key, value in own.items()}
+    return {**{name: tensor.detach() for name, tensor in weights.items()}, **kept}
+
+
+def restore(file: Path, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> int:
+    """Set weights and optimizer as ``state_tensors`` had them. Returns how many epochs are done."""
+    with safe_open(file, "pt") as found:
+        tensors, done = {name: found.get_tensor(name) for name in found.keys()}, int(found.metadata()["done"])  # noqa: SIM118
+    for name, tensor in weights.items():
+        tensor.data.copy_(tensors.pop(name))
+    moments: dict[str, dict[str, Tensor]] = {name: {} for name in weights}
+    for place, value in tensors.items():
+        name, _, key = place.partition("/")
+        moments[name][key] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": dict(enumerate(moments.values()))})
+    return done
 
 
 def filter_logits(weights: Mapping[str, Tensor], confidence: Tensor) -> Tensor:
