@@ -20,7 +20,7 @@ from dllm.compose.parts import choices
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?(@[\w./-]+)?")
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=")
 HUBS = ("hf.co/", "huggingface.co/")  # how Ollama's users begin a name of the hub
-OF_CHECK = re.compile(r"(gpu|rows|length)=[-+.\d]")  # what ``dllm check`` asks of a memory
+OF_CHECK = re.compile(r"(gpu|rows)=|length=[-+.\d]")  # what ``dllm check`` asks of a memory; length=NAME is a part
 # Flags of Hydra's whose value is the next word.
 WITH_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--cfg", "-c", "--package", "-p")
 
