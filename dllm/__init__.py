@@ -26,16 +26,31 @@ if TYPE_CHECKING:
 
 # Imported when first used: torch takes seconds, and most uses of the command line need only the configuration.
 _PLACES = {
-    "Decoder": "dllm.decoder", "Model": "dllm.models.bundle", "Result": "dllm.record.results",
+    "Decoder": "dllm.decoder",
+    "Model": "dllm.models.bundle",
+    "Result": "dllm.record.results",
     "Trace": "dllm.record.trace",
-    "UserError": "dllm.common.errors", "load": "dllm.models.bundle", "part": "dllm.compose.parts",
-    "results_frame": "dllm.record.frame", "custom_generate": "dllm.bridges.generate",
-    "tune": "dllm.app.tuning.in_python", "tuned": "dllm.app.tuning.in_python",
-}  # fmt: skip
+    "UserError": "dllm.common.errors",
+    "load": "dllm.models.bundle",
+    "part": "dllm.compose.parts",
+    "results_frame": "dllm.record.frame",
+    "custom_generate": "dllm.bridges.generate",
+    "tune": "dllm.app.tuning.in_python",
+    "tuned": "dllm.app.tuning.in_python",
+}
 __all__ = [
-    "Decoder", "Model", "Result", "Trace", "UserError", "custom_generate", "load", "part", "results_frame", "tune",
+    "Decoder",
+    "Model",
+    "Result",
+    "Trace",
+    "UserError",
+    "custom_generate",
+    "load",
+    "part",
+    "results_frame",
+    "tune",
     "tuned",
-]  # fmt: skip
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -126,9 +126,16 @@ class Decoder:
         return self.runner.parts.sampler
 
     def __call__(
-        self, prompts: Prompt | Sequence[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
-        observe: Observer | None = None, constraints: Sequence[Constraint | None] | None = None, **unknown: Never,
-    ) -> list[Result]:  # fmt: skip
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        samples: int = 1,
+        seed: int = 0,
+        trace: bool = False,
+        observe: Observer | None = None,
+        constraints: Sequence[Constraint | None] | None = None,
+        **unknown: Never,
+    ) -> list[Result]:
         """Decode one prompt or several.
 
         Args:
@@ -157,9 +164,15 @@ class Decoder:
         )
 
     def iterate(
-        self, prompts: Prompt | Sequence[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
-        observe: Observer | None = None, constraints: Sequence[Constraint | None] | None = None,
-    ) -> Iterator[Result]:  # fmt: skip
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        samples: int = 1,
+        seed: int = 0,
+        trace: bool = False,
+        observe: Observer | None = None,
+        constraints: Sequence[Constraint | None] | None = None,
+    ) -> Iterator[Result]:
         """Like a call, but yields each result as soon as it and all before it are ready."""
         asked = as_list(prompts)
         each = self._constraints(constraints, len(asked))
@@ -179,9 +192,12 @@ class Decoder:
                 at += 1
 
     def run(
-        self, requests: Sequence[Request], trace: bool = False, observe: Observer | None = None,
+        self,
+        requests: Sequence[Request],
+        trace: bool = False,
+        observe: Observer | None = None,
         watch: Stopwatch | None = None,
-    ) -> Iterator[tuple[int, Result]]:  # fmt: skip
+    ) -> Iterator[tuple[int, Result]]:
         """Decode requests; yields (index, result) in the order in which rows finish. ``requests_per_batch`` requests
         make a batch: ``batch_size`` of them at once, and as a row ends, the next one joins.
 
@@ -219,10 +235,17 @@ class Decoder:
         return result
 
     def rollouts(
-        self, prompts: Prompt | Sequence[Prompt], *, n: int = 1, seed: int = 0, step: int | None = None,
-        draws: bool = False, constraints: Sequence[Constraint | None] | None = None, observe: Observer | None = None,
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        n: int = 1,
+        seed: int = 0,
+        step: int | None = None,
+        draws: bool = False,
+        constraints: Sequence[Constraint | None] | None = None,
+        observe: Observer | None = None,
         rescore: bool = False,
-    ) -> Rollouts:  # fmt: skip
+    ) -> Rollouts:
         """Decode prompts into what a trainer needs: trajectories as tensors.
 
         Args:
@@ -252,8 +275,10 @@ class Decoder:
         given = as_list(prompts)
         each = self._constraints(constraints, len(given))
         many = [pair for pair in zip(given, each, strict=True) for _ in range(n)]
-        requests = [replace(self.request(prompt, number), constraint=one)
-                    for number, (prompt, one) in zip(asked.row_seeds(len(given)), many, strict=True)]  # fmt: skip
+        requests = [
+            replace(self.request(prompt, number), constraint=one)
+            for number, (prompt, one) in zip(asked.row_seeds(len(given)), many, strict=True)
+        ]
 
         def stream(runner: Runner, rows: Sequence[Request], joined: Callable[[int, Request], None]) -> Iterator[Turn]:
             return self._turns(rows, runner, joined)
@@ -261,10 +286,17 @@ class Decoder:
         return rollouts_of(self.runner, requests, asked, self.prompts.text, self.stop, stream, observe)
 
     def decide(
-        self, state: DecisionState, questions: Mapping[str, Question] | None = None, *, estimator: str = "local",
-        slot: str = "auto", free: int = 0, temperature: float | None = None,
-        calibration: Mapping[str, float] | str | Path | None = None, **named: Question,
-    ) -> Decisions:  # fmt: skip
+        self,
+        state: DecisionState,
+        questions: Mapping[str, Question] | None = None,
+        *,
+        estimator: str = "local",
+        slot: str = "auto",
+        free: int = 0,
+        temperature: float | None = None,
+        calibration: Mapping[str, float] | str | Path | None = None,
+        **named: Question,
+    ) -> Decisions:
         """Answer questions about a state by probabilities, in one forward; nothing is decoded.
 
         Args:
@@ -288,8 +320,12 @@ class Decoder:
         'Cairo'
         """
         given: dict[str, Any] = {
-            "estimator": estimator, "slot": slot, "free": free, "temperature": temperature, "calibration": calibration,
-        }  # fmt: skip
+            "estimator": estimator,
+            "slot": slot,
+            "free": free,
+            "temperature": temperature,
+            "calibration": calibration,
+        }
         if not isinstance(questions or {}, Mapping):
             raise UserError(f"questions={questions!r} must be a mapping from names, such as {{'q': Choice(...)}}.")
         if twice := sorted({*(questions or {})} & {*named}):
@@ -297,9 +333,13 @@ class Decoder:
         return self.decide_many([state], {**(questions or {}), **named}, **given)[0]
 
     def decide_many(
-        self, states: Sequence[DecisionState], questions: Mapping[str, Question], *,
-        options: DecisionOptions | None = None, **fields: Any,
-    ) -> list[Decisions]:  # fmt: skip
+        self,
+        states: Sequence[DecisionState],
+        questions: Mapping[str, Question],
+        *,
+        options: DecisionOptions | None = None,
+        **fields: Any,
+    ) -> list[Decisions]:
         """The same of several states, whose canvases share forwards. options: or its fields as keywords. The costs of
         a forward count for the first state in it."""
         refuse_unread_questions(questions)
@@ -403,9 +443,11 @@ class Decoder:
         return self._turns(self.runner.sized([self.sampler.prepare(self.request(prompt, seed))], 1))
 
     def _turns(
-        self, requests: Sequence[Request], runner: Runner | None = None,
+        self,
+        requests: Sequence[Request],
+        runner: Runner | None = None,
         joined: Callable[[int, Request], None] = nothing,
-    ) -> Iterator[Turn]:  # fmt: skip
+    ) -> Iterator[Turn]:
         """The turns of a batch. Raises UserError, which names a batch or length that fits, where memory runs out."""
         runner, rows = runner or self.runner, self.batch_size
         try:

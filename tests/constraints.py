@@ -110,9 +110,14 @@ def best_logp(case: Case, row: RowSets) -> float | None:
 
 
 SETS: dict[str, Callable[[Case, RowSets], Any]] = {
-    "feasible": lambda case, row: row.feasible(), "fillings": fillings, "allowed": allowed, "together": together,
-    "fewest": lambda case, row: row.min_tokens(), "best": best, "best_logp": best_logp,
-}  # fmt: skip
+    "feasible": lambda case, row: row.feasible(),
+    "fillings": fillings,
+    "allowed": allowed,
+    "together": together,
+    "fewest": lambda case, row: row.min_tokens(),
+    "best": best,
+    "best_logp": best_logp,
+}
 ROW = {"language", "tokens", "ends", "mask", "gaps", "canvas", "begun"}
 
 
@@ -164,8 +169,11 @@ def replay_refusals(case: Case) -> str | None:
 
 
 PARTS: dict[str, Callable[[Case], str | None]] = {
-    "sets": replay_sets, "decodes": replay_decodes, "languages": replay_languages, "refusals": replay_refusals,
-}  # fmt: skip
+    "sets": replay_sets,
+    "decodes": replay_decodes,
+    "languages": replay_languages,
+    "refusals": replay_refusals,
+}
 
 
 def replay(data: Case) -> dict[str, list[str | None]]:

@@ -54,8 +54,10 @@ def report(targets: dict[str, set[str]], whole: set[str]) -> int:
     missing = sorted(whole - seen.keys())
     for target, ids in targets.items():
         print(f"{len(ids):7}  make {target}")
-    print(f"{seen.total():7}  sum\n{seen.total() - len(seen):7}  of them a second time\n{len(whole):7}  all\n"
-          f"{len(missing):7}  in no target")  # fmt: skip
+    print(
+        f"{seen.total():7}  sum\n{seen.total() - len(seen):7}  of them a second time\n{len(whole):7}  all\n"
+        f"{len(missing):7}  in no target"
+    )
     print(*missing, sep="\n")
     return 1 if missing or seen.keys() - whole else 0
 

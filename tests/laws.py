@@ -71,8 +71,11 @@ def main() -> int:
     cases = plan()
     checks = Counter(name for names in cases.values() for name in names)
     processes = int(os.environ.get("LAWS_PROCESSES", "2"))
-    print(f"{len(checks)} laws over {len(cases)} cases, {checks.total()} checks; "
-          f"LAWS_MINUTES={MINUTES:g} LAWS_SEED={SEED} LAWS_PROCESSES={processes}", flush=True)  # fmt: skip
+    print(
+        f"{len(checks)} laws over {len(cases)} cases, {checks.total()} checks; "
+        f"LAWS_MINUTES={MINUTES:g} LAWS_SEED={SEED} LAWS_PROCESSES={processes}",
+        flush=True,
+    )
     began, covered, ran, broken = time.time(), 0, Counter[str](), Counter[str]()
     jobs = [(case, names, began + 60 * MINUTES) for case, names in cases.items()]
     with get_context("spawn").Pool(processes, register) as pool:

@@ -41,13 +41,26 @@ from tests.support.executed import compiled_from, place_of  # noqa: E402
 
 ROOMS = ("samplers", "blocks", "cache", "eos", "lengths", "loop", "constraints", "serve", "report", "rl", "models")
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-}  # fmt: skip
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
 OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
-    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
-}  # fmt: skip
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
 _NAMES = ("min", "max"), ("any", "all"), ("amin", "amax"), ("sum", "mean"), ("argmin", "argmax"), ("floor", "ceil")
 NAMES = {one: other for pair in _NAMES for one, other in (pair, pair[::-1])}
 DROPPED = ("clone", "float", "double", "clamp", "masked_fill")  # methods: the value as it was
@@ -78,8 +91,13 @@ LOOKS = (
 )
 RECORD, EQUIVALENT = ROOT / ".mutants", ROOT / "tests" / "data" / "equivalent_mutants.txt"
 # Tests that read what classes declare, of which no line runs in them.
-DECLARED = ("tests/compose/test_defaults.py", "tests/compose/test_option_bounds.py", "tests/contract/test_traits.py",
-            "tests/contract/test_traits_table.py", "tests/laws/test_stated.py")  # fmt: skip
+DECLARED = (
+    "tests/compose/test_defaults.py",
+    "tests/compose/test_option_bounds.py",
+    "tests/contract/test_traits.py",
+    "tests/contract/test_traits_table.py",
+    "tests/laws/test_stated.py",
+)
 UNSEEN = ("repo", "gpu", "experiments", "tasks", "kernels", "data", "support")  # tests that execute none of the rooms
 WORDS_OF_PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not program", "--continue-on-collection-errors")
 
@@ -501,9 +519,14 @@ def trial_alone(mutant: Mutant, items: Sequence[pytest.Item], seconds: float) ->
     tests += [one.nodeid for one in items if file_of(one.nodeid) in files]
     given = json.dumps({"file": mutant.file, "text": mutant.text, "tests": tests, "seconds": seconds})
     done = subprocess.run(
-        [sys.executable, __file__, "--alone"], cwd=ROOT, input=given, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
+        [sys.executable, __file__, "--alone"],
+        cwd=ROOT,
+        input=given,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
     return done.stdout.strip().rpartition("\n")[2].removeprefix("failed: ") if done.returncode else ""
 
 

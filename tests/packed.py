@@ -77,8 +77,11 @@ def _ggml(case: Case) -> dict[str, Any]:
 
 
 SOURCES: dict[str, Callable[[Case], dict[str, Any]]] = {
-    "mlx": _mlx, "compressed-tensors": _compressed, "bitsandbytes": _bitsandbytes, "ggml": _ggml,
-}  # fmt: skip
+    "mlx": _mlx,
+    "compressed-tensors": _compressed,
+    "bitsandbytes": _bitsandbytes,
+    "ggml": _ggml,
+}
 
 
 def largest_difference(found: Tensor, expected: Tensor, relative: bool = False) -> float:

@@ -44,10 +44,13 @@ FIELDS = {
     "shifted_f32": "logits_f32, each row at the position that it predicts",
 }
 PASSES = {
-    "prompt": "ids that the causal pass ran on", "canvas": "ids that the denoising pass ran on behind them",
-    "self_conditioning_logits": "those that it was given, [C, V], or null", "logits": "of the denoising pass, [C, V]",
-    "encoder_last_hidden_state": "of the causal pass, [P, D]", "encoder_logits": "the head on it, [P, V]",
-}  # fmt: skip
+    "prompt": "ids that the causal pass ran on",
+    "canvas": "ids that the denoising pass ran on behind them",
+    "self_conditioning_logits": "those that it was given, [C, V], or null",
+    "logits": "of the denoising pass, [C, V]",
+    "encoder_last_hidden_state": "of the causal pass, [P, D]",
+    "encoder_logits": "the head on it, [P, V]",
+}
 # Logits of these go to 20, and the reference is float32: our float64 is as far from it as our float32.
 PASSES_GATE = 1e-4
 GATES = {torch.float32: 2e-5, torch.float64: 1e-10}
@@ -151,8 +154,11 @@ def passes_errors(folder: Path, case: dict[str, Any], dtype: torch.dtype) -> dic
             soft[0, start:] = model.soft(torch.tensor(case["self_conditioning_logits"], dtype=dtype))
         hidden = model.encode(tokens, None, torch.arange(tokens.shape[1])[None] >= start, start, soft)
         causal = model.encode(tokens[:, :start], None, None, start)[0]
-        found = {"logits": model.logits(hidden[0, start:]), "encoder_last_hidden_state": causal,
-                 "encoder_logits": model.logits(causal)}  # fmt: skip
+        found = {
+            "logits": model.logits(hidden[0, start:]),
+            "encoder_last_hidden_state": causal,
+            "encoder_logits": model.logits(causal),
+        }
     return {name: float((value - torch.tensor(case[name])).abs().max()) for name, value in found.items()}
 
 

@@ -76,8 +76,11 @@ def model_of(folder: Path, dtype: torch.dtype = torch.float32, block: int | None
     config = read_model_config(folder)
     if block is not None:
         own = config.attention
-        config = replace(config, attention=replace(own, length=block)) if isinstance(own, InBlocks) else (
-            config.with_attention_block(block))  # fmt: skip
+        config = (
+            replace(config, attention=replace(own, length=block))
+            if isinstance(own, InBlocks)
+            else (config.with_attention_block(block))
+        )
     return load_model(folder, dtype=dtype, config=config)
 
 
@@ -129,9 +132,13 @@ def decode(model: Transformer, prompt: list[int], parts: CaseParts, record: Reco
 AUP = "aup"  # points of a curve, and the leaderboard's number
 # Fields whose word means something else here.
 KEPT = {"kept": "kept_masks"}
-NAMES = {"suffix": KEPT, "easing": KEPT, "dllm_cache": {"forward_tokens": "last_layer"},
-         "sparse_dllm": {"kept": "kept_columns"},
-         "d2f": {"blocks": "opened", "forward_tokens": "not_kept"}}  # fmt: skip
+NAMES = {
+    "suffix": KEPT,
+    "easing": KEPT,
+    "dllm_cache": {"forward_tokens": "last_layer"},
+    "sparse_dllm": {"kept": "kept_columns"},
+    "d2f": {"blocks": "opened", "forward_tokens": "not_kept"},
+}
 TABLES = ("filters", "baselines")  # of a file, which its cases name
 ROUNDED = ("entropies",)
 WIDE = ("dllm_cache",)  # similarities as close as 4e-14 decide: these compare in float64
@@ -179,9 +186,14 @@ def record_of(case: Case, parts: CaseParts, method: str) -> Record:
     length -= length % parts.whole_blocks
     length += -(len(case["prompt"]) + length) % parts.fills_up
     return Record(
-        length, asked, fills=method not in NO_FILLS, counts_changes=method == "d3llm", verified=method == "freedave",
-        drafted=method == "lopa", names=NAMES.get(method, {}),
-    )  # fmt: skip
+        length,
+        asked,
+        fills=method not in NO_FILLS,
+        counts_changes=method == "d3llm",
+        verified=method == "freedave",
+        drafted=method == "lopa",
+        names=NAMES.get(method, {}),
+    )
 
 
 def run_case(case: Case, model: Transformer, data: Case) -> Record:
@@ -261,10 +273,14 @@ def points_of(data: Case, models: Path, sample: bool) -> Iterator[str | None]:
 
 
 REPLAYERS: dict[str, Replayer] = {
-    **dict.fromkeys(METHODS, cases_of), **dict.fromkeys(replay_causal.METHODS, replay_causal.outcomes),
-    **replay_lengths.METHODS, **replay_soft.METHODS, **replay_noise.METHODS, AUP: points_of,
+    **dict.fromkeys(METHODS, cases_of),
+    **dict.fromkeys(replay_causal.METHODS, replay_causal.outcomes),
+    **replay_lengths.METHODS,
+    **replay_soft.METHODS,
+    **replay_noise.METHODS,
+    AUP: points_of,
     **dict.fromkeys(replay_requests.METHODS, requests_of),
-}  # fmt: skip
+}
 
 
 def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[str | None]]:
@@ -284,8 +300,10 @@ def outcomes(data: Case, models: Path, sample: bool = False) -> list[str | None]
     refused = [refusal(case, models, data["method"]) for _, case in asked]
     noted = [{**case, "params": Params(case["params"])} if "params" in case else case for _, case in asked]
     asked_for = [None if data["method"] in MARKED else case.get("accident") for _, case in asked]
-    noted = [{name: value for name, value in case.items() if name != "accident" or data["method"] in MARKED}
-             for case in noted]  # fmt: skip
+    noted = [
+        {name: value for name, value in case.items() if name != "accident" or data["method"] in MARKED}
+        for case in noted
+    ]
     sound = [one for one, fault in zip(zip(asked, noted, strict=True), refused, strict=True) if fault is None]
     kept = {part: [case for (name, _), case in sound if name == part] for part in PARTS if part in data}
     found = iter(REPLAYERS[data["method"]]({"cases": [], **data, **kept}, models, sample))

@@ -54,9 +54,14 @@ def rollouts_of_case(case: Case, model: Model, guidance: float = 0.0, temperatur
     """A case's answers. Forwards are recorded from 0, and counted from 1 here."""
     answers, steps, mask = (torch.tensor(case[name]) for name in ("completions", "step_map", "completion_mask"))
     return made_rollouts(
-        model, case["prompt"], answers, steps + 1, completion_mask=mask, sampling=Sampling(guidance=guidance),
+        model,
+        case["prompt"],
+        answers,
+        steps + 1,
+        completion_mask=mask,
+        sampling=Sampling(guidance=guidance),
         temperature=temperature,
-    )  # fmt: skip
+    )
 
 
 def far(found: Tensor, recorded: Any) -> bool:
@@ -132,10 +137,18 @@ def sandwich_differences(case: Case, model: Model) -> Differences:
     for name, mix in (("eubo", 1.0), ("mix", part["mix_weight"]), ("elbo", 0.0)):
         for sign, advantage in (("positive", 1.0), ("negative", -1.0)):
             found = sandwich(
-                model, rollouts, torch.full((len(rollouts),), advantage), part["num_t"], kind=part["forward_type"],
-                block_length=part["block_length"], p=part["p_mask_prompt"], beta=part["eubo_beta"], mix=mix,
-                masks=masks, ban=False,
-            )  # fmt: skip
+                model,
+                rollouts,
+                torch.full((len(rollouts),), advantage),
+                part["num_t"],
+                kind=part["forward_type"],
+                block_length=part["block_length"],
+                p=part["p_mask_prompt"],
+                beta=part["eubo_beta"],
+                mix=mix,
+                masks=masks,
+                ban=False,
+            )
             if far(found.values, part[name][sign]):
                 yield f"{name} {sign}"
 
@@ -194,9 +207,13 @@ def ppo_loss(values: Tensor, owner: Tensor, canvas: Tensor, row: Tensor, column:
 
 
 PARTS: dict[str, Callable[[Case, Model], Differences]] = {
-    "d1": one_step_differences, "coupled": coupled_differences, "espo": elbo_differences, "spg": sandwich_differences,
-    "tracerl": slices_differences, "mdpo": prediction_differences,
-}  # fmt: skip
+    "d1": one_step_differences,
+    "coupled": coupled_differences,
+    "espo": elbo_differences,
+    "spg": sandwich_differences,
+    "tracerl": slices_differences,
+    "mdpo": prediction_differences,
+}
 
 
 def differences(case: Case, models: Path) -> list[str]:
@@ -216,15 +233,23 @@ def closed_differences(recorded: Case, models: Path) -> list[str]:
     likely = sorted(found.probability.items(), key=lambda one: -one[1])[: len(recorded.get("likeliest", ()))]
     cos = (found.commit @ found.true / found.commit.norm() / found.true.norm()).item()
     numbers = {
-        "paths": found.paths, "answers": len(found.probability), "J": found.value, "gradient": found.true.norm(),
-        "commit": found.commit.norm(), "err_commit": (found.commit - found.true).norm(),
-        "err_own": (found.own - found.true).norm(), "likeliest": [p for _, p in likely],
-    }  # fmt: skip
+        "paths": found.paths,
+        "answers": len(found.probability),
+        "J": found.value,
+        "gradient": found.true.norm(),
+        "commit": found.commit.norm(),
+        "err_commit": (found.commit - found.true).norm(),
+        "err_own": (found.own - found.true).norm(),
+        "likeliest": [p for _, p in likely],
+    }
     others = recorded.keys() - numbers.keys() - {"model", "prompt", "rule", "cos_commit"}
     unlike = [f"{name} cannot be compared here" for name in others]
     wanted = {**recorded, "likeliest": [p for _, p in recorded.get("likeliest", ())]}
-    unlike += [f"{name} differs" for name, value in numbers.items()
-               if name in recorded and far(torch.as_tensor(value, dtype=torch.float64), wanted[name])]  # fmt: skip
+    unlike += [
+        f"{name} differs"
+        for name, value in numbers.items()
+        if name in recorded and far(torch.as_tensor(value, dtype=torch.float64), wanted[name])
+    ]
     if [list(answer) for answer, _ in likely] != [answer for answer, _ in recorded.get("likeliest", ())]:
         unlike.append("likeliest answers differ")
     if abs(cos - recorded.get("cos_commit", cos)) > 1e-6:
@@ -246,10 +271,14 @@ def replay_rollouts(file: Path, models: Path = MODELS, sample: int | None = None
     cases, closed = data.get("cases", []), data.get("closed_form", [])
     if sample is not None:
         cases, closed = sorted(cases, key=quick)[:sample], []
-    found = [f"case {number}: {', '.join(bad)}" if (bad := differences(case, models)) else ""
-             for number, case in enumerate(cases)]  # fmt: skip
-    found += [f"closed form {number}: {', '.join(bad)}" if (bad := closed_differences(one, models)) else ""
-              for number, one in enumerate(closed)]  # fmt: skip
+    found = [
+        f"case {number}: {', '.join(bad)}" if (bad := differences(case, models)) else ""
+        for number, case in enumerate(cases)
+    ]
+    found += [
+        f"closed form {number}: {', '.join(bad)}" if (bad := closed_differences(one, models)) else ""
+        for number, one in enumerate(closed)
+    ]
     return found or ["it has no cases"]
 
 

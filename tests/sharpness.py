@@ -57,8 +57,11 @@ def notices(data: Data, number: int, name: str, way: int, models: Path) -> bool 
 
 def names_of(data: Data) -> list[str]:
     """The parameters of the rule that can be moved."""
-    params = [{name: value for name, value in case["params"].items() if value not in NEUTRAL.get(name, ())}
-              for case in data.get("cases", ()) if "params" in case]  # fmt: skip
+    params = [
+        {name: value for name, value in case["params"].items() if value not in NEUTRAL.get(name, ())}
+        for case in data.get("cases", ())
+        if "params" in case
+    ]
     return sorted(
         {name for one in params for name, value in one.items() if name not in CANVAS and moved(value, 1) is not None}
     )

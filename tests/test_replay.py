@@ -125,10 +125,15 @@ def of_model(name: Any, **params: Any) -> dict[str, Any]:
     [
         ("tiny-later", "model=tiny-later is unknown: {}/tiny-later has no config.json; give its folder by --models"),
         ("tiny-x-flat3", "model=tiny-x-flat3 is unknown: {}/tiny-x has no config.json; give its folder by --models"),
-        *((f"tiny-dream-flat{scale}", f"model=tiny-dream-flat{scale}: its scale is no number above 0 and up to 1000, "
-          "as in tiny-dream-flat3") for scale in ("", "0", "-2", "x", "1e9", "nan", "2000")),
+        *(
+            (
+                f"tiny-dream-flat{scale}",
+                f"model=tiny-dream-flat{scale}: its scale is no number above 0 and up to 1000, as in tiny-dream-flat3",
+            )
+            for scale in ("", "0", "-2", "x", "1e9", "nan", "2000")
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_model_that_cannot_be_made_is_a_failure_that_says_why(
     name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

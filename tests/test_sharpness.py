@@ -25,9 +25,18 @@ def test_every_parameter_is_noticed_or_named(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "lower", "higher"),
-    [(0.8, 0.76, 0.84), (4, 3, 5), ([2, 3.0], [1.9, 2.85], [2.1, 3.15]), (0.0, None, None), (True, None, None),
-     ("none", None, None), (None, None, None), ([], None, None), ([True], None, None)],
-)  # fmt: skip
+    [
+        (0.8, 0.76, 0.84),
+        (4, 3, 5),
+        ([2, 3.0], [1.9, 2.85], [2.1, 3.15]),
+        (0.0, None, None),
+        (True, None, None),
+        ("none", None, None),
+        (None, None, None),
+        ([], None, None),
+        ([True], None, None),
+    ],
+)
 def test_a_number_moves_by_a_twentieth_and_a_whole_one_by_one(value: Any, lower: Any, higher: Any) -> None:
     assert (moved(value, -1), moved(value, 1)) == (pytest.approx(lower), pytest.approx(higher))
 

@@ -36,8 +36,12 @@ def differences(case: Mapping[str, Any]) -> list[str]:
     table = Numbers(case["search"], case["confirm"], case["costs"])
     promise = Promise(case["allowed"], case["alpha"], case["binary"])
     choice = choose(table, len(case["costs"]), len(case["search"][0]), promise, case["reference"])
-    found = {"kept": list(choice.kept), "order": list(choice.order), "chosen": choice.chosen,
-             "tested": [test.setting for test in choice.tested]}  # fmt: skip
+    found = {
+        "kept": list(choice.kept),
+        "order": list(choice.order),
+        "chosen": choice.chosen,
+        "tested": [test.setting for test in choice.tested],
+    }
     wanted = {**{name: case[name] for name in found}, "tested": [setting for setting, _ in case["tested"]]}
     out = [f"{name} is {found[name]}, recorded {wanted[name]}" for name in found if found[name] != wanted[name]]
     for test, (setting, p) in zip(choice.tested, case["tested"], strict=False):
@@ -47,8 +51,11 @@ def differences(case: Mapping[str, Any]) -> list[str]:
 
 
 def main(files: Sequence[str]) -> int:
-    cases = [(file, number, case) for file in files
-             for number, case in enumerate(json.loads(Path(file).read_text(encoding="utf-8"))["cases"], 1)]  # fmt: skip
+    cases = [
+        (file, number, case)
+        for file in files
+        for number, case in enumerate(json.loads(Path(file).read_text(encoding="utf-8"))["cases"], 1)
+    ]
     wrong = {(file, number): found for file, number, case in cases if (found := differences(case))}
     for (file, number), found in wrong.items():
         print(f"{file}, case {number}: {'; '.join(found)}")

@@ -35,9 +35,17 @@ REQUEST_FIELDS = ("sampler", "seed")  # what a request may choose, in custom_par
 MOST_RULES = 256  # of requests, that are kept
 # What a request may ask of sglang, and what it is where it asks nothing; an algorithm never sees these.
 UNASKED = {
-    "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0, "min_new_tokens": 0,
-    "logit_bias": None, "json_schema": None, "regex": None, "ebnf": None, "structural_tag": None,
-}  # fmt: skip
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "min_p": 0.0,
+    "min_new_tokens": 0,
+    "logit_bias": None,
+    "json_schema": None,
+    "regex": None,
+    "ebnf": None,
+    "structural_tag": None,
+}
 _log = logging.getLogger(__name__)
 
 
@@ -125,8 +133,10 @@ class ServedBlocks:
             raise UserError(f"sampling={sampling!r} must be a mapping, such as {{temperature: 0}}.")
         for key in sampling:
             if key not in OPTIONS_OF_SAMPLING:
-                raise UserError(f"sampling.{key} is not served through sglang; {', '.join(OPTIONS_OF_SAMPLING)} are."
-                                f"{nearest(key, OPTIONS_OF_SAMPLING)}")  # fmt: skip
+                raise UserError(
+                    f"sampling.{key} is not served through sglang; {', '.join(OPTIONS_OF_SAMPLING)} are."
+                    f"{nearest(key, OPTIONS_OF_SAMPLING)}"
+                )
         per_request = sampling.get("temperature") == OF_REQUEST
         given = {**sampling, "temperature": 1.0} if per_request else dict(sampling)
         if not is_number(given.get("temperature", 0.0)):

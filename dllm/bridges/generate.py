@@ -71,11 +71,18 @@ def custom_generate(
     rows = _prompts(input_ids, model_kwargs.get("attention_mask"))
     loaded = _ended(load(model, text_tokenizer, mask_id=mask_id, attention_block=attention_block), settings)
     decoder = Decoder(
-        loaded, _part("sampler", sampler, {"threshold": threshold, "steps": steps}),
-        _part("blocks", blocks, {"block_length": block_length}), cache, eos, stop=stop, batch_size=len(rows),
-        gen_length=_length(settings, input_ids.shape[1], model_kwargs.get("max_new_tokens")), runtime=runtime,
-        constraint=constraint, **_drawing(settings),
-    )  # fmt: skip
+        loaded,
+        _part("sampler", sampler, {"threshold": threshold, "steps": steps}),
+        _part("blocks", blocks, {"block_length": block_length}),
+        cache,
+        eos,
+        stop=stop,
+        batch_size=len(rows),
+        gen_length=_length(settings, input_ids.shape[1], model_kwargs.get("max_new_tokens")),
+        runtime=runtime,
+        constraint=constraint,
+        **_drawing(settings),
+    )
     drawn = getattr(settings, "do_sample", False)
     first = seed if seed is not None else secrets.randbelow(_MOST_DRAWN) if drawn else 0
     requests = [decoder.request(row, first + number) for number, row in enumerate(rows)]
@@ -120,8 +127,9 @@ def _prompts(input_ids: Tensor, mask: Tensor | None) -> list[list[int]]:
         or bool((visible[:, 1:] < visible[:, :-1]).any())
         or not bool(visible.any(1).all())
     ):
-        raise UserError("attention_mask must be zeros on the left of each prompt and ones over it: pad with "
-                        'padding_side="left".')  # fmt: skip
+        raise UserError(
+            'attention_mask must be zeros on the left of each prompt and ones over it: pad with padding_side="left".'
+        )
     return [row[columns.bool()].tolist() for row, columns in zip(input_ids, visible, strict=True)]
 
 

@@ -38,15 +38,20 @@ MAPPING = "Mapping[str, Any]"  # the annotation of an option that is a mapping i
 _NUMBERS, _TEXTS = (is_list_of(is_number), "a list of numbers"), (is_list_of(is_text), "a list of texts")
 # By the words of an annotation, such as ``int | None``: the test, and the kind as messages call it.
 VALUE_KINDS: dict[str, tuple[KindTest, str]] = {
-    "int": (is_whole, "a whole number"), "float": (is_number, "a number"), "str": (is_text, "text"),
-    "bool": (lambda value: isinstance(value, bool), "true or false"), "None": (lambda value: value is None, "null"),
-    "Sequence[int]": (is_list_of(is_whole), "a list of whole numbers"), "Sequence[float]": _NUMBERS,
-    "Sequence[str]": _TEXTS, "list[str]": _TEXTS,
+    "int": (is_whole, "a whole number"),
+    "float": (is_number, "a number"),
+    "str": (is_text, "text"),
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "None": (lambda value: value is None, "null"),
+    "Sequence[int]": (is_list_of(is_whole), "a list of whole numbers"),
+    "Sequence[float]": _NUMBERS,
+    "Sequence[str]": _TEXTS,
+    "list[str]": _TEXTS,
     "Sequence[Sequence[int]]": (is_list_of(is_list_of(is_whole)), "a list of lists of token ids"),
     MAPPING: (lambda value: isinstance(value, Mapping), "a mapping"),
     "type": (lambda value: isinstance(value, type), "a class"),
     "dict[str, Tensor]": (lambda value: isinstance(value, Mapping), "tensors by name"),
-}  # fmt: skip
+}
 
 
 def coerce(name: str, value: Any, annotation: Any, example: Any = None) -> Any:

@@ -45,9 +45,13 @@ class Refusal(UserError):
     """
 
     def __init__(
-        self, says: str, facts: Mapping[str, Any] | Sequence[Any] = (), use: Sequence[Set] = (), note: str = "",
+        self,
+        says: str,
+        facts: Mapping[str, Any] | Sequence[Any] = (),
+        use: Sequence[Set] = (),
+        note: str = "",
         at: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         named = [name for name, _, _ in PLACEHOLDER.findall(says) if name]
         # not strict: what a user wrote may look like a placeholder, and stays as it is
         given = facts if isinstance(facts, Mapping) else zip(valued(f"{says} {note}"), facts, strict=False)
@@ -150,8 +154,11 @@ class Wording:
     def name(self, place: str) -> str:
         """What a setting is called."""
         for table in self.tables:
-            begin = max((key for key in table if place == key or place.startswith((f"{key}.", f"{key}["))),
-                        key=len, default=None)  # fmt: skip
+            begin = max(
+                (key for key in table if place == key or place.startswith((f"{key}.", f"{key}["))),
+                key=len,
+                default=None,
+            )
             place = place if begin is None else f"{table[begin]}{place[len(begin) :]}".removeprefix(".") or place
         return place
 
@@ -277,8 +284,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
         return ""
     best, likeness = "", MISSPELT
     for candidate in islice(names, MOST_NAMES):
-        if len(candidate) <= LONGEST_NAME and (score := similarity(name, candidate, likeness)) >= likeness and (
-            score > likeness or not best):  # fmt: skip
+        if (
+            len(candidate) <= LONGEST_NAME
+            and (score := similarity(name, candidate, likeness)) >= likeness
+            and (score > likeness or not best)
+        ):
             best, likeness = candidate, score
     return f" Did you mean {best!r}?" if best else ""
 

@@ -58,9 +58,13 @@ def as_advice(meant: Meant, words: Wording = COMMAND_LINE, chosen: Mapping[str, 
 
 
 def unknown_argument(
-    called: str, name: str, value: object, known: Iterable[str], chosen: Mapping[str, str] | None = None,
+    called: str,
+    name: str,
+    value: object,
+    known: Iterable[str],
+    chosen: Mapping[str, str] | None = None,
     options_of: OptionsOf | None = None,
-) -> UserError:  # fmt: skip
+) -> UserError:
     """The error for ``called(name=value)``. known: its arguments. chosen: the names of the parts chosen, by their
     groups, whose options people give to the whole (``Decoder(model, threshold=0.5)``)."""
     chosen, names = chosen or {}, list(known)
@@ -79,8 +83,9 @@ def unknown_argument(
 
 def _owned(name: str, value: object, there: Mapping[str, Mapping[str, Mapping[str, object]]]) -> Set | None:
     """An option of a part that was not chosen."""
-    owners = [(group, choice) for group, choices in there.items() for choice, options in choices.items()
-              if name in options]  # fmt: skip
+    owners = [
+        (group, choice) for group, choices in there.items() for choice, options in choices.items() if name in options
+    ]
     return Set(*owners[0]) & Set(f"{owners[0][0]}.{name}", value) if owners else None
 
 

@@ -69,8 +69,10 @@ def _pinned() -> dict[str, Any]:
         entries = json.loads(Path(file).read_text())["values"]
         return {name: {"value": entry["value"]} for name, entry in entries.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"DLLM_MACHINE_NOTE={file} is no note of a machine ({error!r}). Give a file of "
-                        f"{note().parent}, or unset it.") from None  # fmt: skip
+        raise UserError(
+            f"DLLM_MACHINE_NOTE={file} is no note of a machine ({error!r}). Give a file of "
+            f"{note().parent}, or unset it."
+        ) from None
 
 
 def note() -> Path:
@@ -82,9 +84,12 @@ def note() -> Path:
 def machine_fingerprint() -> dict[str, Any]:
     """What tells machines apart."""
     return {
-        "format": NOTE_FORMAT, "torch": torch.__version__, "threads": torch.get_num_threads(),
-        "capability": torch.backends.cpu.get_cpu_capability(), "processor": processor(),
-    }  # fmt: skip
+        "format": NOTE_FORMAT,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "processor": processor(),
+    }
 
 
 def processor() -> list[str]:

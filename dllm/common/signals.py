@@ -10,7 +10,11 @@ from types import FrameType
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 TOGETHER = 1.0  # seconds
+IMPORTING = "<frozen importlib._bootstrap>"  # the file that frames of an import name
+AGAIN_SECONDS = 0.05  # after which a signal that came during an import is sent once more
+IMPORT_SECONDS = 10.0  # for which imports are waited for: a program may itself be run by an import
 SIGNALLED: list[tuple[int, float]] = []  # the first of these signals that came, and when, by ``time.monotonic``
+_POSTPONED: list[int] = []  # this signal is the first one again, sent after an import
 
 
 class Terminated(SystemExit):
@@ -23,7 +27,8 @@ class Terminated(SystemExit):
 def obey_signals() -> None:
     """Have the first of these signals raise ``Terminated`` in the main thread, and a later one end the process at once.
     A closed terminal and a closed session send several: SIGHUP within ``TOGETHER`` of the first changes nothing. A
-    signal that is ignored, as ``nohup`` has it, stays so."""
+    signal that is ignored, as ``nohup`` has it, stays so. During an import the exception waits for the import's end:
+    C++ that is being initialised may call Python where an exception ends the process by SIGABRT."""
     if threading.current_thread() is threading.main_thread():
         for number in ENDING:
             if not is_ignored(number):
@@ -52,6 +57,29 @@ def _end(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     if not SIGNALLED:
         SIGNALLED.append((number, now))
-        raise Terminated(number)
-    if number != signal.SIGHUP or now > SIGNALLED[0][1] + TOGETHER:
-        os._exit(128 + number)
+    elif _POSTPONED:
+        _POSTPONED.clear()
+    else:
+        if number != signal.SIGHUP or now > SIGNALLED[0][1] + TOGETHER:
+            os._exit(128 + number)
+        return
+    first, since = SIGNALLED[0]
+    if _is_importing(frame) and now < since + IMPORT_SECONDS:
+        again = threading.Timer(AGAIN_SECONDS, _send_again, (first,))
+        again.daemon = True
+        again.start()
+        return
+    raise Terminated(first)
+
+
+def _send_again(number: int) -> None:
+    _POSTPONED.append(number)
+    signal.raise_signal(number)  # its handler runs in the main thread
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORTING:
+            return True
+        frame = frame.f_back
+    return False

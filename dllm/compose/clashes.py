@@ -91,23 +91,33 @@ _EOS_LAST = (
     ),
 )
 _ENDS = (
-    Clash(lambda c: c.does.edits and c.eos.traits.at_once,
-          "{eos} acts on an end of text at once, but {sampler} may replace it as long as its block is open.",
-          [Set("eos", "fill_after_block"), USE_NO_POLICY],
-          "(A policy of your own that waits until the block is full says at_once=False in its traits.)"),
-    Clash(lambda c: c.does.branches and c.does.commits_ahead and c.eos.traits.fills,
-          "{sampler} drafts whole turns, but {eos} fills positions between them, which no draft knows.",
-          [Set("eos", "stop_at_last_eos"), Set("eos", "fill_after_block")],
-          "(A policy of your own that decides nothing in rows that go on says fills=False in its traits.)"),
-)  # fmt: skip
+    Clash(
+        lambda c: c.does.edits and c.eos.traits.at_once,
+        "{eos} acts on an end of text at once, but {sampler} may replace it as long as its block is open.",
+        [Set("eos", "fill_after_block"), USE_NO_POLICY],
+        "(A policy of your own that waits until the block is full says at_once=False in its traits.)",
+    ),
+    Clash(
+        lambda c: c.does.branches and c.does.commits_ahead and c.eos.traits.fills,
+        "{sampler} drafts whole turns, but {eos} fills positions between them, which no draft knows.",
+        [Set("eos", "stop_at_last_eos"), Set("eos", "fill_after_block")],
+        "(A policy of your own that decides nothing in rows that go on says fills=False in its traits.)",
+    ),
+)
 
 # Why a rule cannot follow columns that move, by its traits.
 _STAYS = {
-    "branches": "offers several candidates", "verifies": "drafts tokens", "revocable": "takes tokens back",
-    "edits": "replaces tokens", "soft": "shows mixtures of tokens", "renoises": "draws all positions again",
-    "lookahead": "opens several blocks", "spans": "keeps the columns of a span",
-    "commits_ahead": "commits several turns at once", "fixed_order": "plans which position comes when",
-}  # fmt: skip
+    "branches": "offers several candidates",
+    "verifies": "drafts tokens",
+    "revocable": "takes tokens back",
+    "edits": "replaces tokens",
+    "soft": "shows mixtures of tokens",
+    "renoises": "draws all positions again",
+    "lookahead": "opens several blocks",
+    "spans": "keeps the columns of a span",
+    "commits_ahead": "commits several turns at once",
+    "fixed_order": "plans which position comes when",
+}
 
 
 def _cannot_follow(c: Selection) -> str | None:
@@ -119,28 +129,48 @@ def _cannot_follow(c: Selection) -> str | None:
         return "plans how many turns an answer takes"
     moved = {*sampler.per_request, *sampler.per_block}
     state = sampler.start(one, c.blocks)
-    return "remembers columns from block to block" if any(
-        value.dim() > 1 for name, value in state.items() if name not in moved) else None  # fmt: skip
+    return (
+        "remembers columns from block to block"
+        if any(value.dim() > 1 for name, value in state.items() if name not in moved)
+        else None
+    )
 
 
 _CHANGES = "{length} changes the length of rows"
 _LENGTHS = (  # where rows change their length
-    Clash(lambda c: not c.blocks.traits.follows,
-          _CHANGES + ", and {blocks} does not say where a block ends after that.", [USE_FIXED, Set("blocks", "whole")],
-          at="blocks"),
-    Clash(lambda c: not c.eos.traits.leaves_rows,
-          _CHANGES + ", and {eos} shortens them by rules of its own.", [USE_NO_POLICY], at="eos"),
+    Clash(
+        lambda c: not c.blocks.traits.follows,
+        _CHANGES + ", and {blocks} does not say where a block ends after that.",
+        [USE_FIXED, Set("blocks", "whole")],
+        at="blocks",
+    ),
+    Clash(
+        lambda c: not c.eos.traits.leaves_rows,
+        _CHANGES + ", and {eos} shortens them by rules of its own.",
+        [USE_NO_POLICY],
+        at="eos",
+    ),
     Clash(_cannot_follow, _CHANGES + ", but {sampler} {what:value}.", [USE_CONFIDENCE], at="sampler"),
-    Clash(lambda c: c.sampling.guidance,
-          _CHANGES + ", but under {sampling.guidance} a second canvas does not follow.", [UNGUIDED],
-          at="sampling.guidance"),
-    Clash(lambda c: c.sampling.thinking_budget is not None,
-          _CHANGES + ", and {sampling.thinking_budget} writes at a column of its own.", [NO_BUDGET],
-          at="sampling.thinking_budget"),
-    Clash(lambda c: not c.cache.traits.follows,
-          _CHANGES + ", and {cache} keeps keys and values by column.", [USE_NO_CACHE, ROWS_STAY], at="cache",
-          kind=IncompatibleParts),
-)  # fmt: skip
+    Clash(
+        lambda c: c.sampling.guidance,
+        _CHANGES + ", but under {sampling.guidance} a second canvas does not follow.",
+        [UNGUIDED],
+        at="sampling.guidance",
+    ),
+    Clash(
+        lambda c: c.sampling.thinking_budget is not None,
+        _CHANGES + ", and {sampling.thinking_budget} writes at a column of its own.",
+        [NO_BUDGET],
+        at="sampling.thinking_budget",
+    ),
+    Clash(
+        lambda c: not c.cache.traits.follows,
+        _CHANGES + ", and {cache} keeps keys and values by column.",
+        [USE_NO_CACHE, ROWS_STAY],
+        at="cache",
+        kind=IncompatibleParts,
+    ),
+)
 
 # Parts that read neither a later block nor committed tokens.
 WITHOUT_AHEAD = {"sampler": USE_CONFIDENCE, "blocks": USE_FIXED, "eos": USE_NO_POLICY, "length": ROWS_STAY}
@@ -148,8 +178,9 @@ WITHOUT_AHEAD = {"sampler": USE_CONFIDENCE, "blocks": USE_FIXED, "eos": USE_NO_P
 
 def _reads_ahead(c: Selection) -> list[str]:
     """The groups of parts that read what is after the open block."""
-    return [group for group, own in c.needs_by_group.items()
-            if any(need.region not in ("block", "before") for need in own)]  # fmt: skip
+    return [
+        group for group, own in c.needs_by_group.items() if any(need.region not in ("block", "before") for need in own)
+    ]
 
 
 def _without_ahead(c: Selection) -> Set:
@@ -181,25 +212,37 @@ def _ahead(group: str) -> Clash:
 _CALLED = "this model's attention is {kind:value}"
 _LAYER = "{sampler} reads {what:value}, "
 _SEES = (  # where not all columns see all others
-    Clash(lambda c: c.attention.causal and c.sampling.guidance,
-          "{sampling.guidance} needs a prompt of masks, which means nothing where, as here, " + _CALLED + ".",
-          [UNGUIDED]),
-    Clash(lambda c: c.attention.causal and any(one.extra_queries for one in c.reads),
-          "{sampler} computes extra queries that stand in for committed tokens, but " + _CALLED + ".",
-          [USE_CONFIDENCE]),
-    Clash(lambda c: c.attention.sealed and any(
-              one.reads_attention or one.extra_queries or one.reads_hidden for one in c.reads),
-          "{sampler} reads attention or hidden states, or computes extra queries beside the canvas, but this model is "
-          "{kind:value}.", [USE_CONFIDENCE]),
+    Clash(
+        lambda c: c.attention.causal and c.sampling.guidance,
+        "{sampling.guidance} needs a prompt of masks, which means nothing where, as here, " + _CALLED + ".",
+        [UNGUIDED],
+    ),
+    Clash(
+        lambda c: c.attention.causal and any(one.extra_queries for one in c.reads),
+        "{sampler} computes extra queries that stand in for committed tokens, but " + _CALLED + ".",
+        [USE_CONFIDENCE],
+    ),
+    Clash(
+        lambda c: (
+            c.attention.sealed and any(one.reads_attention or one.extra_queries or one.reads_hidden for one in c.reads)
+        ),
+        "{sampler} reads attention or hidden states, or computes extra queries beside the canvas, but this model is "
+        "{kind:value}.",
+        [USE_CONFIDENCE],
+    ),
     *map(_scores_committed, WITHOUT_AHEAD),
-    Clash(lambda c: not c.attention.everywhere and c.does.edits,
-          "{sampler} goes on with a block that is full, but " + _CALLED + ", and a full block is predicted no more.",
-          [USE_CONFIDENCE]),
-    Clash(lambda c: not c.attention.everywhere and (c.does.branches or c.does.lookahead),
-          "{sampler} tries tokens of several blocks, but " + _CALLED + ", and it predicts one block at a time.",
-          [USE_CONFIDENCE]),
+    Clash(
+        lambda c: not c.attention.everywhere and c.does.edits,
+        "{sampler} goes on with a block that is full, but " + _CALLED + ", and a full block is predicted no more.",
+        [USE_CONFIDENCE],
+    ),
+    Clash(
+        lambda c: not c.attention.everywhere and (c.does.branches or c.does.lookahead),
+        "{sampler} tries tokens of several blocks, but " + _CALLED + ", and it predicts one block at a time.",
+        [USE_CONFIDENCE],
+    ),
     *map(_ahead, WITHOUT_AHEAD),
-)  # fmt: skip
+)
 _READS = (
     Clash(lambda c: c.model.carries and next((str(one) for one in c.reads if one.layer is not None), None),
           _LAYER + "but {model.architecture:value} runs its layers in two passes, and shows what leaves the last one "
@@ -217,18 +260,27 @@ _READS = (
 _TWO_FORWARDS = "{sampling.guidance_against} takes two forwards in every turn, and {sampler} "
 _AGAINST_PROMPT = Set("sampling.guidance_against", "prompt")
 _DOUBTED = (  # where guidance is against doubted tokens
-    Clash(lambda c: c.attention.name != "full",
-          "{sampling.guidance_against} masks decided tokens of earlier blocks, but this model is {kind:value}, and has "
-          "never seen masks there.", [UNGUIDED, Set("model", "mini-llada")]),
-    Clash(lambda c: not ((has := c.cache.traits).exact and has.committed and "answer" in has.regions),
-          "{sampling.guidance_against} masks decided tokens in a second forward, which keys that {cache} holds know "
-          "nothing of.", [USE_NO_CACHE, _AGAINST_PROMPT]),
-    Clash(lambda c: any(one.reads_attention or one.extra_queries or one.layer is not None for one in c.reads),
-          _TWO_FORWARDS + "reads attention weights, inner layers or extra queries of one.",
-          [USE_CONFIDENCE, _AGAINST_PROMPT]),
-    Clash(lambda c: c.does.branches,
-          _TWO_FORWARDS + "tries several canvases in each.", [USE_CONFIDENCE, _AGAINST_PROMPT]),
-)  # fmt: skip
+    Clash(
+        lambda c: c.attention.name != "full",
+        "{sampling.guidance_against} masks decided tokens of earlier blocks, but this model is {kind:value}, and has "
+        "never seen masks there.",
+        [UNGUIDED, Set("model", "mini-llada")],
+    ),
+    Clash(
+        lambda c: not ((has := c.cache.traits).exact and has.committed and "answer" in has.regions),
+        "{sampling.guidance_against} masks decided tokens in a second forward, which keys that {cache} holds know "
+        "nothing of.",
+        [USE_NO_CACHE, _AGAINST_PROMPT],
+    ),
+    Clash(
+        lambda c: any(one.reads_attention or one.extra_queries or one.layer is not None for one in c.reads),
+        _TWO_FORWARDS + "reads attention weights, inner layers or extra queries of one.",
+        [USE_CONFIDENCE, _AGAINST_PROMPT],
+    ),
+    Clash(
+        lambda c: c.does.branches, _TWO_FORWARDS + "tries several canvases in each.", [USE_CONFIDENCE, _AGAINST_PROMPT]
+    ),
+)
 _WRITTEN = (
     Clash(lambda c: c.sampling.thinking_budget is not None and (
               "may replace it" if c.does.edits else "undoes noise in whole blocks" if c.does.renoises
@@ -239,14 +291,19 @@ _WRITTEN = (
           "{stop} ends rows whose length {length} says.", [ROWS_STAY], "Or drop {stop:name}."),
 )  # fmt: skip
 RANKS = (
-    Clash(lambda c: c.ranks > 1 and c.cache.traits.heads not in ("local", "summed") and {"model.tp": c.ranks},
-          "{model.tp} gives each rank some of the heads, and {cache} does not say how it reads them.",
-          [Set("model.tp", 1)], "(A cache of your own says heads='local' or heads='summed' in its traits.)",
-          kind=IncompatibleParts),
-    Clash(lambda c: c.ranks > 1 and c.runtime.startswith("compile") and {"model.tp": c.ranks, "runtime": c.runtime},
-          "{model.tp} with {runtime}: torch.compile does not read sums over ranks.",
-          [Set("runtime", "cudagraph"), Set("runtime", "static")]),
-)  # fmt: skip
+    Clash(
+        lambda c: c.ranks > 1 and c.cache.traits.heads not in ("local", "summed") and {"model.tp": c.ranks},
+        "{model.tp} gives each rank some of the heads, and {cache} does not say how it reads them.",
+        [Set("model.tp", 1)],
+        "(A cache of your own says heads='local' or heads='summed' in its traits.)",
+        kind=IncompatibleParts,
+    ),
+    Clash(
+        lambda c: c.ranks > 1 and c.runtime.startswith("compile") and {"model.tp": c.ranks, "runtime": c.runtime},
+        "{model.tp} with {runtime}: torch.compile does not read sums over ranks.",
+        [Set("runtime", "cudagraph"), Set("runtime", "static")],
+    ),
+)
 
 
 def tables(c: Selection) -> Iterator[PartRows]:

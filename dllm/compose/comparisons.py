@@ -42,8 +42,9 @@ def compared_config(config: Mapping[str, Any], entry: str, given: Collection[str
     made = composed([f"{group}={name}"])
     changed = {one: plain_config(made[one]) for one in {group} | others}
     names = {one: name if one == group else typed_name(changed, one) for one in changed}
-    typed = {place: word for place, word in (config.get(CHOICES) or {}).items()
-             if place.partition(".")[0] not in changed}  # fmt: skip
+    typed = {
+        place: word for place, word in (config.get(CHOICES) or {}).items() if place.partition(".")[0] not in changed
+    }
     return {**config, **changed, CHOICES: {**typed, **names}}
 
 

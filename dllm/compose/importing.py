@@ -21,8 +21,11 @@ def imported_class(name: str, target: str, base: type) -> type:
     module, last = _imported_module(name, target)
     kind = getattr(module, last, None)
     if not isinstance(kind, type):
-        own = [key for key, value in vars(module).items() if inspect.isclass(value) and issubclass(value, base)
-               and value.__module__ == module.__name__]  # fmt: skip
+        own = [
+            key
+            for key, value in vars(module).items()
+            if inspect.isclass(value) and issubclass(value, base) and value.__module__ == module.__name__
+        ]
         there = f": {module.__name__} has {', '.join(own)}" if own else ""
         what = "is not a class" if hasattr(module, last) else "names no class"
         raise Refusal(f"{{{name}:quoted}} {what}{there}.{nearest(last, own)} Write MODULE.CLASS.", [target])

@@ -35,8 +35,11 @@ def typed_choices(config: Config, chosen: Mapping[str, Any], given: Collection[s
 def brought(config: Config, given: Collection[str]) -> list[str]:
     """Choices that a chosen part brings along and the user did not make: ``cache=elastic brings blocks=whole``."""
     typed = config.get(CHOICES) or {}
-    texts = {f"{group}={name}": choice_text(group, name) for group, name in typed.items()
-             if "." not in group and name in choices(group)}  # fmt: skip
+    texts = {
+        f"{group}={name}": choice_text(group, name)
+        for group, name in typed.items()
+        if "." not in group and name in choices(group)
+    }
     return [
         f"{one} brings {other}={choice}"
         for one, text in texts.items()
@@ -68,9 +71,10 @@ def own_options(config: Config, place: str) -> dict[str, Any]:
     part = part_at(config, place) or {}
     usual = _usual(place.partition(".")[0], typed_name(config, place), part.get("_target_"))
     return {
-        key: value for key, value in part.items()
+        key: value
+        for key, value in part.items()
         if not key.startswith("_") and not _is_part(value) and (key not in usual or usual[key] != value)
-    }  # fmt: skip
+    }
 
 
 def _usual(group: str, name: str, target: Any) -> Mapping[str, Any]:

@@ -39,12 +39,15 @@ if TYPE_CHECKING:  # a part's class is imported when it is built
 
 _T = TypeVar("_T")
 BASE_CLASSES = {
-    "sampler": "dllm.parts.samplers.base.Sampler", "blocks": "dllm.parts.blocks.base.Blocks",
+    "sampler": "dllm.parts.samplers.base.Sampler",
+    "blocks": "dllm.parts.blocks.base.Blocks",
     "cache": "dllm.parts.cache.base.Cache",
-    "eos": "dllm.parts.eos.base.EndOfText", "length": "dllm.parts.lengths.base.Length",
+    "eos": "dllm.parts.eos.base.EndOfText",
+    "length": "dllm.parts.lengths.base.Length",
     "constraint": "dllm.constraints.kinds.Constraint",
-    "task": "dllm.tasks.base.Task", "engine": "dllm.app.engines.base.Engine",
-}  # fmt: skip
+    "task": "dllm.tasks.base.Task",
+    "engine": "dllm.app.engines.base.Engine",
+}
 INNER_GROUP = "sampler/inner"  # the rule inside a wrapper
 # Folders in a group that are not groups of their own: experiment=published/prefix.
 MORE = {"experiment": ("published", "tables")}

@@ -25,9 +25,13 @@ def check_ranks(size: int, policy: Cache, runtime: str) -> None:
 
 
 def validate(
-    setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText, length: Length | None = None,
+    setting: Setting,
+    sampler: Sampler,
+    policy: Cache,
+    eos: EndOfText,
+    length: Length | None = None,
     stop: Sequence[str] = (),
-) -> Sampler:  # fmt: skip
+) -> Sampler:
     """Raise Refusal, with the reason and the ways out, for a setting that cannot work. Warn (SettingWarning) of one
     that may do harm. Returns the sampler, resolved for the setting."""
     in_range("gen_length", setting.gen_length, 1)

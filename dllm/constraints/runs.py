@@ -113,8 +113,15 @@ class Runs:
         number of a state and the lowest count there, or a place and -1."""
         home = np.searchsorted(self.first, self.source, side="right") - 1
         goal = np.searchsorted(self.first, self.target, side="right") - 1
-        lines = zip(home.tolist(), (self.source - self.first[home]).tolist(), self.length.tolist(), self.adds.tolist(),
-                   goal.tolist(), self.target.tolist(), strict=True)  # fmt: skip
+        lines = zip(
+            home.tolist(),
+            (self.source - self.first[home]).tolist(),
+            self.length.tolist(),
+            self.adds.tolist(),
+            goal.tolist(),
+            self.target.tolist(),
+            strict=True,
+        )
         return [
             (at, low, (1 << length) - 1, to, target - self._first[to])
             if adds

@@ -21,10 +21,13 @@ from dllm.models.text.tokenizer import Tokenizer
 
 # Gemma's decoder, which writes every token as it does anywhere: others strip the first blank.
 IN_PLACE = {
-    "type": "Sequence", "decoders": [
-        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+    "type": "Sequence",
+    "decoders": [
+        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
     ],
-}  # fmt: skip
+}
 CHECKED, LINE = 2000, 50  # ids decoded at the start, and how many of them in one text
 
 

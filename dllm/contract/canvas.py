@@ -88,9 +88,14 @@ class Canvas(Rowwise):
 
     @staticmethod
     def of(
-        requests: Sequence[Request], pad_id: int, device: torch.device | str = "cpu", grid_at_zero: bool = False,
-        temperature: PerRequest = 0.0, names: Sequence[int] | None = None, step: int = 1,
-    ) -> Canvas:  # fmt: skip
+        requests: Sequence[Request],
+        pad_id: int,
+        device: torch.device | str = "cpu",
+        grid_at_zero: bool = False,
+        temperature: PerRequest = 0.0,
+        names: Sequence[int] | None = None,
+        step: int = 1,
+    ) -> Canvas:
         """Lay requests out as one batch, padded to the longest, or to the next multiple of ``step``.
 
         Blocks count from the answer's start, or with ``grid_at_zero`` from column 0 (block-causal models).
@@ -111,14 +116,22 @@ class Canvas(Rowwise):
         given = valid & ~masked
         last, wide = torch.where(given, columns, -1).amax(1, keepdim=True), torch.float64
         canvas = Canvas(
-            tokens=tokens, masked=masked, valid=valid, given=given, tail=valid & (columns > last), start=start,
-            grid=torch.zeros_like(start) if grid_at_zero else start, end=end, initial_end=end,
+            tokens=tokens,
+            masked=masked,
+            valid=valid,
+            given=given,
+            tail=valid & (columns > last),
+            start=start,
+            grid=torch.zeros_like(start) if grid_at_zero else start,
+            end=end,
+            initial_end=end,
             shortened=torch.zeros_like(start, dtype=torch.bool),
             seed=torch.tensor([request.seed for request in requests]),
             temperature=torch.tensor([nan if r.temperature is None else r.temperature for r in requests], dtype=wide),
-            row_id=torch.tensor(range(len(requests)) if names is None else names), columns=columns,
+            row_id=torch.tensor(range(len(requests)) if names is None else names),
+            columns=columns,
             param_index=torch.tensor([i if r.param_index is None else r.param_index for i, r in enumerate(requests)]),
-        )  # fmt: skip
+        )
         own, usual = canvas.temperature, per_row(temperature, canvas)
         return move(replace(canvas, temperature=torch.where(own.isnan(), usual, own)), device)
 

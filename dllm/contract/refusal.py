@@ -31,9 +31,14 @@ MESSAGES_WORDS = CHAT_WORDS.but(
         f"{_FORMAT}": "output_config.format",
     }
 )
-OLLAMA_WORDS = CHAT_WORDS.but({
-    **{name: f"options.{name}" for name in ("temperature", "top_p", "top_k", "seed", "stop")},
-    "max_completion_tokens": "options.num_predict", "max_tokens": "options.num_predict",
-    f"{_FORMAT}.json_schema.schema": "format", f"{_FORMAT}.json_schema": "format", _FORMAT: "format",
-    "reasoning_effort": "think",
-})  # fmt: skip
+OLLAMA_WORDS = CHAT_WORDS.but(
+    {
+        **{name: f"options.{name}" for name in ("temperature", "top_p", "top_k", "seed", "stop")},
+        "max_completion_tokens": "options.num_predict",
+        "max_tokens": "options.num_predict",
+        f"{_FORMAT}.json_schema.schema": "format",
+        f"{_FORMAT}.json_schema": "format",
+        _FORMAT: "format",
+        "reasoning_effort": "think",
+    }
+)

@@ -81,9 +81,16 @@ class Reshape:
         last = torch.where(given, columns, -1).amax(1, keepdim=True)
         valid = self.moved(old.valid) | new
         return replace(
-            old, tokens=tokens, masked=self.moved(old.masked) | self.open, valid=valid, given=given,
-            tail=valid & (columns > last), end=end, initial_end=end, columns=columns,
-        )  # fmt: skip
+            old,
+            tokens=tokens,
+            masked=self.moved(old.masked) | self.open,
+            valid=valid,
+            given=given,
+            tail=valid & (columns > last),
+            end=end,
+            initial_end=end,
+            columns=columns,
+        )
 
     def state(self, state: State, by_block: Mapping[str, float]) -> State:
         """A sampler's state after it. by_block: entries that begin with that number; those that are kept by column

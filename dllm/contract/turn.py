@@ -89,9 +89,11 @@ class Ledger(Rowwise):
         filled in."""
         commit_turn = torch.where(reshape.filled, turn[:, None], reshape.moved(self.commit_turn))
         return replace(
-            self, commit_turn=commit_turn, proposal=reshape.moved(self.proposal),
+            self,
+            commit_turn=commit_turn,
+            proposal=reshape.moved(self.proposal),
             confidence=reshape.moved(self.confidence),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)

@@ -172,9 +172,14 @@ class View:
 
     @staticmethod
     def of(
-        canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor | None, owner: Owner, shared: Shared,
+        canvas: Canvas,
+        scores: Scores,
+        blocks: BlockState,
+        forced: Tensor | None,
+        owner: Owner,
+        shared: Shared,
         edits: bool = False,
-    ) -> View:  # fmt: skip
+    ) -> View:
         """edits: the rule replaces tokens."""
         open_, editable = canvas.undecided & blocks.in_open & scores.committable, canvas.no_positions
         acts = open_.any(1)
@@ -202,12 +207,22 @@ class View:
         return self.blocks.forwards - 1
 
     def step(
-        self, commit: Tensor, *, tokens: Tensor | None = None, confidence: Tensor | None = None,
-        accepted: Tensor | None = None, remask: Tensor | None = None, owner: Owner | None = None,
-        state: State | None = None, next_positions: Tensor | None = None, stop: Tensor | None = None,
-        edit: Tensor | None = None, keep_open: Tensor | None = None, shown: Tensor | None = None,
+        self,
+        commit: Tensor,
+        *,
+        tokens: Tensor | None = None,
+        confidence: Tensor | None = None,
+        accepted: Tensor | None = None,
+        remask: Tensor | None = None,
+        owner: Owner | None = None,
+        state: State | None = None,
+        next_positions: Tensor | None = None,
+        stop: Tensor | None = None,
+        edit: Tensor | None = None,
+        keep_open: Tensor | None = None,
+        shown: Tensor | None = None,
         mixture: Mixture | None = None,
-    ) -> Step:  # fmt: skip
+    ) -> Step:
         """The step that commits ``commit`` [N, L]. Defaults: the proposals with their confidences (nan for other
         ``tokens``), nothing remasked, one candidate a row, no state changed, nothing announced, no row stopped, nothing
         edited, no block held, undecided positions show what they showed, and no position shows a mixture."""
@@ -221,12 +236,20 @@ class View:
             if isinstance(tokens, Tensor) and tokens.shape == proposed.shape:
                 confidence = torch.where(tokens == proposed, confidence, torch.nan)
         return Step(
-            commit, proposed if tokens is None else tokens, confidence, accepted,
-            owner.per_candidate(nothing) if remask is None else remask, edit, shown, mixture, owner,
+            commit,
+            proposed if tokens is None else tokens,
+            confidence,
+            accepted,
+            owner.per_candidate(nothing) if remask is None else remask,
+            edit,
+            shown,
+            mixture,
+            owner,
             state or {},
-            nothing if next_positions is None else next_positions, none if stop is None else stop,
+            nothing if next_positions is None else next_positions,
+            none if stop is None else stop,
             none if keep_open is None else keep_open,
-        )  # fmt: skip
+        )
 
     def restated(self, step: Step, **changes: Any) -> Step:
         """A step that a rule made from other scores of this view, with the confidences of this one."""

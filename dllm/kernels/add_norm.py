@@ -81,21 +81,35 @@ def add_norm(
         width, config = x.shape[-1], _config(x.shape[-1])
         rows = x.numel() // width
         _add_norm[(-(-rows // config.blocks["ROWS"]),)](
-            x, None if residual is None else residual.contiguous(), gain, *(keep or (None, None)), total, out, rows,
-            width, EPS=eps,
-            WIDE=x.dtype == torch.float64, **config.arguments,
-        )  # fmt: skip
+            x,
+            None if residual is None else residual.contiguous(),
+            gain,
+            *(keep or (None, None)),
+            total,
+            out,
+            rows,
+            width,
+            EPS=eps,
+            WIDE=x.dtype == torch.float64,
+            **config.arguments,
+        )
     return total, out
 
 
 def _build(kind: str, width: int, added: bool, kept: bool = False) -> Build:
     types = dict.fromkeys(("x", "gain", "total", "out"), f"*{kind}") | {"rows": "i32", "D": "i32/16"}
     return Build(
-        f"add_norm-{kind}-{width}-{added}{'-kept' * kept}", _add_norm, _config(width),
-        {**types, "residual": f"*{kind}" if added else None, "kept": f"*{kind}" if kept else None,
-         "places": "*i64" if kept else None},
+        f"add_norm-{kind}-{width}-{added}{'-kept' * kept}",
+        _add_norm,
+        _config(width),
+        {
+            **types,
+            "residual": f"*{kind}" if added else None,
+            "kept": f"*{kind}" if kept else None,
+            "places": "*i64" if kept else None,
+        },
         {"EPS": 1e-5, "WIDE": False},
-    )  # fmt: skip
+    )
 
 
 BUILDS = (

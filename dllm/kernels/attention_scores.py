@@ -48,13 +48,19 @@ def _scores(query, columns, keys, count, scores, sums, M, S, BLOCKS, q_step, k_s
     place = number.to(tl.int64)
     if columns is not None:
         place = tl.load(columns + row * M + number, mask=real, other=0)
-    q = tl.load(query + row * q_step + (place[:, None] * H + head) * SIZE + feature[None, :],
-                mask=real[:, None] & (feature[None, :] < SIZE), other=0.0)  # fmt: skip
+    q = tl.load(
+        query + row * q_step + (place[:, None] * H + head) * SIZE + feature[None, :],
+        mask=real[:, None] & (feature[None, :] < SIZE),
+        other=0.0,
+    )
     seen = key < S
     if count is not None:
         seen = seen & (key < tl.load(count + row))
-    k = tl.load(keys + row * k_step + head // GROUP * head_step + key[None, :].to(tl.int64) * SIZE + feature[:, None],
-                mask=seen[None, :] & (feature[:, None] < SIZE), other=0.0)  # fmt: skip
+    k = tl.load(
+        keys + row * k_step + head // GROUP * head_step + key[None, :].to(tl.int64) * SIZE + feature[:, None],
+        mask=seen[None, :] & (feature[:, None] < SIZE),
+        other=0.0,
+    )
     if UPCAST:
         q, k = q.to(KIND), k.to(KIND)
     z = tl.dot(q, k, input_precision="ieee", out_dtype=KIND) * SCALE
@@ -98,12 +104,18 @@ def _build(kind: str, size: int, group: int, listed: bool) -> Build:
     types |= {"columns": "*i64" if listed else None, "count": "*i32", "H": "i32"}
     types |= dict.fromkeys(("M", "S", "BLOCKS", "q_step", "k_step", "head_step"), "i32")
     return Build(
-        f"attention_scores-{kind}-{size}-{group}-{listed}", _scores, _config(size), types,
+        f"attention_scores-{kind}-{size}-{group}-{listed}",
+        _scores,
+        _config(size),
+        types,
         {"GROUP": group, "SIZE": size, "SCALE": size**-0.5, "UPCAST": False, "WIDE": False},
-    )  # fmt: skip
+    )
 
 
 BUILDS = (
-    _build("bf16", 128, 1, False), _build("bf16", 128, 1, True), _build("bf16", 128, 7, True),
-    _build("bf16", 64, 1, False), _build("fp16", 128, 1, True),
-)  # fmt: skip
+    _build("bf16", 128, 1, False),
+    _build("bf16", 128, 1, True),
+    _build("bf16", 128, 7, True),
+    _build("bf16", 64, 1, False),
+    _build("fp16", 128, 1, True),
+)

@@ -25,9 +25,17 @@ POSITIONS_PER_PROGRAM = 8
 
 
 def reference(
-    slots: Tensor, token: Tensor, first: Tensor, logsumexp: Tensor, ids: Tensor, credit: Tensor, masked: Tensor,
-    beta: Tensor, gamma: Tensor, alpha: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    slots: Tensor,
+    token: Tensor,
+    first: Tensor,
+    logsumexp: Tensor,
+    ids: Tensor,
+    credit: Tensor,
+    masked: Tensor,
+    beta: Tensor,
+    gamma: Tensor,
+    alpha: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Token and confidence [R], and the new ids and credit [R, K].
 
     slots [R, K]: logits of the slots' ``ids`` [R, K]. token, first, logsumexp [R]: of each row the top-1 id, its
@@ -91,9 +99,18 @@ def _credit(slots, token, first, logsumexp, ids, credit, masked, beta, gamma, al
 
 
 def sparse_credit(
-    slots: Tensor, token: Tensor, first: Tensor, logsumexp: Tensor, ids: Tensor, credit: Tensor, masked: Tensor,
-    beta: Tensor, gamma: Tensor, alpha: Tensor, triton: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    slots: Tensor,
+    token: Tensor,
+    first: Tensor,
+    logsumexp: Tensor,
+    ids: Tensor,
+    credit: Tensor,
+    masked: Tensor,
+    beta: Tensor,
+    gamma: Tensor,
+    alpha: Tensor,
+    triton: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``reference``. triton: the kernel where K is a power of two, equal up to the rounding of exp and log."""
     if not triton or ids.shape[1] != power_of_two(ids.shape[1]):
         return reference(slots, token, first, logsumexp, ids, credit, masked, beta, gamma, alpha)
@@ -102,9 +119,18 @@ def sparse_credit(
     if rows:
         parameters = (value.expand(rows).double().contiguous() for value in (beta, gamma, alpha))
         _credit[(-(-rows // POSITIONS_PER_PROGRAM),)](
-            slots.contiguous(), token.contiguous(), first.contiguous(), logsumexp.contiguous(), ids.contiguous(),
-            credit.contiguous(), masked.to(torch.int8), *parameters, rows, *out, **_config(k).arguments,
-        )  # fmt: skip
+            slots.contiguous(),
+            token.contiguous(),
+            first.contiguous(),
+            logsumexp.contiguous(),
+            ids.contiguous(),
+            credit.contiguous(),
+            masked.to(torch.int8),
+            *parameters,
+            rows,
+            *out,
+            **_config(k).arguments,
+        )
     return out
 
 

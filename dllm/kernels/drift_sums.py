@@ -23,7 +23,7 @@ _CONFIG = LaunchConfig({"ROWS": 16, "KEYS": 32, "PARTS": 16}, warps=8)
 
 def reference(
     new: KeyScores, old: KeyScores | None, real: Tensor, mean: Tensor, count: Tensor | None
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Received attention [B, S], and the similarity by blocks of keys (old None: zeros). real [B, w], mean [B, r],
     count [B]: keys of each row (None: S)."""
     keys, width = _CONFIG.blocks["KEYS"], real.shape[1]
@@ -95,7 +95,7 @@ def _drift_sums(new, new_sums, old, old_sums, real, mean, count, received, alike
 
 def drift_sums(
     new: KeyScores, old: KeyScores | None, real: Tensor, mean: Tensor, count: Tensor | None, triton: bool = False
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """``reference``. triton: the kernel, equal up to the order of the sums."""
     if not triton:
         return reference(new, old, real, mean, count)
@@ -111,9 +111,12 @@ def drift_sums(
 
 BUILDS = (
     Build(
-        "drift_sums-fp32", _drift_sums, _CONFIG,
+        "drift_sums-fp32",
+        _drift_sums,
+        _CONFIG,
         dict.fromkeys(("new", "new_sums", "old", "old_sums", "mean", "received", "alike"), "*fp32")
-        | {"real": "*i1", "count": "*i32"} | dict.fromkeys(("W", "R", "S", "BLOCKS", "H"), "i32"),
+        | {"real": "*i1", "count": "*i32"}
+        | dict.fromkeys(("W", "R", "S", "BLOCKS", "H"), "i32"),
         {"WIDE": False},
     ),
-)  # fmt: skip
+)

@@ -47,8 +47,11 @@ def _grouped_narrow(rows, weight, scale, ends, out, T, E, N, D, FOUR: tl.constex
         own = weight + matrix * (tl.cdiv(D, BLOCK_D) * (BLOCK_D // 2) if FOUR else D)
         sizes = scale + matrix * (D // GROUPED * 2 if FOUR else 1)
         total = narrow_tile(rows, own, sizes, row, last, output, N, D, FOUR, UPCAST, GROUPED, BLOCK_D)
-        tl.store(out + row[None, :].to(tl.int64) * N + output[:, None], total.to(out.dtype.element_ty),
-                 mask=(row[None, :] < last) & (output[:, None] < N))  # fmt: skip
+        tl.store(
+            out + row[None, :].to(tl.int64) * N + output[:, None],
+            total.to(out.dtype.element_ty),
+            mask=(row[None, :] < last) & (output[:, None] < N),
+        )
 
 
 def grouped_narrow_product(rows: Tensor, weight: Tensor, scale: Tensor, ends: Tensor, triton: bool = False) -> Tensor:
@@ -69,10 +72,23 @@ def grouped_narrow_product(rows: Tensor, weight: Tensor, scale: Tensor, ends: Te
 
 BUILDS = tuple(
     Build(
-        f"grouped_narrow_product-{bits}-bits-{rows}", _grouped_narrow, config,
-        {"rows": "*bf16", "weight": "*u8" if bits == 4 else "*i8", "scale": "*bf16", "ends": "*i64", "out": "*bf16",
-         "T": "i32", "E": "i32/16", "N": "i32/16", "D": "i32/16"},
-        {"FOUR": bits == 4, "UPCAST": False, "GROUPED": GROUP, "GROUPS": 256}, wgmma=True,
+        f"grouped_narrow_product-{bits}-bits-{rows}",
+        _grouped_narrow,
+        config,
+        {
+            "rows": "*bf16",
+            "weight": "*u8" if bits == 4 else "*i8",
+            "scale": "*bf16",
+            "ends": "*i64",
+            "out": "*bf16",
+            "T": "i32",
+            "E": "i32/16",
+            "N": "i32/16",
+            "D": "i32/16",
+        },
+        {"FOUR": bits == 4, "UPCAST": False, "GROUPED": GROUP, "GROUPS": 256},
+        wgmma=True,
     )
-    for bits in (8, 4) for rows, config in _CONFIGS.items()
-)  # fmt: skip
+    for bits in (8, 4)
+    for rows, config in _CONFIGS.items()
+)

@@ -63,15 +63,24 @@ def _grouped(rows, weight, ends, out, T, E, N, D, UPCAST: tl.constexpr, WIDE: tl
         source = weight + group.to(tl.int64) * N * D
         for chunk in range(0, D, BLOCK_D):
             inside = chunk + depth < D
-            w = tl.load(source + output[:, None].to(tl.int64) * D + chunk + depth[None, :],
-                        mask=(output[:, None] < N) & inside[None, :], other=0.0)  # fmt: skip
-            x = tl.load(rows + row[None, :].to(tl.int64) * D + chunk + depth[:, None],
-                        mask=(row[None, :] < last) & inside[:, None], other=0.0)  # fmt: skip
+            w = tl.load(
+                source + output[:, None].to(tl.int64) * D + chunk + depth[None, :],
+                mask=(output[:, None] < N) & inside[None, :],
+                other=0.0,
+            )
+            x = tl.load(
+                rows + row[None, :].to(tl.int64) * D + chunk + depth[:, None],
+                mask=(row[None, :] < last) & inside[:, None],
+                other=0.0,
+            )
             if UPCAST:
                 w, x = w.to(KIND), x.to(KIND)
             total = tl.dot(w, x, total, input_precision="ieee", out_dtype=KIND)
-        tl.store(out + row[None, :].to(tl.int64) * N + output[:, None], total.to(out.dtype.element_ty),
-                 mask=(row[None, :] < last) & (output[:, None] < N))  # fmt: skip
+        tl.store(
+            out + row[None, :].to(tl.int64) * N + output[:, None],
+            total.to(out.dtype.element_ty),
+            mask=(row[None, :] < last) & (output[:, None] < N),
+        )
 
 
 def grouped_product(rows: Tensor, weight: Tensor, ends: Tensor, triton: bool = False) -> Tensor:
@@ -85,9 +94,19 @@ def grouped_product(rows: Tensor, weight: Tensor, ends: Tensor, triton: bool = F
         tiles = most_tiles(len(rows), groups, config)
         upcast, wide = interpreted() and weight.dtype == torch.bfloat16, weight.dtype == torch.float64
         _grouped[(tiles, -(-outputs // config.blocks["BLOCK_N"]))](
-            rows, weight, ends, out, len(rows), groups, outputs, width, UPCAST=upcast, WIDE=wide,
-            GROUPS=power_of_two(groups), **config.arguments,
-        )  # fmt: skip
+            rows,
+            weight,
+            ends,
+            out,
+            len(rows),
+            groups,
+            outputs,
+            width,
+            UPCAST=upcast,
+            WIDE=wide,
+            GROUPS=power_of_two(groups),
+            **config.arguments,
+        )
     return out
 
 

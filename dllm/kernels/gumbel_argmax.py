@@ -81,9 +81,17 @@ def gumbel_argmax(logits: Tensor, state: Tensor, random: Tensor, triton: bool = 
     values = torch.empty(count, splits, dtype=torch.float64, device=rows.device)
     index = torch.empty(count, splits, dtype=torch.int32, device=rows.device)
     _gumbel_argmax[(count, splits)](
-        rows, state.reshape(-1).contiguous(), random.reshape(-1).to(torch.int8).contiguous(), values, index, vocabulary,
-        rows.stride(0) if count > 1 else vocabulary, splits, **_HASH, **_CONFIG.arguments,
-    )  # fmt: skip
+        rows,
+        state.reshape(-1).contiguous(),
+        random.reshape(-1).to(torch.int8).contiguous(),
+        values,
+        index,
+        vocabulary,
+        rows.stride(0) if count > 1 else vocabulary,
+        splits,
+        **_HASH,
+        **_CONFIG.arguments,
+    )
     ids = index.gather(1, values.argmax(1, keepdim=True)).long()
     return ids.view(logits.shape[:-1])
 

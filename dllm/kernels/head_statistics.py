@@ -51,9 +51,12 @@ def logits_of(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scal
 
 
 def reference(
-    hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0,
+    hidden: Tensor,
+    weight: Tensor,
+    banned: tuple[int, ...] = (),
+    scale: float = 1.0,
     wanted: frozenset[str] = ALL_STATISTICS,
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """``row_statistics`` of the logits of hidden states [R, D], each [R]."""
     logits = logits_of(hidden, weight, banned, scale)
     return row_statistics(logits.to(torch.promote_types(logits.dtype, torch.float32)), wanted)
@@ -86,10 +89,16 @@ def _head(hidden, weight, sums, index, R, V, D, plane, splits, banned_a, banned_
         total = tl.zeros([BLOCK_V, BLOCK_R], KIND)
         for chunk in range(0, D, BLOCK_D):
             inside = chunk + depth < D
-            w = tl.load(weight + tokens[:, None].to(tl.int64) * D + chunk + depth[None, :],
-                        mask=(tokens[:, None] < end) & inside[None, :], other=0.0)  # fmt: skip
-            h = tl.load(hidden + rows[None, :].to(tl.int64) * D + chunk + depth[:, None],
-                        mask=(rows[None, :] < R) & inside[:, None], other=0.0)  # fmt: skip
+            w = tl.load(
+                weight + tokens[:, None].to(tl.int64) * D + chunk + depth[None, :],
+                mask=(tokens[:, None] < end) & inside[None, :],
+                other=0.0,
+            )
+            h = tl.load(
+                hidden + rows[None, :].to(tl.int64) * D + chunk + depth[:, None],
+                mask=(rows[None, :] < R) & inside[:, None],
+                other=0.0,
+            )
             if UPCAST:
                 w, h = w.to(KIND), h.to(KIND)
             total = tl.dot(w, h, total, input_precision="ieee", out_dtype=KIND)
@@ -146,9 +155,12 @@ def fused_head(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), sca
 
 
 def chunked_head(
-    hidden: Tensor, logits: Callable[[Tensor], Tensor], wanted: frozenset[str] = ALL_STATISTICS,
-    at: Tensor | None = None, triton: bool = False,
-) -> dict[str, Tensor]:  # fmt: skip
+    hidden: Tensor,
+    logits: Callable[[Tensor], Tensor],
+    wanted: frozenset[str] = ALL_STATISTICS,
+    at: Tensor | None = None,
+    triton: bool = False,
+) -> dict[str, Tensor]:
     """The same by the library's product, ``CHUNK_ROWS`` rows at a time. logits, at: see ``head_statistics``."""
     parts = []
     for begin in range(0, max(1, len(hidden)), CHUNK_ROWS):
@@ -160,9 +172,15 @@ def chunked_head(
 
 
 def head_statistics(
-    hidden: Tensor, logits: Callable[[Tensor], Tensor], weight: Tensor | None = None, banned: tuple[int, ...] = (),
-    scale: float = 1.0, wanted: frozenset[str] = ALL_STATISTICS, at: Tensor | None = None, triton: bool = False,
-) -> dict[str, Tensor]:  # fmt: skip
+    hidden: Tensor,
+    logits: Callable[[Tensor], Tensor],
+    weight: Tensor | None = None,
+    banned: tuple[int, ...] = (),
+    scale: float = 1.0,
+    wanted: frozenset[str] = ALL_STATISTICS,
+    at: Tensor | None = None,
+    triton: bool = False,
+) -> dict[str, Tensor]:
     """Row statistics of hidden states [R, D], each [R].
 
     logits: gives the logits [R, V] of hidden rows, -inf at banned ids, in float32 or wider. weight, banned, scale: the

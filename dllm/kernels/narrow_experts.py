@@ -29,9 +29,15 @@ class NarrowExperts(nn.Module):
     down_scale: Tensor
 
     def __init__(
-        self, gate_up: Tensor, gate_up_scale: Tensor, down: Tensor, down_scale: Tensor, bits: int,
-        activation: str = "silu", triton: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        gate_up: Tensor,
+        gate_up_scale: Tensor,
+        down: Tensor,
+        down_scale: Tensor,
+        bits: int,
+        activation: str = "silu",
+        triton: bool = False,
+    ) -> None:
         super().__init__()
         self.bits, self.times, self.triton = bits, GATES[activation], triton
         named = {"gate_up": gate_up, "gate_up_scale": gate_up_scale, "down": down, "down_scale": down_scale}
@@ -40,9 +46,14 @@ class NarrowExperts(nn.Module):
 
     @staticmethod
     def of(
-        gate_up: Tensor, down: Tensor, bits: int, triton: bool, as_stored: bool = False, activation: str = "silu",
+        gate_up: Tensor,
+        down: Tensor,
+        bits: int,
+        triton: bool,
+        as_stored: bool = False,
+        activation: str = "silu",
         sharing: Ranks = ALONE,
-    ) -> NarrowExperts:  # fmt: skip
+    ) -> NarrowExperts:
         """Narrowed expert by expert. as_stored: in the form of files. sharing: ranks that hold columns of ``down``."""
         narrow = narrowed if triton else stored if as_stored else narrow_here
         largest = largest_of(down.detach(), bits, sharing)

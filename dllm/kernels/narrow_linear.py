@@ -105,10 +105,13 @@ def _measured_widening(bits: int) -> int:
     """Measure it, about a fifth of a second."""
     narrow, scale = narrow_here(torch.randn(TIMED_WEIGHTS).to(torch.bfloat16), bits)
     if bits == 8:
-        return crossing(lambda rows: torch._weight_int8pack_mm(rows, narrow, scale),
-                        lambda rows: widened_eight(rows, narrow, scale))  # fmt: skip
-    return crossing(lambda rows: torch.ops.aten._weight_int4pack_mm_for_cpu(rows, narrow, GROUP, scale),
-                    lambda rows: widened_four(rows, narrow, scale) if packs_by_64() else None)  # fmt: skip
+        return crossing(
+            lambda rows: torch._weight_int8pack_mm(rows, narrow, scale), lambda rows: widened_eight(rows, narrow, scale)
+        )
+    return crossing(
+        lambda rows: torch.ops.aten._weight_int4pack_mm_for_cpu(rows, narrow, GROUP, scale),
+        lambda rows: widened_four(rows, narrow, scale) if packs_by_64() else None,
+    )
 
 
 def crossing(few: Callable[[Tensor], object], many: Callable[[Tensor], object]) -> int:

@@ -161,8 +161,11 @@ def _narrow(rows, weight, scale, out, R, N, D, FOUR: tl.constexpr, UPCAST: tl.co
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     output = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     total = narrow_tile(rows, weight, scale, row, R, output, N, D, FOUR, UPCAST, GROUPED, BLOCK_D)
-    tl.store(out + row[None, :].to(tl.int64) * N + output[:, None], total.to(out.dtype.element_ty),
-             mask=(row[None, :] < R) & (output[:, None] < N))  # fmt: skip
+    tl.store(
+        out + row[None, :].to(tl.int64) * N + output[:, None],
+        total.to(out.dtype.element_ty),
+        mask=(row[None, :] < R) & (output[:, None] < N),
+    )
 
 
 def narrow_product(rows: Tensor, weight: Tensor, scale: Tensor, triton: bool = False) -> Tensor:
@@ -177,18 +180,37 @@ def narrow_product(rows: Tensor, weight: Tensor, scale: Tensor, triton: bool = F
     if count:
         config = _CONFIGS[min(64, max(16, power_of_two(count)))]
         _narrow[(-(-count // config.blocks["BLOCK_R"]), -(-len(weight) // config.blocks["BLOCK_N"]))](
-            rows, weight, scale, out, count, len(weight), width, FOUR=weight.dtype == torch.uint8,
-            UPCAST=interpreted() and rows.dtype == torch.bfloat16, GROUPED=GROUP, **config.arguments,
-        )  # fmt: skip
+            rows,
+            weight,
+            scale,
+            out,
+            count,
+            len(weight),
+            width,
+            FOUR=weight.dtype == torch.uint8,
+            UPCAST=interpreted() and rows.dtype == torch.bfloat16,
+            GROUPED=GROUP,
+            **config.arguments,
+        )
     return out
 
 
 BUILDS = tuple(
     Build(
-        f"narrow_product-{bits}-bits-{rows}", _narrow, config,
-        {"rows": "*bf16", "weight": "*u8" if bits == 4 else "*i8", "scale": "*bf16", "out": "*bf16", "R": "i32",
-         "N": "i32/16", "D": "i32/16"},
+        f"narrow_product-{bits}-bits-{rows}",
+        _narrow,
+        config,
+        {
+            "rows": "*bf16",
+            "weight": "*u8" if bits == 4 else "*i8",
+            "scale": "*bf16",
+            "out": "*bf16",
+            "R": "i32",
+            "N": "i32/16",
+            "D": "i32/16",
+        },
         {"FOUR": bits == 4, "UPCAST": False, "GROUPED": GROUP},
     )
-    for bits in (8, 4) for rows, config in _CONFIGS.items()
-)  # fmt: skip
+    for bits in (8, 4)
+    for rows, config in _CONFIGS.items()
+)

@@ -25,8 +25,16 @@ from dllm.common.machine_note import note, processor
 
 C_FILE = Path(__file__).with_name("bytes.c")
 # A product is rounded before it is added, as torch does it. Without traps and errno rounding is one instruction.
-COMPILER_FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=off", "-fno-math-errno",
-         "-fno-trapping-math", "-shared", "-fPIC")  # fmt: skip
+COMPILER_FLAGS = (
+    "-O3",
+    "-march=native",
+    "-mprefer-vector-width=512",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-shared",
+    "-fPIC",
+)
 MOST_SECONDS = 60  # of the compiler
 
 

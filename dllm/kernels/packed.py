@@ -108,8 +108,12 @@ def measured_packing() -> int:
 def pack_weights(model: nn.Module) -> None:
     """Pack the plain linear layers for which it pays, in place, and drop their weights: the model can no longer be
     trained or saved."""
-    places = [(module, name, child) for module in model.modules() for name, child in module.named_children()
-              if type(child) is nn.Linear]  # fmt: skip
+    places = [
+        (module, name, child)
+        for module in model.modules()
+        for name, child in module.named_children()
+        if type(child) is nn.Linear
+    ]
     least = packed_from(places[0][2].weight.dtype) if places else 0
     for module, name, child in places:
         if child.weight.numel() >= least:

@@ -49,9 +49,18 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, wide: bool) -> Tensor:
 
 
 def reference(
-    query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, columns: Tensor | None,
-    keys: Tensor, values: Tensor, wide: bool, norms: HeadNorms | None = None, queries: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    columns: Tensor | None,
+    keys: Tensor,
+    values: Tensor,
+    wide: bool,
+    norms: HeadNorms | None = None,
+    queries: Tensor | None = None,
+) -> Tensor:
     """Rotated queries [B, n, H, h]. Writes the rotated ``key`` and ``value`` into the buffers ``keys`` and ``values``,
     and the rotated ``query`` into ``queries`` (None: it is not kept).
 
@@ -103,8 +112,12 @@ def rotate_halves(first, second, cos, sin, kind: tl.constexpr, ROUND: tl.constex
     """Both rotated halves, in ``kind``. ROUND: round every product to it."""
     a, b, c, d = first * cos, second * sin, second * cos, first * sin
     if ROUND:
-        a, b, c, d = (a.to(kind).to(cos.dtype), b.to(kind).to(cos.dtype), c.to(kind).to(cos.dtype),
-                      d.to(kind).to(cos.dtype))  # fmt: skip
+        a, b, c, d = (
+            a.to(kind).to(cos.dtype),
+            b.to(kind).to(cos.dtype),
+            c.to(kind).to(cos.dtype),
+            d.to(kind).to(cos.dtype),
+        )
     return (a - b).to(kind), (c + d).to(kind)
 
 
@@ -169,10 +182,19 @@ def _rope_scatter(query, key, value, cosine, sine, columns, query_gain, key_gain
 
 
 def rope_scatter(
-    query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, columns: Tensor | None,
-    keys: Tensor, values: Tensor, wide: bool, norms: HeadNorms | None = None, queries: Tensor | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    columns: Tensor | None,
+    keys: Tensor,
+    values: Tensor,
+    wide: bool,
+    norms: HeadNorms | None = None,
+    queries: Tensor | None = None,
     triton: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``reference``. triton: the kernel, equal up to one rounding; cos, sin in float32 (float64 for float64 rows)."""
     if not triton:
         return reference(query, key, value, cos, sin, columns, keys, values, wide, norms, queries)
@@ -211,7 +233,7 @@ def _config(size: int, half: int) -> LaunchConfig:
 
 def _build(
     kind: str, size: int, half: int, listed: bool, rounded: bool, normed: bool = False, kept: bool = False
-) -> Build:  # fmt: skip
+) -> Build:
     types: dict[str, str | None] = dict.fromkeys(("query", "key", "value", "out", "keys", "values"), f"*{kind}")
     types |= {"cosine": "*fp32", "sine": "*fp32", "queries": f"*{kind}" if kept else None}
     types |= dict.fromkeys(("T", "n", "S", "Q", "H", "H_KV"), "i32")
@@ -227,9 +249,15 @@ def _build(
 
 
 BUILDS = (
-    _build("bf16", 128, 64, True, False), _build("bf16", 128, 64, True, True), _build("bf16", 128, 64, False, False),
-    _build("bf16", 128, 32, True, True), _build("bf16", 64, 32, True, False), _build("fp16", 128, 64, True, False),
-    _build("fp32", 128, 64, True, False), _build("bf16", 128, 64, True, True, True),
-    _build("bf16", 128, 32, True, True, True), _build("bf16", 128, 64, True, False, kept=True),
+    _build("bf16", 128, 64, True, False),
+    _build("bf16", 128, 64, True, True),
+    _build("bf16", 128, 64, False, False),
+    _build("bf16", 128, 32, True, True),
+    _build("bf16", 64, 32, True, False),
+    _build("fp16", 128, 64, True, False),
+    _build("fp32", 128, 64, True, False),
+    _build("bf16", 128, 64, True, True, True),
+    _build("bf16", 128, 32, True, True, True),
+    _build("bf16", 128, 64, True, False, kept=True),
     _build("bf16", 128, 64, True, True, kept=True),
-)  # fmt: skip
+)

@@ -55,8 +55,10 @@ class FourBitTiles:
             end = min(begin + many, len(self.narrow))
             weight, scale = self.tile(begin, end, buffer), self.tops[begin:end]
             there = weight if plain else weight.to_mkldnn()
-            products = [scaled(torch._int_mm(part, there), scale) if plain else with_bytes(part, most + 1, there, scale)
-                     for part in parts]  # fmt: skip
+            products = [
+                scaled(torch._int_mm(part, there), scale) if plain else with_bytes(part, most + 1, there, scale)
+                for part in parts
+            ]
             whole = (products[0] if len(products) == 1 else torch.cat(products))[:count]
             rows.joined(whole, dtype, out[:, begin:end])
         return out
@@ -97,8 +99,18 @@ class FourBitTiles:
 
         def act(first: int, last: int) -> None:
             at = first * 2 * self.half
-            native.call("widen_bytes", narrow[at:], sizes[:, at:], self.inverse[begin + at :], weight[:, at:],
-                        last - first, self.width, self.half, len(self.narrow), end - begin)  # fmt: skip
+            native.call(
+                "widen_bytes",
+                narrow[at:],
+                sizes[:, at:],
+                self.inverse[begin + at :],
+                weight[:, at:],
+                last - first,
+                self.width,
+                self.half,
+                len(self.narrow),
+                end - begin,
+            )
 
         in_threads(blocks, act)
         return weight

@@ -235,9 +235,16 @@ def summarise_logits(logits: Tensor) -> Summaries:
     if rows:
         stride = logits.stride(0) if rows > 1 else vocabulary  # a single row may have any stride
         _summarise[(rows, splits)](
-            logits, summaries.sums, summaries.ids, vocabulary, stride, rows * splits, splits,
-            WIDE=kind == torch.float64, **_SUMMARISE.arguments,
-        )  # fmt: skip
+            logits,
+            summaries.sums,
+            summaries.ids,
+            vocabulary,
+            stride,
+            rows * splits,
+            splits,
+            WIDE=kind == torch.float64,
+            **_SUMMARISE.arguments,
+        )
     return summaries
 
 
@@ -273,14 +280,36 @@ def row_statistics(logits: Tensor, wanted: frozenset[str] = ALL_STATISTICS, trit
 
 
 BUILDS = (
-    *(Build(
-        f"row_statistics.summarise-{kind}", _summarise, _SUMMARISE,
-        {"logits": f"*{kind}", "sums": "*fp32", "index": "*i32",
-         "V": "i32/16", "stride": "i32/16", "plane": "i32", "splits": "i32"}, {"WIDE": False},
-    ) for kind in ("bf16", "fp16", "fp32")),
-    Build(
-        "row_statistics.finish", _finish, _FINISH,
-        {"sums": "*fp32", "index": "*i32", "token": "*i64", "out": "*fp64",
-         "rows": "i32", "plane": "i32", "splits": "i32"},
+    *(
+        Build(
+            f"row_statistics.summarise-{kind}",
+            _summarise,
+            _SUMMARISE,
+            {
+                "logits": f"*{kind}",
+                "sums": "*fp32",
+                "index": "*i32",
+                "V": "i32/16",
+                "stride": "i32/16",
+                "plane": "i32",
+                "splits": "i32",
+            },
+            {"WIDE": False},
+        )
+        for kind in ("bf16", "fp16", "fp32")
     ),
-)  # fmt: skip
+    Build(
+        "row_statistics.finish",
+        _finish,
+        _FINISH,
+        {
+            "sums": "*fp32",
+            "index": "*i32",
+            "token": "*i64",
+            "out": "*fp64",
+            "rows": "i32",
+            "plane": "i32",
+            "splits": "i32",
+        },
+    ),
+)

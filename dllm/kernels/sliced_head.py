@@ -50,9 +50,13 @@ class HeadSlice:
 
 
 def sliced_head_statistics(
-    hidden: Tensor, head: HeadSlice, banned: tuple[int, ...], wanted: frozenset[str], at: Tensor | None = None,
+    hidden: Tensor,
+    head: HeadSlice,
+    banned: tuple[int, ...],
+    wanted: frozenset[str],
+    at: Tensor | None = None,
     triton: bool = False,
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """``head_statistics`` of hidden rows [R, D] under a head that ranks share. banned, at: global ids.
     One exchange, whatever the rows."""
     begin, end = head.ranks.share(head.vocab)

@@ -52,8 +52,10 @@ def slot_logits(hidden: Tensor, weight: Tensor, ids: Tensor, triton: bool = Fals
 
 BUILDS = (
     Build(
-        "slot_logits-bf16", _slot_logits, _CONFIG,
+        "slot_logits-bf16",
+        _slot_logits,
+        _CONFIG,
         {"hidden": "*bf16", "weight": "*bf16", "ids": "*i64", "out": "*fp32", "D": "i32/16"},
         {"WIDE": False, "K": SLOTS},
     ),
-)  # fmt: skip
+)

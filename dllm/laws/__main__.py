@@ -94,8 +94,11 @@ def built(name: str, words: Sequence[str]) -> tuple[str, Any]:
         return group, part(group, choice, **options) or FixedLength()
     group = group_of(name)
     arguments = arguments_of(class_of(group, name))
-    inner = {key: part_config(f"{group}.{key}", value, {}) for key, value in options.items()
-             if key in arguments and takes_part(arguments[key]) and isinstance(value, str)}  # fmt: skip
+    inner = {
+        key: part_config(f"{group}.{key}", value, {})
+        for key, value in options.items()
+        if key in arguments and takes_part(arguments[key]) and isinstance(value, str)
+    }
     return group, build_part(group, {"_target_": name, **options, **inner}, per_request=False)
 
 
@@ -123,8 +126,12 @@ def _tried(trials: Trials, count: int, seed: int) -> int:
         name = f"{trials.group}={trials.name}"
         raise UserError(f"{name} goes with no other parts at all: its needs, check or traits refuse them.")
     cases = trials.chosen(count, seed) if count else every
-    say(f"{trials.group}={trials.name}: {len(cases)} of {len(every)} combinations, in each 3 rows of different lengths "
-        f"together, alone and joining, {len(LAWS)} laws:", _shown(cases), flush=True)  # fmt: skip
+    say(
+        f"{trials.group}={trials.name}: {len(cases)} of {len(every)} combinations, in each 3 rows of different lengths "
+        f"together, alone and joining, {len(LAWS)} laws:",
+        _shown(cases),
+        flush=True,
+    )
     broken: dict[str, list[tuple[TrialCase, str]]] = {name: [] for name in LAWS}
     for case in tqdm(cases, disable=None, leave=False):
         for name, words in failing_case(trials, case):
@@ -139,8 +146,15 @@ def _tried(trials: Trials, count: int, seed: int) -> int:
 
 def _shown(cases: Sequence[TrialCase]) -> str:
     """How many choices of each group the cases show."""
-    words = {"sampler": "samplers", "blocks": "block schedules", "cache": "caches", "eos": "end-of-text policies",
-             "length": "rules for the length", "model": "kinds of model", "heat": "temperatures"}  # fmt: skip
+    words = {
+        "sampler": "samplers",
+        "blocks": "block schedules",
+        "cache": "caches",
+        "eos": "end-of-text policies",
+        "length": "rules for the length",
+        "model": "kinds of model",
+        "heat": "temperatures",
+    }
     numbers = {key: len({getattr(case, key) for case in cases}) for key in words}
     return ", ".join(f"{number} {words[key]}" for key, number in numbers.items() if number > 1)
 

@@ -104,8 +104,11 @@ def every_turn_commits(trial: Trial, exempt: bool = False) -> None:
                 holds(used <= int(sampler.steps), f"row {row}: {used} forwards of one block, of {sampler.steps}")  # type: ignore[attr-defined]
             elif not exempt and any(undecided[trace.start + begin : trace.start + end]):
                 commits = all(commits.positions for commits in record.candidates)
-                holds(commits, f"row {row}, turn {number}: nothing is committed, and positions {begin} to {end - 1} "
-                               "of the answer are not all decided")  # fmt: skip
+                holds(
+                    commits,
+                    f"row {row}, turn {number}: nothing is committed, and positions {begin} to {end - 1} "
+                    "of the answer are not all decided",
+                )
 
 
 def waiting_turns(trial: Trial, decoded: Decoded) -> int:

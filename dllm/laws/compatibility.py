@@ -241,17 +241,25 @@ def compatibility_page() -> str:
     reasons, lines, tables = Reasons(), [PAGE_HEAD], list[Table]()
     for kind in ModelKind.all():
         fit, others = by_process(kind, samplers)
-        tables.append({
-            name: {other: table_cell(kind, sampler, cache, schedules, policies["none"])
-                   for other, sampler in fit.items()} for name, cache in caches.items()
-        })  # fmt: skip
+        tables.append(
+            {
+                name: {
+                    other: table_cell(kind, sampler, cache, schedules, policies["none"])
+                    for other, sampler in fit.items()
+                }
+                for name, cache in caches.items()
+            }
+        )
         first = tables[0] if len(tables) > 1 and fit.keys() == tables[0]["none"].keys() else None
         lines += [f"## {kind.title}", "", *markdown_table(tables[-1], reasons, first), others, ""]
     kind = ModelKind.all()[0]
     ends = {
-        name: {other: table_cell(kind, samplers["confidence"], cache, schedules, policy)
-               for other, policy in policies.items()} for name, cache in caches.items()
-    }  # fmt: skip
+        name: {
+            other: table_cell(kind, samplers["confidence"], cache, schedules, policy)
+            for other, policy in policies.items()
+        }
+        for name, cache in caches.items()
+    }
     lines += ["## End-of-text policies (LLaDA, `sampler=confidence`)", "", *markdown_table(ends, reasons)]
     lines += ["## Reasons", "", *(f"{number}. {sentence}" for sentence, number in reasons.numbers.items())]
     return "\n".join(lines) + "\n"

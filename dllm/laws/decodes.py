@@ -88,8 +88,12 @@ def sealed(part: Any) -> Any:
     kind = type(part)
 
     if not hasattr(kind, "seals"):
-        names = {"__setattr__": _unless_sealed(kind.__setattr__), "__delattr__": _unless_sealed(kind.__delattr__),
-                 "__module__": kind.__module__, "seals": True}  # fmt: skip
+        names = {
+            "__setattr__": _unless_sealed(kind.__setattr__),
+            "__delattr__": _unless_sealed(kind.__delattr__),
+            "__module__": kind.__module__,
+            "seals": True,
+        }
         object.__setattr__(part, "__class__", type(kind.__name__, (kind,), names))
     SEALED[id(part)] = part
     for inner in vars(part).values():
@@ -113,10 +117,15 @@ def forward_of(network: Transformer, parts: Parts, sampling: Sampling) -> Forwar
 
 
 def turns_of_rows(
-    network: Transformer, parts: Parts, batch: Sequence[Request], sampling: Sampling | None = None,
-    lag: int | None = None, constraints: ConstrainedBatch | None = None, take: TakeTurn | None = None,
+    network: Transformer,
+    parts: Parts,
+    batch: Sequence[Request],
+    sampling: Sampling | None = None,
+    lag: int | None = None,
+    constraints: ConstrainedBatch | None = None,
+    take: TakeTurn | None = None,
     runs: Network | None = None,
-) -> Iterator[Turn]:  # fmt: skip
+) -> Iterator[Turn]:
     """Every turn of a batch. lag, take: as in ``denoise``; runs: the network as a runtime runs it."""
     config, sampling = network.config, sampling or Sampling().under(parts.sampler)
     batch = [with_mask(request, ids_of(config).placeholder) for request in batch]
@@ -129,9 +138,13 @@ def turns_of_rows(
 
 
 def recorded(
-    network: Transformer, parts: Parts, batch: Sequence[Request], sampling: Sampling | None = None,
-    lag: int | None = None, constraints: ConstrainedBatch | None = None,
-) -> list[Decoded]:  # fmt: skip
+    network: Transformer,
+    parts: Parts,
+    batch: Sequence[Request],
+    sampling: Sampling | None = None,
+    lag: int | None = None,
+    constraints: ConstrainedBatch | None = None,
+) -> list[Decoded]:
     """Decode a batch and record every request's turns separately."""
     out, ids = [Decoded() for _ in batch], ids_of(network.config)
     batch = [with_mask(request, ids.placeholder) for request in batch]
@@ -172,10 +185,15 @@ def given_mixtures(rows: Rows) -> dict[int, dict[int, tuple[list[int], list[floa
 
 
 def results(
-    network: Transformer, parts: Parts, batch: Sequence[Request], sampling: Sampling | None = None,
-    lag: int | None = None, runs: Network | None = None, take: TakeTurn | None = None,
+    network: Transformer,
+    parts: Parts,
+    batch: Sequence[Request],
+    sampling: Sampling | None = None,
+    lag: int | None = None,
+    runs: Network | None = None,
+    take: TakeTurn | None = None,
     constraints: ConstrainedBatch | None = None,
-) -> list[Result]:  # fmt: skip
+) -> list[Result]:
     """A batch's results without traces. The last four as in ``turns_of_rows``."""
     ids = ids_of(network.config)
     collector = Collector([with_mask(one, ids.placeholder) for one in batch], ids, str, (), trace=False)
@@ -224,9 +242,13 @@ def decode_joining(
 
 @torch.inference_mode()
 def decode_sharing(
-    network: Transformer, parts: Parts, batch: Sequence[Request], sampling: Sampling, pages: PageStore,
+    network: Transformer,
+    parts: Parts,
+    batch: Sequence[Request],
+    sampling: Sampling,
+    pages: PageStore,
     lag: int | None = None,
-) -> tuple[list[LawAnswer], int]:  # fmt: skip
+) -> tuple[list[LawAnswer], int]:
     """Every request's answer, and how many columns were known. Their rows take over what ``pages`` hold, and leave
     there what is final after their first turn and after their last."""
     forward, config = forward_of(network, parts, sampling), network.config

@@ -35,8 +35,15 @@ TEMPERATURES = (0.0, 0.8)
 # the kinds of ``ModelKind.all``
 MODELS = ("llada", "dream", "block_causal", "causal", "context_causal", "pipelined", "noise")
 TRIED_GROUPS = (*PART_GROUPS, "length")
-USUAL_CASE = {"blocks": "fixed", "cache": "none", "eos": "none", "sampler": "confidence", "length": "fixed",
-              "model": "llada", "heat": 0.0}  # fmt: skip
+USUAL_CASE = {
+    "blocks": "fixed",
+    "cache": "none",
+    "eos": "none",
+    "sampler": "confidence",
+    "length": "fixed",
+    "model": "llada",
+    "heat": 0.0,
+}
 
 # Parts that cannot be built, or would show nothing on short answers, with their defaults.
 TRIAL_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {

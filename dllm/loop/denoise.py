@@ -51,17 +51,25 @@ def take_turn(rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
 
 
 def denoise(
-    canvas: Canvas, forward: Forward, parts: Parts, lag: int | None = None, take: TakeTurn | None = None,
+    canvas: Canvas,
+    forward: Forward,
+    parts: Parts,
+    lag: int | None = None,
+    take: TakeTurn | None = None,
     constraints: ConstrainedBatch | None = None,
-) -> Iterator[Turn]:  # fmt: skip
+) -> Iterator[Turn]:
     """Denoise ``canvas`` to the end, yielding every turn. The last three as in ``start_rows`` and ``turns``."""
     return turns(start_rows(canvas, forward, parts, lag, constraints), forward, parts, take)
 
 
 def start_rows(
-    canvas: Canvas, forward: Forward, parts: Parts, lag: int | None, constraints: ConstrainedBatch | None = None,
+    canvas: Canvas,
+    forward: Forward,
+    parts: Parts,
+    lag: int | None,
+    constraints: ConstrainedBatch | None = None,
     opened: Callable[[Session], None] | None = None,
-) -> Rows:  # fmt: skip
+) -> Rows:
     """The rows of ``canvas`` before their first turn, but for those in which nothing is masked.
 
     parts: of these rows. Only ``per_request`` parameters may differ from those of their turns. lag: shapes are
@@ -83,10 +91,14 @@ def refuse(row: int, error: UserError) -> None:
 
 
 def turns(
-    rows: Rows, forward: Forward, parts: Parts, take: TakeTurn | None = None,
-    between: Callable[[Rows], Rows] | None = None, stuck: Callable[[int, UserError], None] = refuse,
+    rows: Rows,
+    forward: Forward,
+    parts: Parts,
+    take: TakeTurn | None = None,
+    between: Callable[[Rows], Rows] | None = None,
+    stuck: Callable[[int, UserError], None] = refuse,
     seen: Callable[[Rows, Turn], None] | None = None,
-) -> Iterator[Turn]:  # fmt: skip
+) -> Iterator[Turn]:
     """Take turns until no rows are left, which leave the batch as they finish.
 
     take: takes a turn (None: ``take_turn``). between: what happens between turns. Rows may leave then, and others join

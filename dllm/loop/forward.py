@@ -201,5 +201,10 @@ def side_by_side(inputs: Inputs, call: Call) -> Inputs:
         return inputs
     first = beside.candidates[:, 0]  # all candidates of a row are as long
     totals = None if inputs.totals is None else inputs.totals[first]
-    return replace(inputs, tokens=beside.pack(inputs.tokens), positions=inputs.positions[first],
-                   columns=beside.pack(queries), totals=totals)  # fmt: skip
+    return replace(
+        inputs,
+        tokens=beside.pack(inputs.tokens),
+        positions=inputs.positions[first],
+        columns=beside.pack(queries),
+        totals=totals,
+    )

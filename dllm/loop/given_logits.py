@@ -105,10 +105,22 @@ class GivenLogits:
                 "Use sampler=confidence, or dllm serve."
             )
         self.config = config = ModelConfig(
-            family="", width=1, layers=1, heads=1, kv_heads=1, head_dim=1, mlp_width=1, vocab=UNKNOWN_VOCAB,
+            family="",
+            width=1,
+            layers=1,
+            heads=1,
+            kv_heads=1,
+            head_dim=1,
+            mlp_width=1,
+            vocab=UNKNOWN_VOCAB,
             max_length=UNKNOWN_VOCAB,
-            eps=0.0, theta=1.0, mask_id=mask_id, eos_id=None, pad_id=None, attention=BlockCausal(length),
-        )  # fmt: skip
+            eps=0.0,
+            theta=1.0,
+            mask_id=mask_id,
+            eos_id=None,
+            pad_id=None,
+            attention=BlockCausal(length),
+        )
         blocks, sampling = Fixed(length), sampling.under(sampler)
         setting = Setting(config, blocks, length, sampling)
         sampler = sampler.resolved(setting)
@@ -164,8 +176,12 @@ class GivenLogits:
     def _scored(self, rows: Rows, logits: Tensor) -> ScoredCandidates:
         """What the forward says of the blocks."""
         canvas, owner, nothing = rows.candidates, rows.owner, rows.candidates.no_positions
-        scores = self._scores(canvas, reduce(Tensor.__or__, (need.mask(canvas, rows.blocks) for need in self.needs)),
-                              rows.blocks.turn, logits)  # fmt: skip
+        scores = self._scores(
+            canvas,
+            reduce(Tensor.__or__, (need.mask(canvas, rows.blocks) for need in self.needs)),
+            rows.blocks.turn,
+            logits,
+        )
         run = ForwardPass([], owner, nothing, nothing, canvas.valid, canvas.tokens[:, :0], False, {})
         none = torch.zeros_like(canvas.start)
         cost = ForwardCost(none[:, None], none[:, None], none[:, None], none[:, None], none)

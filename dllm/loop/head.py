@@ -131,10 +131,16 @@ class ScoredHead:
         committable = scored & work.plan.committable
         scores = Scores(scored, token, confidence, committable, statistics, repropose=again)
         return ScoredCandidates(
-            canvas=rows.candidates, owner=rows.owner, scores=scores, forced=work.plan.forced,
-            corrected=rows.candidates.no_positions, run=run, cost=self._cost(),
-            remembered=work.plan.state, carried=rows.carried,
-        )  # fmt: skip
+            canvas=rows.candidates,
+            owner=rows.owner,
+            scores=scores,
+            forced=work.plan.forced,
+            corrected=rows.candidates.no_positions,
+            run=run,
+            cost=self._cost(),
+            remembered=work.plan.state,
+            carried=rows.carried,
+        )
 
     def _cost(self) -> ForwardCost:
         """What the forward computed; a row that is led computed nothing."""

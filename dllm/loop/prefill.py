@@ -123,9 +123,14 @@ class _ChunkMemory(Memory):
     """Buffers of one row, made in the first chunk with what is known of it."""
 
     def __init__(
-        self, stores: list[KeyValues | None], known: KnownPrefix | None, size: int, slots: Tensor, reach: int,
+        self,
+        stores: list[KeyValues | None],
+        known: KnownPrefix | None,
+        size: int,
+        slots: Tensor,
+        reach: int,
         visible: Visible,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.stores, self.known, self.size, self.copies = stores, known, size, DeviceCopies()
         self.slots, self.reach, self.visible = slots, reach, visible
 

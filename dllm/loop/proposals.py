@@ -136,9 +136,15 @@ class Proposer:
             head = model.head_slice
             return sliced_head_statistics(hidden, head, self.banned(), required(self.wanted), current, self.triton)
         return head_statistics(
-            hidden, lambda rows: self.ban(model.logits(rows)), model.head_weight, self.banned(),
-            model.config.logit_scale, required(self.wanted), current, self.triton,
-        )  # fmt: skip
+            hidden,
+            lambda rows: self.ban(model.logits(rows)),
+            model.head_weight,
+            self.banned(),
+            model.config.logit_scale,
+            required(self.wanted),
+            current,
+            self.triton,
+        )
 
     def sliced_lookup(self, columns: Tensor, hidden: Tensor, head: HeadSlice) -> Lookup:
         """As ``lookup``, of a head that ranks share."""

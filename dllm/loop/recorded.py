@@ -85,9 +85,12 @@ class RecordedTurns:
     """Takes turns as ``take_turn`` does; a turn's tensors last until the next one."""
 
     def __init__(
-        self, model: Transformer, recorder: Callable[[], Recording], most: int = MAX_RECORDINGS,
+        self,
+        model: Transformer,
+        recorder: Callable[[], Recording],
+        most: int = MAX_RECORDINGS,
         stage: RunStage = run_plainly,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self.recorder, self.most, self.stage = model, recorder, most, stage
         self.pools = BufferPools(model)
         # By a number for the kind of turn (``recording_key``) and the widths of its rows.
@@ -172,9 +175,14 @@ class RecordedTurns:
         return self._as_recorded(recording, buffers, made, forward)
 
     def _record_rest(
-        self, buffers: StaticBuffers, forward: Forward, parts: Parts, begun: NetworkRun, asked: Sequence[Any],
+        self,
+        buffers: StaticBuffers,
+        forward: Forward,
+        parts: Parts,
+        begun: NetworkRun,
+        asked: Sequence[Any],
         recording: Recording,
-    ) -> RecordedTurn:  # fmt: skip
+    ) -> RecordedTurn:
         """The second part of a turn, which what was ``asked`` decides."""
         made = list[Any]()
 

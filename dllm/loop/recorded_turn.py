@@ -144,9 +144,7 @@ class SplitTurn:
             rest.release()
 
 
-def asked_of(
-    run: NetworkRun, rows: Rows, read: Sequence[Sequence[int] | None] | None = None
-) -> list[Hashable]:  # fmt: skip
+def asked_of(run: NetworkRun, rows: Rows, read: Sequence[Sequence[int] | None] | None = None) -> list[Hashable]:
     """What the host must know of each call before it goes on, of ``rows`` that are as they were when it began. read:
     by call, what it has read already."""
     memories, facts = [given.memory for given in run.inputs], rows.blocks.shapes.facts

@@ -110,11 +110,21 @@ class Rows:
         if parts.length.traits.changes:
             waits = waits + parts.length.may_wait(canvas)
         rows = Rows(
-            canvas, Owner.single(len(canvas.row_id), canvas.row_id.device),
-            first.closed(parts.length.waits(lengths)), state, session.remembers(canvas), lengths,
-            torch.zeros_like(canvas.tokens), Ledger.start(canvas),
-            carried, None, session, constraints, (), Pace.start(canvas, first, waits),
-        ).planned()  # fmt: skip
+            canvas,
+            Owner.single(len(canvas.row_id), canvas.row_id.device),
+            first.closed(parts.length.waits(lengths)),
+            state,
+            session.remembers(canvas),
+            lengths,
+            torch.zeros_like(canvas.tokens),
+            Ledger.start(canvas),
+            carried,
+            None,
+            session,
+            constraints,
+            (),
+            Pace.start(canvas, first, waits),
+        ).planned()
         if not shapes.bounded:
             return rows
         known = tuple(HostView.of(numbers, shapes.lag) for numbers in torch.stack(rows.told()).T.tolist())
@@ -148,13 +158,23 @@ class Rows:
         left = torch.tensor(kept, dtype=torch.int64, device=self.next_positions.device)
         owner, candidates = self.owner.select(left)
         return Rows(
-            self.candidates.select(candidates), owner, select(self.blocks, left), select(self.state, left),
-            select(self.remembered, left), select(self.lengths, left), self.next_positions[left],
-            select(self.ledger, left), select(self.carried, left), select(self.plan, left), self.session.select(left),
-            self.constraints.select(kept), tuple(self.known[row] for row in kept if self.known),
-            tuple(self.paces[row] for row in kept), tuple(report.select(kept) for report in self.reports),
+            self.candidates.select(candidates),
+            owner,
+            select(self.blocks, left),
+            select(self.state, left),
+            select(self.remembered, left),
+            select(self.lengths, left),
+            self.next_positions[left],
+            select(self.ledger, left),
+            select(self.carried, left),
+            select(self.plan, left),
+            self.session.select(left),
+            self.constraints.select(kept),
+            tuple(self.known[row] for row in kept if self.known),
+            tuple(self.paces[row] for row in kept),
+            tuple(report.select(kept) for report in self.reports),
             tuple(first_places([self.leaders[row] for row in kept if self.leaders])),
-        )  # fmt: skip
+        )
 
     def change_lengths(self, turn: Turn, parts: Parts, ids: Ids) -> tuple[Rows, Turn]:
         """The rows and their turn after the lengths of rows have changed, with everything that is kept by column in its
@@ -201,14 +221,23 @@ class Rows:
         """These rows, then those of ``fresh``, which were started with the same parts and have had no turn yet."""
         blocks = replace(join(self.blocks, fresh.blocks), shapes=self.blocks.shapes.join(fresh.blocks.shapes))
         return Rows(
-            self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), blocks,
-            join(self.state, fresh.state), join(self.remembered, fresh.remembered), join(self.lengths, fresh.lengths),
-            join(self.next_positions, fresh.next_positions), join(self.ledger, fresh.ledger),
-            join(self.carried, fresh.carried), join(self.plan, fresh.plan), self.session.join(fresh.session),
-            self.constraints.join(fresh.constraints), self.known + fresh.known,
-            self.paces + fresh.paces, tuple(report.join(len(fresh)) for report in self.reports),
+            self.candidates.join(fresh.candidates),
+            self.owner.join(fresh.owner),
+            blocks,
+            join(self.state, fresh.state),
+            join(self.remembered, fresh.remembered),
+            join(self.lengths, fresh.lengths),
+            join(self.next_positions, fresh.next_positions),
+            join(self.ledger, fresh.ledger),
+            join(self.carried, fresh.carried),
+            join(self.plan, fresh.plan),
+            self.session.join(fresh.session),
+            self.constraints.join(fresh.constraints),
+            self.known + fresh.known,
+            self.paces + fresh.paces,
+            tuple(report.join(len(fresh)) for report in self.reports),
             self._led_with(fresh),
-        )  # fmt: skip
+        )
 
     def led_by(self, leaders: Sequence[int]) -> Rows:
         """The same rows; in the coming forward only those run that lead themselves."""
@@ -287,5 +316,14 @@ def first_places(groups: Iterable[Hashable]) -> list[int]:
 
 
 ON_DEVICE = (
-    "candidates", "owner", "blocks", "state", "remembered", "lengths", "next_positions", "ledger", "carried", "plan",
-)  # fmt: skip
+    "candidates",
+    "owner",
+    "blocks",
+    "state",
+    "remembered",
+    "lengths",
+    "next_positions",
+    "ledger",
+    "carried",
+    "plan",
+)

@@ -106,9 +106,13 @@ class Runner:
 
     @torch.inference_mode()
     def start(
-        self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1,
-        parts: Parts | None = None, known: Sequence[KnownPrefix | None] = (),
-    ) -> Rows:  # fmt: skip
+        self,
+        requests: Sequence[Request],
+        names: Sequence[int] | None = None,
+        step: int = 1,
+        parts: Parts | None = None,
+        known: Sequence[KnownPrefix | None] = (),
+    ) -> Rows:
         """The requests as rows of these names before their first turn, as ``Canvas.of`` lays them out. parts: a
         request's own, with other ``per_request`` parameters. known: of each request the first columns that were
         computed before (None: none; empty: of no request). Raises UserError for a request that draws where everything
@@ -182,9 +186,12 @@ class Runner:
 
     @torch.inference_mode()
     def turns(
-        self, rows: Rows, between: Callable[[Rows], Rows] | None = None,
-        stuck: Callable[[int, UserError], None] = refuse, seen: Callable[[Rows, Turn], None] | None = None,
-    ) -> Iterator[Turn]:  # fmt: skip
+        self,
+        rows: Rows,
+        between: Callable[[Rows], Rows] | None = None,
+        stuck: Callable[[int, UserError], None] = refuse,
+        seen: Callable[[Rows, Turn], None] | None = None,
+    ) -> Iterator[Turn]:
         """Denoise the rows to the end; others may join, and some leave, ``between`` turns. stuck, seen: as in ``turns``
         of the loop. Raises UserError if the model's weights are damaged."""
         running = turns(rows, self.forward, self.parts, self.take, between, stuck, seen)

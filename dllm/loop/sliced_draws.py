@@ -59,8 +59,14 @@ class OwnIds:
         at = lambda logits, ids: logits.gather(-1, ids[:, None])[:, 0].double()  # noqa: E731
         value, noise = at(self.kept, token), gumbel_of(mixed(token, after=self.state))
         best = at(other, (likeliest.long() - head.begin).clamp(0, other.shape[-1] - 1))
-        return [torch.where(self.random, value + noise, value), token.double() + head.begin, at(scored, token),
-                at(other, token), best, torch.where(mine, at(scored, place), 0.0)]  # fmt: skip
+        return [
+            torch.where(self.random, value + noise, value),
+            token.double() + head.begin,
+            at(scored, token),
+            at(other, token),
+            best,
+            torch.where(mine, at(scored, place), 0.0),
+        ]
 
 
 def least_kept(kept: Tensor, count: int, head: HeadSlice) -> Tensor:

@@ -126,12 +126,28 @@ def close_turn(
     if step.mixture is not None and soft is not None:
         carried = update_rows(view.active, rows.handed_on(step, soft, candidates, blocks), carried)
     after = replace(
-        rows, candidates=candidates, owner=owner, blocks=blocks, state=state, remembered=chosen.remembered,
-        next_positions=step.next_positions, ledger=rows.ledger.after(scored.cost, scored.owner, view, step),
+        rows,
+        candidates=candidates,
+        owner=owner,
+        blocks=blocks,
+        state=state,
+        remembered=chosen.remembered,
+        next_positions=step.next_positions,
+        ledger=rows.ledger.after(scored.cost, scored.owner, view, step),
         carried=carried,
-    )  # fmt: skip
+    )
     return after, Turn(
-        tried=scored.canvas, tried_owner=scored.owner, chosen=chosen.candidate, cost=scored.cost, view=view, step=step,
-        candidates=candidates, blocks=blocks, ledger=after.ledger, constraints=rows.constraints, marks=decision.marks,
-        finished=(), carried=carried,
-    )  # fmt: skip
+        tried=scored.canvas,
+        tried_owner=scored.owner,
+        chosen=chosen.candidate,
+        cost=scored.cost,
+        view=view,
+        step=step,
+        candidates=candidates,
+        blocks=blocks,
+        ledger=after.ledger,
+        constraints=rows.constraints,
+        marks=decision.marks,
+        finished=(),
+        carried=carried,
+    )

@@ -42,16 +42,25 @@ def rotary_dim(values: Values, features: int) -> int:
     once more; the published classes do not read it, so it must agree."""
     rotated = int(features * values["partial_rotary_factor"]) if values["partial_rotary_factor"] else features
     agree(
-        rotated > 0 and rotated % 2 == 0, values,
+        rotated > 0 and rotated % 2 == 0,
+        values,
         f"{rotated} of a head's {features} features would rotate, which must be an even number, at least 2",
-        "d_model", "n_heads", "hidden_size", "num_attention_heads", "head_dim", "partial_rotary_factor",
-    )  # fmt: skip
+        "d_model",
+        "n_heads",
+        "hidden_size",
+        "num_attention_heads",
+        "head_dim",
+        "partial_rotary_factor",
+    )
     share = ("partial_rotary_factor",) if values["partial_rotary_factor"] else ()
     agree(
-        values["rotary_dim"] in (None, rotated), values,
+        values["rotary_dim"] in (None, rotated),
+        values,
         f"they contradict each other, since {rotated} of a head's {features} features rotate",
-        "rotary_dim", *share, "head_dim",
-    )  # fmt: skip
+        "rotary_dim",
+        *share,
+        "head_dim",
+    )
     return rotated
 
 
@@ -68,8 +77,15 @@ def check_groups(values: Values) -> None:
     experts, groups, kept = values["num_experts"], values["n_group"], values["topk_group"]
     agree(experts % groups == 0, values, "the first must divide the second", "n_group", "num_experts")
     agree(kept <= groups, values, "the first must not be larger", "topk_group", "n_group")
-    agree(values["num_experts_per_tok"] <= experts // groups * kept, values, "the groups kept hold too few experts",
-          "num_experts_per_tok", "topk_group", "n_group", "num_experts")  # fmt: skip
+    agree(
+        values["num_experts_per_tok"] <= experts // groups * kept,
+        values,
+        "the groups kept hold too few experts",
+        "num_experts_per_tok",
+        "topk_group",
+        "n_group",
+        "num_experts",
+    )
 
 
 def check_layer_types(values: Values) -> None:

@@ -46,9 +46,14 @@ def kinds_of(
 
 
 def check_numbers(
-    config: ModelConfig, dtype: torch.dtype, device: torch.device, kernels: str, quantize: str | None,
-    quantize_head: str | None = None, activations: str | None = None,
-) -> bool:  # fmt: skip
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    kernels: str,
+    quantize: str | None,
+    quantize_head: str | None = None,
+    activations: str | None = None,
+) -> bool:
     """Whether our Triton kernels run. Raises UserError for a dtype, kernels or weights that the device lacks."""
     if dtype == torch.bfloat16 and device.type == "cuda" and amd_kind(device) is None:
         capability = torch.cuda.get_device_capability(device)

@@ -215,9 +215,19 @@ class _Build:
             network.become_invariant()
         merged, drafting = (None if one is None else one.folder for one in (lora, drafts))
         return Model(
-            network, config, words, ids, name, folder, self.quantize, merged, self.kernels, drafting, self.head,
+            network,
+            config,
+            words,
+            ids,
+            name,
+            folder,
+            self.quantize,
+            merged,
+            self.kernels,
+            drafting,
+            self.head,
             activations,
-        )  # fmt: skip
+        )
 
     def _network(self, folder: Path, lora: Adapter | None) -> Transformer:
         config, triton = self.found.config, self.check()
@@ -229,10 +239,20 @@ class _Build:
                 place = "cpu" if self.place == "auto" and not torch.cuda.is_available() else self.place
                 plain = not self.trainable and self.quantize is None and not triton
                 network = load_model(
-                    folder, place, self.dtype, config, lora, not (self.kernels == INVARIANT or self.trainable),
-                    self.quantize, triton, self.pack and plain and can_pack(self.device, self.dtype), watch, self.head,
-                    ranks, self.ep,
-                )  # fmt: skip
+                    folder,
+                    place,
+                    self.dtype,
+                    config,
+                    lora,
+                    not (self.kernels == INVARIANT or self.trainable),
+                    self.quantize,
+                    triton,
+                    self.pack and plain and can_pack(self.device, self.dtype),
+                    watch,
+                    self.head,
+                    ranks,
+                    self.ep,
+                )
         if self.trainable:
             return network.requires_grad_(True)
         network.use_kernels(triton, has_varlen(network.device, self.dtype))
@@ -270,9 +290,13 @@ def _refuse_unknown(unknown: Mapping[str, Any]) -> None:
 
 
 def _of_object(
-    model: nn.Module, tokenizer: Any, mask_id: int | None, attention_block: int | None,
-    rope: Mapping[str, Any] | RopeSetting | None, family: Family | str | None,
-) -> Model:  # fmt: skip
+    model: nn.Module,
+    tokenizer: Any,
+    mask_id: int | None,
+    attention_block: int | None,
+    rope: Mapping[str, Any] | RopeSetting | None,
+    family: Family | str | None,
+) -> Model:
     """A model object of transformers with shared weights. Its folder, which runs and traces name, is the one that it
     came from, or this one."""
     model, words = unwrapped(model), tokenizer_of(tokenizer)
@@ -320,9 +344,12 @@ def read_draft_adapter(adapter: str | Path | None, config: ModelConfig, path: st
 
 
 def describe(
-    path: str | Path, mask_id: int | None = None, attention_block: int | None = None,
-    rope: Mapping[str, Any] | RopeSetting | None = None, family: Family | str | None = None,
-) -> Description:  # fmt: skip
+    path: str | Path,
+    mask_id: int | None = None,
+    attention_block: int | None = None,
+    rope: Mapping[str, Any] | RopeSetting | None = None,
+    family: Family | str | None = None,
+) -> Description:
     """Describe a model without reading its weights. mask_id, attention_block, rope, family: as in ``load``.
 
     Each id comes from the first source that has it: the argument, config.json, the tokenizer. A missing eos is the pad

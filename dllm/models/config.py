@@ -33,8 +33,11 @@ from dllm.models.network.rope_scaling import Scaling
 from dllm.models.network.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, PipelinedBlocks, columns_of
 
 FAMILIES: Mapping[str, Family] = {
-    **FIRST_FAMILIES, **FAMILIES_2026, DIFFUSION_GEMMA: GEMMA, **NEXT_TOKEN_FAMILIES,
-}  # by architecture  # fmt: skip
+    **FIRST_FAMILIES,
+    **FAMILIES_2026,
+    DIFFUSION_GEMMA: GEMMA,
+    **NEXT_TOKEN_FAMILIES,
+}  # by architecture
 # For repackaged checkpoints without ``architectures``.
 MODEL_TYPES = {one.model_type: name for name, one in FAMILIES.items() if one.model_type}
 

@@ -54,21 +54,32 @@ ARCHITECTURE: KeyRules = {
     "model_type": KeyRule("a name", lambda value: isinstance(value, str)),
 }
 _ALL: KeyRules = {
-    "eos_token_id": token_ids(MAX_SIZE), "pad_token_id": integer(0, MAX_SIZE), "mask_token_id": integer(0, MAX_SIZE),
+    "eos_token_id": token_ids(MAX_SIZE),
+    "pad_token_id": integer(0, MAX_SIZE),
+    "mask_token_id": integer(0, MAX_SIZE),
     "vocab_size": size(),
     # ``dllm.models.network.rope`` reads them first; what it found is in rope_theta and partial_rotary_factor
     "rope_scaling": KeyRule("an object or null", lambda value: isinstance(value, dict)),
     "rope_parameters": KeyRule("an object or null", lambda value: isinstance(value, dict)),
-    "rotary_dim": integer(2, MAX_SIZE), "partial_rotary_factor": allowed(1, 1.0),  # all features of a head rotate
-}  # fmt: skip
+    "rotary_dim": integer(2, MAX_SIZE),
+    "partial_rotary_factor": allowed(1, 1.0),  # all features of a head rotate
+}
 # What all families but LLaDA share with Hugging Face's Qwen classes.
 QWEN: KeyRules = {
     **_ALL,
-    "hidden_size": size(), "num_hidden_layers": LAYERS, "num_attention_heads": size(),
-    "num_key_value_heads": size(32, null=None), "head_dim": size(None), "intermediate_size": size(),
-    "max_position_embeddings": integer(1, MAX_SIZE, 32768), "rms_norm_eps": epsilon(1e-6), "rope_theta": theta(1e4),
-    "tie_word_embeddings": boolean(), "hidden_act": allowed("silu"), "use_sliding_window": allowed(False),
-}  # fmt: skip
+    "hidden_size": size(),
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": size(),
+    "num_key_value_heads": size(32, null=None),
+    "head_dim": size(None),
+    "intermediate_size": size(),
+    "max_position_embeddings": integer(1, MAX_SIZE, 32768),
+    "rms_norm_eps": epsilon(1e-6),
+    "rope_theta": theta(1e4),
+    "tie_word_embeddings": boolean(),
+    "hidden_act": allowed("silu"),
+    "use_sliding_window": allowed(False),
+}
 NORMED: KeyRules = {name: allowed(True) for name in ("qk_norm", "use_qk_norm", "qk_layernorm")}
 # Two spellings of the length of an attention block, which must agree; without them the family's usual length counts.
 BLOCK: KeyRules = {name: integer(1, MAX_SIZE) for name in BLOCK_KEYS[:2]}
@@ -146,25 +157,36 @@ class Family:
         kind = self.blocks(agreement.attention_block(values, self.block, spellings))
         if not self.varies or any(values[key] is not None for key in spellings):
             return {"attention": kind}
-        return {"attention": kind, "unsaid": (
-            f"{FILE} names no block_size: attention goes by blocks of {self.block}, as is usual in this family. For a "
-            "checkpoint that was trained with others, set model.attention_block."
-        )}  # fmt: skip
+        return {
+            "attention": kind,
+            "unsaid": (
+                f"{FILE} names no block_size: attention goes by blocks of {self.block}, as is usual in this family. "
+                "For a checkpoint that was trained with others, set model.attention_block."
+            ),
+        }
 
     def _shared(self, values: Values) -> Fields:
         """What the keys of Qwen's classes give."""
         features, heads = agreement.head_dim(values, "hidden_size", "num_attention_heads"), "num_attention_heads"
         agreement.check_layer_types(values)
         return Fields(
-            width=values["hidden_size"], layers=values["num_hidden_layers"], heads=values[heads],
-            head_dim=features, rotary_dim=agreement.rotary_dim(values, features),
-            kv_heads=agreement.kv_heads(values, heads, "num_key_value_heads"), mlp_width=values[self.mlp] or 0,
-            vocab=values["vocab_size"], max_length=values["max_position_embeddings"], eps=values["rms_norm_eps"],
-            theta=float(values["rope_theta"]), tied=values["tie_word_embeddings"],
+            width=values["hidden_size"],
+            layers=values["num_hidden_layers"],
+            heads=values[heads],
+            head_dim=features,
+            rotary_dim=agreement.rotary_dim(values, features),
+            kv_heads=agreement.kv_heads(values, heads, "num_key_value_heads"),
+            mlp_width=values[self.mlp] or 0,
+            vocab=values["vocab_size"],
+            max_length=values["max_position_embeddings"],
+            eps=values["rms_norm_eps"],
+            theta=float(values["rope_theta"]),
+            tied=values["tie_word_embeddings"],
             mask_id=special_id(values, "mask_token_id", self.mask),
-            eos_id=special_id(values, "eos_token_id", self.eos), pad_id=values["pad_token_id"],
+            eos_id=special_id(values, "eos_token_id", self.eos),
+            pad_id=values["pad_token_id"],
             usual_mask_id=_in_vocabulary(self.usual_mask, values),
-        )  # fmt: skip
+        )
 
 
 def special_id(values: Values, key: str, usual: int | None = None) -> int | None:
@@ -183,27 +205,40 @@ def _llada(values: Values) -> Fields:
     agree(vocab >= values["vocab_size"], values, "the first must not be smaller", "embedding_size", "vocab_size")
     features = agreement.head_dim(values, "d_model", "n_heads")
     return Fields(
-        width=width, layers=values["n_layers"], heads=values["n_heads"],
-        kv_heads=agreement.kv_heads(values, "n_heads", "n_kv_heads"), head_dim=features,
+        width=width,
+        layers=values["n_layers"],
+        heads=values["n_heads"],
+        kv_heads=agreement.kv_heads(values, "n_heads", "n_kv_heads"),
+        head_dim=features,
         rotary_dim=agreement.rotary_dim(values, features),
         mlp_width=values["mlp_hidden_size"] or int(values["mlp_ratio"] * width),
-        vocab=vocab, max_length=values["max_sequence_length"], eps=values["rms_norm_eps"],
-        theta=float(values["rope_theta"]), mask_id=values["mask_token_id"],
-        eos_id=special_id(values, "eos_token_id"), pad_id=values["pad_token_id"],
-        rope_float32=values["rope_full_precision"], qkv_bias=values["include_bias"] or values["include_qkv_bias"],
-        output_bias=values["include_bias"], mlp_bias=values["include_bias"], tied=values["weight_tying"],
+        vocab=vocab,
+        max_length=values["max_sequence_length"],
+        eps=values["rms_norm_eps"],
+        theta=float(values["rope_theta"]),
+        mask_id=values["mask_token_id"],
+        eos_id=special_id(values, "eos_token_id"),
+        pad_id=values["pad_token_id"],
+        rope_float32=values["rope_full_precision"],
+        qkv_bias=values["include_bias"] or values["include_qkv_bias"],
+        output_bias=values["include_bias"],
+        mlp_bias=values["include_bias"],
+        tied=values["weight_tying"],
         logit_scale=width**-0.5 if values["scale_logits"] else 1.0,
         embed_scale=width**0.5 if values["input_emb_norm"] else 1.0,
-    )  # fmt: skip
+    )
 
 
 def _llada_moe(values: Values) -> Fields:
     layers, frequency = values["num_hidden_layers"], values["moe_layer_freq"]
     agree(len(frequency) == layers, values, "there must be one number per layer", "moe_layer_freq", "num_hidden_layers")
     moe = MoEConfig(
-        experts=values["num_experts"], top_k=values["num_experts_per_tok"], width=values["expert_intermediate_size"],
-        router="softmax", sparse_layers=tuple(i for i, sparse in enumerate(frequency) if sparse),
-    )  # fmt: skip
+        experts=values["num_experts"],
+        top_k=values["num_experts_per_tok"],
+        width=values["expert_intermediate_size"],
+        router="softmax",
+        sparse_layers=tuple(i for i, sparse in enumerate(frequency) if sparse),
+    )
     agreement.check_routing(values, moe.sparse_layers, "dense_intermediate_size")
     return Fields(qk_norm=values["qk_layernorm"], moe=moe)
 
@@ -212,11 +247,17 @@ def _llada2(values: Values) -> Fields:
     dense, layers = values["first_k_dense_replace"], values["num_hidden_layers"]
     agree(dense <= layers, values, "the first must not be larger", "first_k_dense_replace", "num_hidden_layers")
     moe = MoEConfig(
-        experts=values["num_experts"], top_k=values["num_experts_per_tok"], width=values["moe_intermediate_size"],
-        router="sigmoid", shared_width=values["moe_intermediate_size"] * values["num_shared_experts"],
-        groups=values["n_group"], top_groups=values["topk_group"], scale=values["routed_scaling_factor"],
-        expert_bias=True, sparse_layers=tuple(range(dense, layers)),
-    )  # fmt: skip
+        experts=values["num_experts"],
+        top_k=values["num_experts_per_tok"],
+        width=values["moe_intermediate_size"],
+        router="sigmoid",
+        shared_width=values["moe_intermediate_size"] * values["num_shared_experts"],
+        groups=values["n_group"],
+        top_groups=values["topk_group"],
+        scale=values["routed_scaling_factor"],
+        expert_bias=True,
+        sparse_layers=tuple(range(dense, layers)),
+    )
     agreement.check_routing(values, moe.sparse_layers, "intermediate_size")
     agreement.check_groups(values)
     return Fields(moe=moe, qkv_bias=values["use_qkv_bias"], output_bias=values["use_bias"])
@@ -283,18 +324,29 @@ LLADA2 = Family("llada2", {
     names=LLADA2_NAMES, kin=(LLADA22,), **LING)  # fmt: skip
 
 DREAM = Family(
-    "dream", {**QWEN, "attention_bias": allowed(True)},  # of q, k and v
-    {"qkv_bias": True, "prediction_shift": 1}, model_type="Dream",
+    "dream",
+    {**QWEN, "attention_bias": allowed(True)},  # of q, k and v
+    {"qkv_bias": True, "prediction_shift": 1},
+    model_type="Dream",
     usual_mask=151666,  # of the published class, which a tokenizer of another vocabulary goes before
-    pipelined=True, kin=(DREAM_REASONER,), mask_tokens=("<|mask|>",), stop_tokens=("<|im_end|>", "<|dlm_pad|>"),
-)  # fmt: skip
+    pipelined=True,
+    kin=(DREAM_REASONER,),
+    mask_tokens=("<|mask|>",),
+    stop_tokens=("<|im_end|>", "<|dlm_pad|>"),
+)
 
 SDAR = Family(
-    "sdar", {**QWEN, **NORMED, **BLOCK, "head_dim": size(128, null=None), "use_regular_causal": allowed(False)},
-    {"qk_norm": True}, model_type="sdar", blocks=BlockCausal, block=4, varies=True,
+    "sdar",
+    {**QWEN, **NORMED, **BLOCK, "head_dim": size(128, null=None), "use_regular_causal": allowed(False)},
+    {"qk_norm": True},
+    model_type="sdar",
+    blocks=BlockCausal,
+    block=4,
+    varies=True,
     mask=151669,  # published inference configs may lack the id; this is the tokenizer's <|MASK|>
-    kin=(I_DLM,), mask_tokens=("<|MASK|>", "<MASK>"),
-)  # fmt: skip
+    kin=(I_DLM,),
+    mask_tokens=("<|MASK|>", "<MASK>"),
+)
 
 WEDLM = Family("wedlm", {
     **QWEN, "qk_norm": boolean(None), "layer_types": ALL_FULL,
@@ -308,6 +360,11 @@ NBDIFF = Family("nbdiff", {
     mask=45830, eos=45892)  # fmt: skip  # [unused0] and [unused10] of openPangu's tokenizer; no file names the mask
 
 FIRST_FAMILIES = {
-    "LLaDAModelLM": LLADA, "LLaDAMoEModelLM": LLADA_MOE, "LLaDA2MoeModelLM": LLADA2, "DreamModel": DREAM,
-    "SDARForCausalLM": SDAR, "WeDLMForCausalLM": WEDLM, "PanguEmbeddedForCausalLM": NBDIFF,
-}  # fmt: skip
+    "LLaDAModelLM": LLADA,
+    "LLaDAMoEModelLM": LLADA_MOE,
+    "LLaDA2MoeModelLM": LLADA2,
+    "DreamModel": DREAM,
+    "SDARForCausalLM": SDAR,
+    "WeDLMForCausalLM": WEDLM,
+    "PanguEmbeddedForCausalLM": NBDIFF,
+}

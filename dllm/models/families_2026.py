@@ -39,15 +39,24 @@ A2D_BLOCK = 32  # of the published -bd3lm checkpoints
 QWEN3: KeyRules = {**QWEN, **NORMED, "head_dim": size(128, null=None), "layer_types": ALL_FULL}
 QWEN2: KeyRules = {**QWEN, "layer_types": ALL_FULL}
 LLAMA: KeyRules = {
-    **QWEN, "num_key_value_heads": size(None), "max_position_embeddings": integer(1, MAX_SIZE, 2048),
-    "attention_bias": allowed(False), "mlp_bias": allowed(False), "layer_norm_eps": allowed(),
-}  # fmt: skip
+    **QWEN,
+    "num_key_value_heads": size(None),
+    "max_position_embeddings": integer(1, MAX_SIZE, 2048),
+    "attention_bias": allowed(False),
+    "mlp_bias": allowed(False),
+    "layer_norm_eps": allowed(),
+}
 QWEN3_MOE: KeyRules = {
-    **QWEN, **NORMED,
-    "num_experts": experts(), "num_experts_per_tok": experts(), "moe_intermediate_size": size(),
-    "intermediate_size": integer(1, MAX_SIZE), "num_key_value_heads": size(), "rope_theta": theta(REQUIRED),
+    **QWEN,
+    **NORMED,
+    "num_experts": experts(),
+    "num_experts_per_tok": experts(),
+    "moe_intermediate_size": size(),
+    "intermediate_size": integer(1, MAX_SIZE),
+    "num_key_value_heads": size(),
+    "rope_theta": theta(REQUIRED),
     "norm_topk_prob": boolean(REQUIRED),  # false in Qwen3MoeConfig, true in all published files
-}  # fmt: skip
+}
 
 
 def _illada(values: Values) -> Fields:
@@ -59,10 +68,16 @@ def _illada(values: Values) -> Fields:
 
 def _routed(values: Values, sparse: tuple[int, ...]) -> Fields:
     check_routing(values, sparse, "intermediate_size")
-    return Fields(moe=MoEConfig(
-        experts=values["num_experts"], top_k=values["num_experts_per_tok"], width=values["moe_intermediate_size"],
-        router="softmax", renormalised=values["norm_topk_prob"], sparse_layers=sparse,
-    ))  # fmt: skip
+    return Fields(
+        moe=MoEConfig(
+            experts=values["num_experts"],
+            top_k=values["num_experts_per_tok"],
+            width=values["moe_intermediate_size"],
+            router="softmax",
+            renormalised=values["norm_topk_prob"],
+            sparse_layers=sparse,
+        )
+    )
 
 
 def _sdar_moe(values: Values) -> Fields:
@@ -90,49 +105,99 @@ FAMILIES_2026 = {
     "ILLaDAForCausalLM": Family(  # of the class only the default of eps is known
         "illada",
         {**LLAMA, "rope_theta": theta(REQUIRED), "max_position_embeddings": integer(1, MAX_SIZE, REQUIRED)},
-        of=_illada, model_type="illada", usual_mask=5, mask_tokens=("<[MASK]>",),
+        of=_illada,
+        model_type="illada",
+        usual_mask=5,
+        mask_tokens=("<[MASK]>",),
     ),
     "DreamForCausalLM": Family(  # Qwen3's body without Dream's shift, though its model_type is Dream's
-        "dream_reasoner", {**QWEN3, **BLOCK, "rope_theta": theta(REQUIRED), "num_key_value_heads": size()},
-        {"qk_norm": True}, blocks=BlockCausal, block=32, varies=True, usual_mask=151669,
+        "dream_reasoner",
+        {**QWEN3, **BLOCK, "rope_theta": theta(REQUIRED), "num_key_value_heads": size()},
+        {"qk_norm": True},
+        blocks=BlockCausal,
+        block=32,
+        varies=True,
+        usual_mask=151669,
     ),
     "StableDiffcoderForCausalLM": Family(  # 4 and 5 are defaults of the published generate_block; no file names them
-        "diffcoder", {**LLAMA, **BLOCK}, blocks=BlockCausal, block=4, usual_mask=5, mask_tokens=("<[MASK_TOKEN]>",),
+        "diffcoder", {**LLAMA, **BLOCK}, blocks=BlockCausal, block=4, usual_mask=5, mask_tokens=("<[MASK_TOKEN]>",)
     ),
     "SDARMoeForCausalLM": Family(
-        "sdar_moe", {
-            **QWEN3_MOE, **BLOCK, "decoder_sparse_step": integer(1, MAX_LAYERS, 1),
+        "sdar_moe",
+        {
+            **QWEN3_MOE,
+            **BLOCK,
+            "decoder_sparse_step": integer(1, MAX_LAYERS, 1),
             "mlp_only_layers": list_of(
                 "a list of numbers of layers", lambda one: is_whole(one) and 0 <= one < MAX_LAYERS, []
             ),
         },
-        {"qk_norm": True}, _sdar_moe, "sdar_moe", blocks=BlockCausal, block=4, varies=True, usual_mask=151669,
+        {"qk_norm": True},
+        _sdar_moe,
+        "sdar_moe",
+        blocks=BlockCausal,
+        block=4,
+        varies=True,
+        usual_mask=151669,
     ),
     "RND1LM": Family(  # the class makes every layer sparse
-        "rnd1", {**QWEN3_MOE, "decoder_sparse_step": allowed(1), "mlp_only_layers": allowed([]),
-                 "is_causal": allowed(False)},
-        {"qk_norm": True, "prediction_shift": 1}, _rnd1, "rnd1", usual_mask=151669, false_is_null=("rope_scaling",),
+        "rnd1",
+        {**QWEN3_MOE, "decoder_sparse_step": allowed(1), "mlp_only_layers": allowed([]), "is_causal": allowed(False)},
+        {"qk_norm": True, "prediction_shift": 1},
+        _rnd1,
+        "rnd1",
+        usual_mask=151669,
+        false_is_null=("rope_scaling",),
     ),
     "Fast_dLLM_QwenForCausalLM": Family(
-        "fast_dllm_v2", {**QWEN2, "bd_size": integer(1, MAX_SIZE, 32)}, {"qkv_bias": True, "prediction_shift": 1},
-        model_type="Fast_dLLM_Qwen", blocks=SeededBlocks, block=32, usual_mask=151665, mask_tokens=("|<MASK>|",),
+        "fast_dllm_v2",
+        {**QWEN2, "bd_size": integer(1, MAX_SIZE, 32)},
+        {"qkv_bias": True, "prediction_shift": 1},
+        model_type="Fast_dLLM_Qwen",
+        blocks=SeededBlocks,
+        block=32,
+        usual_mask=151665,
+        mask_tokens=("|<MASK>|",),
     ),
     # Ministral 3's body. Inside a block a row predicts its own column; the first column is the causal row's before.
     "NemotronLabsDiffusionModel": Family(
-        "nemotron", {
-            **LLAMA, **BLOCK, "num_key_value_heads": size(8, null=None), "head_dim": size(128, null=None),
-            "max_position_embeddings": integer(1, MAX_SIZE, 262144), "rms_norm_eps": epsilon(1e-5),
-            "dlm_paradigm": allowed("bidirectional"), "sliding_window": allowed(),
+        "nemotron",
+        {
+            **LLAMA,
+            **BLOCK,
+            "num_key_value_heads": size(8, null=None),
+            "head_dim": size(128, null=None),
+            "max_position_embeddings": integer(1, MAX_SIZE, 262144),
+            "rms_norm_eps": epsilon(1e-5),
+            "dlm_paradigm": allowed("bidirectional"),
+            "sliding_window": allowed(),
         },
-        {"seed_shift": 1}, _untied, "nemotron_labs_diffusion", blocks=ContextCausal, block=32, usual_mask=100,
-        rotations=MINISTRAL, names=ENCODER_NAMES,
+        {"seed_shift": 1},
+        _untied,
+        "nemotron_labs_diffusion",
+        blocks=ContextCausal,
+        block=32,
+        usual_mask=100,
+        rotations=MINISTRAL,
+        names=ENCODER_NAMES,
     ),
     "EfficientDLM": Family(  # its model_type is plain qwen3
-        "efficient_dlm", {
-            **QWEN3, **BLOCK, "disable_qk_norm": allowed(False), "dlm_paradigm": allowed("bidirectional"),
-            "dlm_type": allowed("llada"), "dlm_arch": allowed("encoder"), "num_ar_layers": allowed(0),
+        "efficient_dlm",
+        {
+            **QWEN3,
+            **BLOCK,
+            "disable_qk_norm": allowed(False),
+            "dlm_paradigm": allowed("bidirectional"),
+            "dlm_type": allowed("llada"),
+            "dlm_arch": allowed("encoder"),
+            "num_ar_layers": allowed(0),
             "num_diffusion_layers": allowed(0),
         },
-        {"qk_norm": True}, _untied, blocks=PromptBlock, block=32, usual_mask=151662, names=ENCODER_NAMES,
+        {"qk_norm": True},
+        _untied,
+        blocks=PromptBlock,
+        block=32,
+        usual_mask=151662,
+        names=ENCODER_NAMES,
     ),
-}  # fmt: skip
+}

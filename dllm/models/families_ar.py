@@ -19,17 +19,26 @@ from dllm.models.network.visibility import NextToken
 _SLIDING = "sliding_attention"
 _KINDS = list_of(f"a list of 'full_attention' and {_SLIDING!r}", lambda one: one in ("full_attention", _SLIDING))
 _LLAMA_KEYS: KeyRules = {
-    **QWEN, "num_key_value_heads": size(None), "max_position_embeddings": integer(1, MAX_SIZE, 2048),
-    "attention_bias": boolean(), "mlp_bias": boolean(),
-}  # fmt: skip
+    **QWEN,
+    "num_key_value_heads": size(None),
+    "max_position_embeddings": integer(1, MAX_SIZE, 2048),
+    "attention_bias": boolean(),
+    "mlp_bias": boolean(),
+}
 _MISTRAL_KEYS: KeyRules = {
-    **QWEN, "num_key_value_heads": size(8, null=None), "max_position_embeddings": integer(1, MAX_SIZE, 131072),
-    "sliding_window": integer(1, MAX_SIZE, 4096, null=None), "layer_types": allowed(),
-}  # fmt: skip
+    **QWEN,
+    "num_key_value_heads": size(8, null=None),
+    "max_position_embeddings": integer(1, MAX_SIZE, 131072),
+    "sliding_window": integer(1, MAX_SIZE, 4096, null=None),
+    "layer_types": allowed(),
+}
 _QWEN2_KEYS: KeyRules = {
-    **QWEN, "use_sliding_window": boolean(), "sliding_window": integer(1, MAX_SIZE, 4096, null=None),
-    "max_window_layers": integer(0, MAX_LAYERS, 28), "layer_types": _KINDS,
-}  # fmt: skip
+    **QWEN,
+    "use_sliding_window": boolean(),
+    "sliding_window": integer(1, MAX_SIZE, 4096, null=None),
+    "max_window_layers": integer(0, MAX_LAYERS, 28),
+    "layer_types": _KINDS,
+}
 _QWEN3_KEYS: KeyRules = {**_QWEN2_KEYS, **NORMED, "head_dim": size(128, null=None), "attention_bias": boolean()}
 
 
@@ -48,10 +57,14 @@ class NextTokenFamily(Family):
         scaling = found.get("scaling")
         if scaling is None or not scaling.by_length or found["max_length"] == scaling.trained:
             return found
-        return {**found, "max_length": scaling.trained, "unsaid": (
-            f"{FILE} changes its rotary embedding while a text grows beyond {scaling.trained} tokens, under keys that "
-            f"are kept as they were: texts of {scaling.trained} tokens are the longest here."
-        )}  # fmt: skip
+        return {
+            **found,
+            "max_length": scaling.trained,
+            "unsaid": (
+                f"{FILE} changes its rotary embedding while a text grows beyond {scaling.trained} tokens, under keys "
+                f"that are kept as they were: texts of {scaling.trained} tokens are the longest here."
+            ),
+        }
 
 
 def _llama(values: Values) -> Fields:
@@ -67,8 +80,14 @@ def _qwen2(values: Values) -> Fields:
     """Windows in the layers that the file names, or else from ``max_window_layers`` on."""
     kinds, layers = values["layer_types"], range(values["num_hidden_layers"])
     window = values["sliding_window"] if values["use_sliding_window"] else None
-    agree(window is not None or _SLIDING not in (kinds or ()), values, "layers with a window need its length",
-          "layer_types", "use_sliding_window", "sliding_window")  # fmt: skip
+    agree(
+        window is not None or _SLIDING not in (kinds or ()),
+        values,
+        "layers with a window need its length",
+        "layer_types",
+        "use_sliding_window",
+        "sliding_window",
+    )
     if kinds is not None:
         return _windows(window, [layer for layer in layers[: len(kinds)] if kinds[layer] == _SLIDING])
     return _windows(window, layers[values["max_window_layers"] :])

@@ -47,8 +47,10 @@ def settled_kinds(config: ModelConfig, asked: Kinds, place: Residence) -> Kinds:
     UserError where nothing fits, and where there is nothing to choose from."""
     if asked.quantize != AUTO_KIND:
         if place.memory_gib is not None:
-            raise UserError(f"model.memory_gib={place.memory_gib:g} is for model.quantize=auto, and it is "
-                            f"{asked.quantize or 'null'}. Drop it.")  # fmt: skip
+            raise UserError(
+                f"model.memory_gib={place.memory_gib:g} is for model.quantize=auto, and it is "
+                f"{asked.quantize or 'null'}. Drop it."
+            )
         return asked
     _check(config, place)
     possible = [kinds for kinds in _all_kinds(config) if _takes(config, kinds, asked, place)]
@@ -68,11 +70,15 @@ def settled_kinds(config: ModelConfig, asked: Kinds, place: Residence) -> Kinds:
 def _check(config: ModelConfig, place: Residence) -> None:
     """Raises UserError where no kinds of this model, or on this device, are compared."""
     if place.device.type != "cpu":
-        raise UserError(f"model.quantize=auto measures a CPU, and the model is on {place.device.type}. Set "
-                        "model.device=cpu, or model.quantize to null, int8 or int4.")  # fmt: skip
+        raise UserError(
+            f"model.quantize=auto measures a CPU, and the model is on {place.device.type}. Set "
+            "model.device=cpu, or model.quantize to null, int8 or int4."
+        )
     if place.tp > 1:
-        raise UserError(f"model.quantize=auto with model.tp={place.tp}: each rank would choose for itself. Set "
-                        "model.quantize to null, int8 or int4.")  # fmt: skip
+        raise UserError(
+            f"model.quantize=auto with model.tp={place.tp}: each rank would choose for itself. Set "
+            "model.quantize to null, int8 or int4."
+        )
     if place.dtype != torch.bfloat16:
         raise UserError("model.quantize=auto chooses among bfloat16 and narrower kinds. Set model.dtype=bfloat16.")
     if place.memory_gib is not None and not place.memory_gib > 0:

@@ -37,13 +37,17 @@ I_DLM = Foreign(
     {"block_size": _below_4, "block_length": _below_4, "use_regular_causal": _given},
 )
 DREAM_REASONER = Foreign(
-    "DreamReasoner", "its attention goes by blocks and its predictions are not shifted",
-    'its own config.json, which names "architectures": ["DreamForCausalLM"]', {"block_size": _given},
-)  # fmt: skip
+    "DreamReasoner",
+    "its attention goes by blocks and its predictions are not shifted",
+    'its own config.json, which names "architectures": ["DreamForCausalLM"]',
+    {"block_size": _given},
+)
 LLADA22 = Foreign(  # the keys as sglang 0.5.23 reads them
-    "LLaDA2.2", "its blocks share one set of experts, and it inserts and deletes tokens", "LLaDA2.0 or LLaDA2.1",
+    "LLaDA2.2",
+    "its blocks share one set of experts, and it inserts and deletes tokens",
+    "LLaDA2.0 or LLaDA2.1",
     dict.fromkeys(("expert_capacity", "delete_token_id", "split_token_id"), _given),
-)  # fmt: skip
+)
 
 # Architectures that no family here computes: what they are, and what to take instead.
 OTHER_ARCHITECTURES = {
@@ -80,8 +84,10 @@ def refuse_other_architecture(published: Mapping[str, Any], file: str) -> None:
             f'to it. Take {model}, which has its body; a model of your own that was trained so names "{kin}" there.'
         )
     if any(published.get(key) is not None for key in (*TOWERS, "text_config")):
-        raise UserError(f"{file} names architectures={shown(names)} and describes towers beside the text model, which "
-                        "are not supported. Take the family's text model.")  # fmt: skip
+        raise UserError(
+            f"{file} names architectures={shown(names)} and describes towers beside the text model, which "
+            "are not supported. Take the family's text model."
+        )
 
 
 def refuse_foreign(architecture: str, kin: Iterable[Foreign], published: Mapping[str, Any], file: str) -> None:

@@ -46,32 +46,48 @@ _ROPE: dict[str, Any] = {  # of a file that names none
     GLOBAL: {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
 }
 _TURNS = {  # of a file that names some: a share that is left out is the whole
-    name: {"rope_type": allowed(*kinds, default="default"), "rope_theta": theta(REQUIRED),
-           "partial_rotary_factor": share}
+    name: {
+        "rope_type": allowed(*kinds, default="default"),
+        "rope_theta": theta(REQUIRED),
+        "partial_rotary_factor": share,
+    }
     for name, kinds, share in (
         (SLIDING, ("default",), allowed(1, 1.0, default=1.0)),
         (GLOBAL, ("proportional", "default"), real(1e-3, 1, 1.0)),
     )
-}  # fmt: skip
+}
 _TOP: KeyRules = {
     "text_config": replace(AN_OBJECT, default=REQUIRED),
     "canvas_length": integer(1, MAX_SIZE, 256),
     "tie_word_embeddings": allowed(True),
 }
 _TEXT: KeyRules = {
-    "hidden_size": size(), "num_hidden_layers": LAYERS, "num_attention_heads": size(),
-    "num_key_value_heads": size(4), "head_dim": size(256), "per_layer_config": replace(AN_OBJECT, null={}),
-    "global_head_dim": integer(1, MAX_SIZE), "num_global_key_value_heads": integer(1, MAX_SIZE),
+    "hidden_size": size(),
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": size(),
+    "num_key_value_heads": size(4),
+    "head_dim": size(256),
+    "per_layer_config": replace(AN_OBJECT, null={}),
+    "global_head_dim": integer(1, MAX_SIZE),
+    "num_global_key_value_heads": integer(1, MAX_SIZE),
     "layer_types": list_of(f"a list of {SLIDING!r} and {GLOBAL!r}", lambda one: one in (SLIDING, GLOBAL)),
-    "sliding_window": integer(1, MAX_SIZE, 512), "rope_parameters": AN_OBJECT,
-    "intermediate_size": size(), "moe_intermediate_size": size(), "num_experts": experts(),
-    "top_k_experts": experts(), "rms_norm_eps": epsilon(1e-6),
-    "hidden_activation": allowed("gelu_pytorch_tanh"), "vocab_size": size(262144),
-    "max_position_embeddings": integer(1, MAX_SIZE, 131072), "use_bidirectional_attention": allowed("vision"),
-    "attention_bias": allowed(False), "final_logit_softcapping": real(1e-3, 1e6, 30.0),
-    "tie_word_embeddings": allowed(True), "pad_token_id": integer(0, MAX_SIZE, 0),
+    "sliding_window": integer(1, MAX_SIZE, 512),
+    "rope_parameters": AN_OBJECT,
+    "intermediate_size": size(),
+    "moe_intermediate_size": size(),
+    "num_experts": experts(),
+    "top_k_experts": experts(),
+    "rms_norm_eps": epsilon(1e-6),
+    "hidden_activation": allowed("gelu_pytorch_tanh"),
+    "vocab_size": size(262144),
+    "max_position_embeddings": integer(1, MAX_SIZE, 131072),
+    "use_bidirectional_attention": allowed("vision"),
+    "attention_bias": allowed(False),
+    "final_logit_softcapping": real(1e-3, 1e6, 30.0),
+    "tie_word_embeddings": allowed(True),
+    "pad_token_id": integer(0, MAX_SIZE, 0),
     "eos_token_id": token_ids(MAX_SIZE),
-}  # fmt: skip
+}
 # Of the towers, and of what else concerns images and sound.
 TOWER_KEYS = frozenset({"vision_config", "audio_config", "boi_token_id", "eoi_token_id", "image_token_id",
                         "boa_token_id", "eoa_token_id", "audio_token_id", "video_token_id",
@@ -110,8 +126,13 @@ def _kinds(values: Values) -> Iterator[LayerKind]:
         heads = own.get("num_key_value_heads") or values["num_key_value_heads"]
         size = own.get("head_dim") or values["head_dim"]
         given = {**values, "num_key_value_heads": heads, "head_dim": size}
-        agree(values["num_attention_heads"] % heads == 0, given, "the first must be a multiple of the second",
-              "num_attention_heads", "num_key_value_heads")  # fmt: skip
+        agree(
+            values["num_attention_heads"] % heads == 0,
+            given,
+            "the first must be a multiple of the second",
+            "num_attention_heads",
+            "num_key_value_heads",
+        )
         agree(size % 2 == 0, given, "a head's features rotate in pairs", "head_dim")
         yield LayerKind(size, heads, name == SLIDING, theta, int(share * size / 2))
 
@@ -144,8 +165,12 @@ def _rope(name: str, given: Mapping[str, Any]) -> tuple[float, float]:
     found = read_keys(rules, own, f"{FILE}: {place}")
     share = float(found["partial_rotary_factor"])
     usual = _ROPE[name]["rope_type"]
-    agree(found["rope_type"] == usual or share == 1, {"rope_parameters": own},
-          f"a head that rotates in part must have rope_type={usual!r}", "rope_parameters")  # fmt: skip
+    agree(
+        found["rope_type"] == usual or share == 1,
+        {"rope_parameters": own},
+        f"a head that rotates in part must have rope_type={usual!r}",
+        "rope_parameters",
+    )
     return float(found["rope_theta"]), share
 
 
@@ -161,11 +186,22 @@ class GemmaFamily(Family):
         keys = "top_k_experts", "num_experts"
         agree(values[keys[0]] <= values[keys[1]], values, "a token cannot use more experts than there are", *keys)
         canvas, longest = top["canvas_length"], values["max_position_embeddings"]
-        agree(canvas <= longest, {**values, **top}, "the first must not be larger", "canvas_length",
-              "max_position_embeddings")  # fmt: skip
+        agree(
+            canvas <= longest,
+            {**values, **top},
+            "the first must not be larger",
+            "canvas_length",
+            "max_position_embeddings",
+        )
         kinds, layers = tuple(_kinds(values)), values["num_hidden_layers"]
-        moe = MoEConfig(values["num_experts"], values["top_k_experts"], values["moe_intermediate_size"], "softmax",
-                        sparse_layers=tuple(range(layers)), renormalised=True)  # fmt: skip
+        moe = MoEConfig(
+            values["num_experts"],
+            values["top_k_experts"],
+            values["moe_intermediate_size"],
+            "softmax",
+            sparse_layers=tuple(range(layers)),
+            renormalised=True,
+        )
         return Fields(
             family=self.name, width=values["hidden_size"], layers=layers, heads=values["num_attention_heads"],
             kv_heads=values["num_key_value_heads"], head_dim=values["head_dim"], mlp_width=values["intermediate_size"],
@@ -183,20 +219,28 @@ class GemmaFamily(Family):
 
     def sizes(self, published: Mapping[str, Any]) -> dict[str, int]:
         text = published["text_config"]
-        return {f"text_config.{key}": text[key] for key, one in _TEXT.items() if one.size and text.get(key)
-                and key not in ("num_attention_heads", "num_key_value_heads", "head_dim")}  # fmt: skip
+        return {
+            f"text_config.{key}": text[key]
+            for key, one in _TEXT.items()
+            if one.size and text.get(key) and key not in ("num_attention_heads", "num_key_value_heads", "head_dim")
+        }
 
     def warnings(self, published: Mapping[str, Any]) -> Iterator[str]:
         kinds = published["text_config"].get("layer_types")
         if kinds and kinds[-1] != GLOBAL:
-            yield (f"{FILE} has {kinds[-1]!r} as the last of layer_types, which its class makes {GLOBAL!r}, as is done "
-                   "here.")  # fmt: skip
+            yield (
+                f"{FILE} has {kinds[-1]!r} as the last of layer_types, which its class makes {GLOBAL!r}, as is done "
+                "here."
+            )
         if any(published.get(key) is not None for key in ("vision_config", "audio_config")):
             yield "The towers for images are left out: only text is read."
 
 
 GEMMA = GemmaFamily(
-    "diffusion_gemma", _TEXT, model_type="diffusion_gemma", names=GEMMA_NAMES,
+    "diffusion_gemma",
+    _TEXT,
+    model_type="diffusion_gemma",
+    names=GEMMA_NAMES,
     towers=("model.encoder.vision_tower.", "model.encoder.embed_vision."),
     tied=("model.decoder.", "model.encoder.language_model."),
-)  # fmt: skip
+)

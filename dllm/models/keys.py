@@ -153,8 +153,11 @@ def read_keys(
     for key, rule in table.items():
         value = content.get(key)
         if key in missing or (value is not None and not rule.fits(value)):
-            raise wrong(key, value, rule.rule) if wrong else wrong_value(
-                file, f"{key}={shown(value)}, which must be {rule.rule}")  # fmt: skip
+            raise (
+                wrong(key, value, rule.rule)
+                if wrong
+                else wrong_value(file, f"{key}={shown(value)}, which must be {rule.rule}")
+            )
     return values
 
 
@@ -166,30 +169,85 @@ _OFF, _ONE, _NULL = allowed(False), allowed(1, 1.0), allowed()
 # Keys of transformers' classes that would change what is computed. Their neutral values pass.
 NEUTRAL_KEYS: dict[str, KeyRule] = {
     # biases, norms and activations
-    "attention_bias": _OFF, "mlp_bias": _OFF, "bias": _OFF, "use_bias": _OFF, "use_qkv_bias": _OFF, "qkv_bias": _OFF,
-    "qk_norm": _OFF, "use_qk_norm": _OFF, "qk_layernorm": _OFF, "norm_head": _OFF, "use_rmsnorm": allowed(True),
-    "layer_norm_eps": _NULL, "layer_norm_epsilon": _NULL, "norm_eps": _NULL, "norm_epsilon": _NULL,
-    "hidden_activation": allowed("silu"), "activation_function": allowed("silu"), "act_fn": allowed("silu"),
-    "parallel_attn": _OFF, "use_parallel_residual": _OFF, "post_norm": _OFF, "sandwich_norm": _OFF,
+    "attention_bias": _OFF,
+    "mlp_bias": _OFF,
+    "bias": _OFF,
+    "use_bias": _OFF,
+    "use_qkv_bias": _OFF,
+    "qkv_bias": _OFF,
+    "qk_norm": _OFF,
+    "use_qk_norm": _OFF,
+    "qk_layernorm": _OFF,
+    "norm_head": _OFF,
+    "use_rmsnorm": allowed(True),
+    "layer_norm_eps": _NULL,
+    "layer_norm_epsilon": _NULL,
+    "norm_eps": _NULL,
+    "norm_epsilon": _NULL,
+    "hidden_activation": allowed("silu"),
+    "activation_function": allowed("silu"),
+    "act_fn": allowed("silu"),
+    "parallel_attn": _OFF,
+    "use_parallel_residual": _OFF,
+    "post_norm": _OFF,
+    "sandwich_norm": _OFF,
     # positions and attention
-    "rotary_pct": _ONE, "rotary_percent": _ONE, "rotary_base": _NULL, "rotary_emb_base": _NULL, "rope_ratio": _ONE,
-    "rope_interleave": _OFF, "rope_interleaved": _OFF, "rope_local_base_freq": _NULL, "mrope_section": _NULL,
-    "no_rope_layers": allowed([]), "no_rope_layer_interval": _NULL, "alibi": _OFF, "use_alibi": _OFF,
-    "position_embedding_type": allowed("rope", "rotary"), "layer_types": ALL_FULL, "use_sliding_window": _OFF,
-    "sliding_window_pattern": _NULL, "attention_chunk_size": _NULL, "attention_sink": _OFF, "add_cross_attention": _OFF,
-    "clip_qkv": _NULL, "q_lora_rank": _NULL, "kv_lora_rank": _NULL, "multi_query_attention": _OFF,
+    "rotary_pct": _ONE,
+    "rotary_percent": _ONE,
+    "rotary_base": _NULL,
+    "rotary_emb_base": _NULL,
+    "rope_ratio": _ONE,
+    "rope_interleave": _OFF,
+    "rope_interleaved": _OFF,
+    "rope_local_base_freq": _NULL,
+    "mrope_section": _NULL,
+    "no_rope_layers": allowed([]),
+    "no_rope_layer_interval": _NULL,
+    "alibi": _OFF,
+    "use_alibi": _OFF,
+    "position_embedding_type": allowed("rope", "rotary"),
+    "layer_types": ALL_FULL,
+    "use_sliding_window": _OFF,
+    "sliding_window_pattern": _NULL,
+    "attention_chunk_size": _NULL,
+    "attention_sink": _OFF,
+    "add_cross_attention": _OFF,
+    "clip_qkv": _NULL,
+    "q_lora_rank": _NULL,
+    "kv_lora_rank": _NULL,
+    "multi_query_attention": _OFF,
     # scales
-    "embedding_multiplier": _ONE, "residual_multiplier": _ONE, "attention_multiplier": _NULL, "logits_scaling": _ONE,
-    "logit_scale": _ONE, "scale_emb": _ONE, "scale_depth": _NULL, "query_pre_attn_scalar": _NULL,
-    "final_logit_softcapping": _NULL, "attn_logit_softcapping": _NULL, "logit_softcapping": _NULL,
+    "embedding_multiplier": _ONE,
+    "residual_multiplier": _ONE,
+    "attention_multiplier": _NULL,
+    "logits_scaling": _ONE,
+    "logit_scale": _ONE,
+    "scale_emb": _ONE,
+    "scale_depth": _NULL,
+    "query_pre_attn_scalar": _NULL,
+    "final_logit_softcapping": _NULL,
+    "attn_logit_softcapping": _NULL,
+    "logit_softcapping": _NULL,
     # experts
-    "num_experts": allowed(0), "num_local_experts": allowed(0), "n_routed_experts": allowed(0),
-    "n_shared_experts": allowed(0), "num_shared_experts": allowed(0), "decoder_sparse_step": allowed(1),
-    "mlp_only_layers": allowed([]), "scoring_func": _NULL, "score_function": _NULL, "expert_capacity": _NULL,
-    "use_mrope": _OFF, "num_nextn_predict_layers": allowed(0), "num_mtp_layers": allowed(0),
+    "num_experts": allowed(0),
+    "num_local_experts": allowed(0),
+    "n_routed_experts": allowed(0),
+    "n_shared_experts": allowed(0),
+    "num_shared_experts": allowed(0),
+    "decoder_sparse_step": allowed(1),
+    "mlp_only_layers": allowed([]),
+    "scoring_func": _NULL,
+    "score_function": _NULL,
+    "expert_capacity": _NULL,
+    "use_mrope": _OFF,
+    "num_nextn_predict_layers": allowed(0),
+    "num_mtp_layers": allowed(0),
     # other networks around or instead of this one
-    "vision_config": _NULL, "audio_config": _NULL, "is_encoder_decoder": _OFF, "transformers_weights": _NULL,
-}  # fmt: skip
+    "vision_config": _NULL,
+    "audio_config": _NULL,
+    "is_encoder_decoder": _OFF,
+    "transformers_weights": _NULL,
+}
 
 # Keys without effect on what is computed here: of transformers' base class; of its models, their training, and windows,
 # which count only beside ``use_sliding_window``; of LLaDA's and SDAR's own classes; of how later families
@@ -224,7 +282,11 @@ HARMLESS = frozenset(_HARMLESS.split())
 def not_read(known: set[str], content: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys of a file that no rule and no list knows, null ones aside. A leading ``_`` marks transformers' own."""
     return tuple(
-        key for key, value in content.items()
-        if value is not None and key not in known and key not in NEUTRAL_KEYS and key not in HARMLESS
+        key
+        for key, value in content.items()
+        if value is not None
+        and key not in known
+        and key not in NEUTRAL_KEYS
+        and key not in HARMLESS
         and not key.startswith("_")
-    )  # fmt: skip
+    )

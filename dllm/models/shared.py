@@ -124,16 +124,22 @@ class AdaptedLinear(nn.Module):
 
 def adapted_layers(model: nn.Module) -> dict[str, str]:
     """The layers that peft has wrapped, by name, and what each calls the layer in it."""
-    return {name: inner for name, layer in model.named_modules() for inner in ("base_layer", "original_module")
-            if isinstance(getattr(layer, inner, None), nn.Module)}  # fmt: skip
+    return {
+        name: inner
+        for name, layer in model.named_modules()
+        for inner in ("base_layer", "original_module")
+        if isinstance(getattr(layer, inner, None), nn.Module)
+    }
 
 
 def refuse_adapted(ours: nn.Module, layer: str, source: Source, is_tied: bool) -> None:
     """Raise UserError for an adapter on anything but a linear layer of its own."""
     if type(ours) is not nn.Linear or source.rows is not None or is_tied:
         what = "a tied head" if is_tied else "rows of one tensor" if source.rows else f"no {nn.Linear.__name__} here"
-        raise UserError(f"{layer} has an adapter and is {what}. Put adapters on the products of attention and MLPs, or "
-                        "give load what merge_and_unload returns.")  # fmt: skip
+        raise UserError(
+            f"{layer} has an adapter and is {what}. Put adapters on the products of attention and MLPs, or "
+            "give load what merge_and_unload returns."
+        )
 
 
 @dataclass(frozen=True)
@@ -178,8 +184,10 @@ def shared(held: Mapping[str, Tensor], source: Source, shape: torch.Size, called
         )
     part = tensor if source.rows is None else tensor[slice(*source.rows)]
     if part.shape != shape:
-        raise UserError(f"{called}: {source.name} has the shape {list(part.shape)}, and its config implies "
-                        f"{list(shape)}. Give load a model whose config is its own.")  # fmt: skip
+        raise UserError(
+            f"{called}: {source.name} has the shape {list(part.shape)}, and its config implies "
+            f"{list(shape)}. Give load a model whose config is its own."
+        )
     if isinstance(part, nn.Parameter):
         return part
     return nn.Parameter(part.detach(), requires_grad=False)

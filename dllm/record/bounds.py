@@ -44,9 +44,13 @@ class GuessRecorder:
                 continue
             open_, commit = view.open[row].nonzero()[:, 0], step.commit[row].nonzero()[:, 0]
             guess = OpenGuesses(
-                int(view.blocks.index[row]), open_.tolist(), view.scores.token[row, open_].tolist(),
-                view.scores.confidence[row, open_].tolist(), commit.tolist(), view.scores.token[row, commit].tolist(),
-            )  # fmt: skip
+                int(view.blocks.index[row]),
+                open_.tolist(),
+                view.scores.token[row, open_].tolist(),
+                view.scores.confidence[row, open_].tolist(),
+                commit.tolist(),
+                view.scores.token[row, commit].tolist(),
+            )
             self.requests.setdefault(number, []).append(guess)
 
 

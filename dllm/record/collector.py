@@ -54,9 +54,16 @@ class Collector:
     paused while a trace is recorded; other observers pause it by ``pause``."""
 
     def __init__(
-        self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool,
-        words: Words = numbered, cost: CostModel | None = None, watch: Stopwatch | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        requests: Sequence[Request],
+        ids: Ids,
+        text: Text,
+        stop: Sequence[str],
+        trace: bool,
+        words: Words = numbered,
+        cost: CostModel | None = None,
+        watch: Stopwatch | None = None,
+    ) -> None:
         self.ids, self.text, self.stop, self.trace, self.words, self.cost = ids, text, stop, trace, words, cost
         self.requests: dict[int, Request] = dict(enumerate(requests))
         self.rows: dict[int, Row] = {}
@@ -138,15 +145,29 @@ class Collector:
         kept = length if request.infill_prefix is not None else start + len(tokens)
         given = list(request.masked[start:kept]).count(False)
         return Result(
-            prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,
-            nfe=row.nfe + len(probed), query_tokens=round(row.query_tokens) + sum(probed), seconds=row.seconds,
+            prompt_tokens=list(request.tokens[:start]),
+            tokens=tokens,
+            text=text,
+            canvas=canvas,
+            nfe=row.nfe + len(probed),
+            query_tokens=round(row.query_tokens) + sum(probed),
+            seconds=row.seconds,
             cpu_seconds=row.cpu_seconds,
-            load=machine_load(), device=row.device, stop_reason=reason, seed=request.seed, turns=row.turns[answer],
-            given_tokens=given, flops=row.flops + self._probing(probed),
+            load=machine_load(),
+            device=row.device,
+            stop_reason=reason,
+            seed=request.seed,
+            turns=row.turns[answer],
+            given_tokens=given,
+            flops=row.flops + self._probing(probed),
             bytes=row.bytes + (row.nfe + len(probed)) * self._weights(),
-            computed_tokens=round(row.computed) + sum(probed), idle_forwards=round(row.idle), began=row.began,
-            words=self.words(canvas), constraint=row.constraint, trace=self._trace(number) if self.trace else None,
-        )  # fmt: skip
+            computed_tokens=round(row.computed) + sum(probed),
+            idle_forwards=round(row.idle),
+            began=row.began,
+            words=self.words(canvas),
+            constraint=row.constraint,
+            trace=self._trace(number) if self.trace else None,
+        )
 
     def _weights(self) -> float:
         return 0.0 if self.cost is None else self.cost.weights()
@@ -174,8 +195,17 @@ class Collector:
         mixed = [token for record in records if record.mixtures for entry in record.mixtures.tokens for token in entry]
         tokens = sorted({*masks, *committed, *guessed, *shown, *mixed, self.ids.eos})
         words = dict(zip(tokens, self.words(tokens), strict=True))
-        return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), records, words,
-                     [list(entry) for entry in request.probes])  # fmt: skip
+        return Trace(
+            masks,
+            given,
+            self.ids.mask,
+            self.ids.eos,
+            request.answer_start,
+            len(masks),
+            records,
+            words,
+            [list(entry) for entry in request.probes],
+        )
 
     def _filled(self, canvas: list[int]) -> list[int]:
         """The tokens of an infilled canvas: an end of text in one gap does not end what is given after it."""

@@ -14,15 +14,28 @@ from dllm.models.weights.shipped import is_shipped
 
 
 def decode_settings(
-    model: Model, parts: Mapping[str, Any], sampling: Sampling, gen_length: int, batch_size: int,
-    stop: Sequence[str], chat: bool | None, runtime: Runtime,
-) -> dict[str, Any]:  # fmt: skip
+    model: Model,
+    parts: Mapping[str, Any],
+    sampling: Sampling,
+    gen_length: int,
+    batch_size: int,
+    stop: Sequence[str],
+    chat: bool | None,
+    runtime: Runtime,
+) -> dict[str, Any]:
     """What ``task=replay`` decodes with. parts: their configurations by group."""
     return {
-        "model": model_settings(model), **parts, "sampling": asdict(sampling), "gen_length": gen_length,
-        "batch_size": batch_size, "stop": list(stop), "chat": False if chat is False else None,  # true: a conversation
-        "runtime": runtime.name, "lag": runtime.lag, "kernels": model.kernels,
-    }  # fmt: skip
+        "model": model_settings(model),
+        **parts,
+        "sampling": asdict(sampling),
+        "gen_length": gen_length,
+        "batch_size": batch_size,
+        "stop": list(stop),
+        "chat": False if chat is False else None,  # true: a conversation
+        "runtime": runtime.name,
+        "lag": runtime.lag,
+        "kernels": model.kernels,
+    }
 
 
 def of_request(settings: Mapping[str, Any], request: Request) -> dict[str, Any]:
@@ -38,10 +51,14 @@ def model_settings(model: Model) -> dict[str, Any]:
     """Where the model is, and how it was loaded. A shipped one goes by its name, wherever dllm is installed."""
     shipped, network = is_shipped(model.path), model.transformer
     return {
-        "name": model.name, "path": model.path.name if shipped else str(model.path), "device": network.device.type,
-        "dtype": str(network.dtype).removeprefix("torch."), "mask_id": next(iter(model.ids.mask_tokens), None),
+        "name": model.name,
+        "path": model.path.name if shipped else str(model.path),
+        "device": network.device.type,
+        "dtype": str(network.dtype).removeprefix("torch."),
+        "mask_id": next(iter(model.ids.mask_tokens), None),
         "quantize": model.quantize,
-        "quantize_head": model.quantize_head, "activations": model.activations,
+        "quantize_head": model.quantize_head,
+        "activations": model.activations,
         "adapter": None if model.adapter is None else str(model.adapter),
         "draft_adapter": None if model.draft_adapter is None else str(model.draft_adapter),
-    }  # fmt: skip
+    }

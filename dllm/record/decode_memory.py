@@ -118,8 +118,13 @@ class MemoryModel:
 
     def _logits(self, rows: int, length: int, columns: int) -> int:
         """Of all that is scored, or of a chunk."""
-        needs = (*self.parts.sampler.needs(), *self.parts.blocks.needs(), *self.parts.eos.needs(),
-                 *self.parts.cache.needs(), *self.parts.length.needs())  # fmt: skip
+        needs = (
+            *self.parts.sampler.needs(),
+            *self.parts.blocks.needs(),
+            *self.parts.eos.needs(),
+            *self.parts.cache.needs(),
+            *self.parts.length.needs(),
+        )
         answer = min(self.answer, length)
         block = all(need.region == "block" for need in needs)
         scored = rows * (min(self.parts.blocks.widest(answer), answer) if block else answer)

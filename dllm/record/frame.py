@@ -115,10 +115,19 @@ def cell_row(cell: StoredCell) -> Entries:
     tpf = measures.tpf if measures.forwards else None
     means = {name: mean([row[name] for row in rows if row.get(name) is not None]) for name in COUNTS}
     return {
-        "n": measures.samples, "judged": measures.judged, "score": score, "score_low": low, "score_high": high,
-        **{f"scores.{name}": _metric(cell, name) for name in others}, "tpf": tpf, **means,
-        "tokens_per_second": measures.speed, "p50": measures.p50, "p95": measures.p95, "warning": measures.warning,
-    }  # fmt: skip
+        "n": measures.samples,
+        "judged": measures.judged,
+        "score": score,
+        "score_low": low,
+        "score_high": high,
+        **{f"scores.{name}": _metric(cell, name) for name in others},
+        "tpf": tpf,
+        **means,
+        "tokens_per_second": measures.speed,
+        "p50": measures.p50,
+        "p95": measures.p95,
+        "warning": measures.warning,
+    }
 
 
 def _metric(cell: StoredCell, name: str) -> float | None:

@@ -58,10 +58,15 @@ def snapshots(
         canvas = turn.candidates
         answer = slice(int(canvas.start[0]), int(canvas.initial_end[0]))
         tokens, masked = canvas.tokens[0, answer].tolist(), canvas.masked[0, answer].tolist()
-        before, old, scored, guessed, sure = (turn.followed(value, blank)[0, answer].tolist() for value, blank in (
-            (turn.canvas.masked, 1), (turn.canvas.tokens, 0), (turn.view.scores.scored, 0),
-            *((value, 0) for value in turn.guesses),
-        ))  # fmt: skip
+        before, old, scored, guessed, sure = (
+            turn.followed(value, blank)[0, answer].tolist()
+            for value, blank in (
+                (turn.canvas.masked, 1),
+                (turn.canvas.tokens, 0),
+                (turn.view.scores.scored, 0),
+                *((value, 0) for value in turn.guesses),
+            )
+        )
         yield Snapshot(
             turn=int(turn.view.blocks.turn[0]),
             tokens=tokens,

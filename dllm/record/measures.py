@@ -188,12 +188,21 @@ class Measures:
         scores, latency = scores_of(rows), [row["seconds"] - row.get("began", 0.0) for row in rows]
         low, high = wilson_of_items(scores_by_item(rows)) if scores and are_shares(scores) else (0.0, 1.0)
         return Measures(
-            len(rows), len(scores), mean(scores), low, high, sum(row["useful_tokens"] for row in rows),
+            len(rows),
+            len(scores),
+            mean(scores),
+            low,
+            high,
+            sum(row["useful_tokens"] for row in rows),
             sum(row["nfe"] for row in rows),
-            sum(row["query_tokens"] for row in rows), decoding_seconds(rows), quantile(latency, 0.5),
-            quantile(latency, 0.95), doubt_of(rows), sum(row.get("computed_tokens", 0) for row in rows),
+            sum(row["query_tokens"] for row in rows),
+            decoding_seconds(rows),
+            quantile(latency, 0.5),
+            quantile(latency, 0.95),
+            doubt_of(rows),
+            sum(row.get("computed_tokens", 0) for row in rows),
             sum(row.get("idle_forwards", 0) for row in rows),
-        )  # fmt: skip
+        )
 
     @property
     def tpf(self) -> float:

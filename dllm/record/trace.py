@@ -168,13 +168,26 @@ class Trace:
         columns = ["turn", "candidate", "position", "token", "word", "confidence", "entropy", "forced", "edited",
                    "own_logprob", "drawn_logprob"]  # fmt: skip
         rows = [
-            (record.turn, number, position, token, self.words.get(token), confidence, entropy, forced, edited > 0,
-             own, drawn)
-            for record in self.turns for number in range(len(record.candidates))
+            (
+                record.turn,
+                number,
+                position,
+                token,
+                self.words.get(token),
+                confidence,
+                entropy,
+                forced,
+                edited > 0,
+                own,
+                drawn,
+            )
+            for record in self.turns
+            for number in range(len(record.candidates))
             for edited, commits in enumerate(record.written(number))
-            for (position, token, confidence, entropy, forced), (own, drawn) in
-            zip(commits.rows(), commits.log_probabilities(), strict=True)
-        ]  # fmt: skip
+            for (position, token, confidence, entropy, forced), (own, drawn) in zip(
+                commits.rows(), commits.log_probabilities(), strict=True
+            )
+        ]
         return data_frame("to_frame", rows, columns)
 
 
@@ -185,10 +198,15 @@ def origin_of(
     the settings, and what was the request's own."""
     constraint = request.constraint
     return {
-        "id": key[0], "sample": key[1], "seed": request.seed, "batch": batch, "config": config,
+        "id": key[0],
+        "sample": key[1],
+        "seed": request.seed,
+        "batch": batch,
+        "config": config,
         "constraint": constraint.to_json() if isinstance(constraint, Constraint) else None,
-        "begun": request.answer_prefix, "start": request.start,
-    }  # fmt: skip
+        "begun": request.answer_prefix,
+        "start": request.start,
+    }
 
 
 def trace_in(data: Any) -> Trace:

@@ -108,14 +108,18 @@ def _part(kind: type[RecordType], data: Any) -> RecordType:
 def turn_of(data: Any) -> TurnRecord:
     """A turn from its data. Raises NoTrace for anything else."""
     entries = checked(TurnRecord, data, "a turn of it")
-    return TurnRecord(**{
-        **entries, "candidates": commits_of(entries["candidates"]), "edited": commits_of(entries.get("edited", ())),
-        "block": tuple(entries["block"]),
-        "guesses": _part(RecordedGuesses, entries.get("guesses", {})),
-        "length": _part(LengthRecord, part) if (part := entries.get("length")) else None,
-        "mixtures": _part(ShownMixtures, part) if (part := entries.get("mixtures")) else None,
-        "shown": [_part(ShownTokens, part) for part in entries.get("shown", ())],
-    })  # fmt: skip
+    return TurnRecord(
+        **{
+            **entries,
+            "candidates": commits_of(entries["candidates"]),
+            "edited": commits_of(entries.get("edited", ())),
+            "block": tuple(entries["block"]),
+            "guesses": _part(RecordedGuesses, entries.get("guesses", {})),
+            "length": _part(LengthRecord, part) if (part := entries.get("length")) else None,
+            "mixtures": _part(ShownMixtures, part) if (part := entries.get("mixtures")) else None,
+            "shown": [_part(ShownTokens, part) for part in entries.get("shown", ())],
+        }
+    )
 
 
 def commits_of(data: Iterable[Any]) -> list[Commits]:

@@ -148,25 +148,30 @@ def record_turn(
     start = int(view.canvas.start[row])
     rows, tried = ((owner.row == row).nonzero()[:, 0].tolist() for owner in (turn.step.owner, turn.tried_owner))
     return TurnRecord(
-        turn=int(blocks.turn[row]), kept=tried.index(int(turn.chosen[row])),
+        turn=int(blocks.turn[row]),
+        kept=tried.index(int(turn.chosen[row])),
         candidates=[_commits(turn, turn.step.commit, n, row, start) for n in rows],
         remasked=[_positions(turn.step.remask, n, start) for n in rows],
         filled=[_positions(_filled(turn, n, row), None, start) for n in rows],
         rolled=[_positions(_rolled(turn, n, row), None, start) for n in rows],
         queries=work.queries[tried].sum(0).tolist(),
-        block=(int(blocks.index[row]), int(blocks.begin[row]) - start, int(blocks.end[row]) - start), seconds=seconds,
-        keys=work.keys[tried].amax(0).tolist(), refreshed=work.refreshed[tried].sum(0).tolist(),
+        block=(int(blocks.index[row]), int(blocks.begin[row]) - start, int(blocks.end[row]) - start),
+        seconds=seconds,
+        keys=work.keys[tried].amax(0).tolist(),
+        refreshed=work.refreshed[tried].sum(0).tolist(),
         flops=0.0 if cost is None else float(cost.flops(work)[tried].sum()),
         bytes=0.0 if cost is None else float(cost.bytes(work)[tried].sum()) + cost.weights(),
-        computed=work.computed[tried].sum(0).tolist(), corrected=_positions(turn.marks.corrected, row, start),
+        computed=work.computed[tried].sum(0).tolist(),
+        corrected=_positions(turn.marks.corrected, row, start),
         refused=[_positions(turn.marks.refused, n, start) for n in rows],
         replaced=[_positions(turn.marks.replaced, n, start) for n in rows],
         edited=[] if turn.step.edit is None else [_commits(turn, turn.step.edit, n, row, start) for n in rows],
         guesses=_guesses(turn, row, start, {} if known is None else known),
         shown=[] if turn.step.shown is None else [_shown(turn, n, row, start) for n in rows],
-        doubted=_positions(turn.view.scores.statistics.get("doubted"), row, start), length=_length(turn, row, start),
+        doubted=_positions(turn.view.scores.statistics.get("doubted"), row, start),
+        length=_length(turn, row, start),
         mixtures=mixtures_of(turn, row, start),
-    )  # fmt: skip
+    )
 
 
 def mixtures_of(turn: Turn, row: int, start: int) -> ShownMixtures | None:
@@ -260,11 +265,14 @@ def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) ->
     both = () if "own" not in turn.view.scores.statistics else log_probabilities(turn)
     own, drawn = [none_for_nan(values[candidate][columns]) for values in both] or ([], [])
     return Commits(
-        positions=(columns - start).tolist(), tokens=tokens.tolist(),
-        confidence=none_for_nan(probabilities(turn)[candidate, columns]), own=own, drawn=drawn,
+        positions=(columns - start).tolist(),
+        tokens=tokens.tolist(),
+        confidence=none_for_nan(probabilities(turn)[candidate, columns]),
+        own=own,
+        drawn=drawn,
         forced=forced.tolist(),
         entropy=[] if entropy is None else entropy[row][columns].tolist(),
-    )  # fmt: skip
+    )
 
 
 def _shown(turn: Turn, candidate: int, row: int, start: int) -> ShownTokens:

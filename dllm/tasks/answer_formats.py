@@ -30,8 +30,11 @@ Truth = Mapping[str, Any]
 def shape_of(task: str, truth: Truth) -> Constraint | None:
     """The shape of an item's answers. None: for this task nothing is said."""
     makes: dict[str, Callable[[Truth], Constraint]] = {
-        "latin_square": latin_square_shape, "sudoku": sudoku_shape, "records": records_shape, "assign": assigned_shape,
-    }  # fmt: skip
+        "latin_square": latin_square_shape,
+        "sudoku": sudoku_shape,
+        "records": records_shape,
+        "assign": assigned_shape,
+    }
     if task in makes:
         return makes[task](truth)
     return list_shape(truth, LONGER.get(task, 0)) if "input" in truth else None

@@ -29,8 +29,18 @@ def likeliest_choice(model: Model, prompts: Prompts, item: Item, estimator: Esti
     seconds, cpu_seconds = watch.seconds(), watch.cpu_seconds()
     best = max(range(len(estimates)), key=lambda at: estimates[at].value)
     return Result(
-        prompt_tokens=prompt, tokens=targets[best], text=item.choices[best], canvas=targets[best],
-        nfe=sum(e.forwards for e in estimates), query_tokens=sum(e.query_tokens for e in estimates), seconds=seconds,
-        stop_reason="length", seed=estimator.seed, turns=[0] * len(targets[best]), words=prompts.words(targets[best]),
-        cpu_seconds=cpu_seconds, load=machine_load(), device=model.transformer.device.type,
-    )  # fmt: skip
+        prompt_tokens=prompt,
+        tokens=targets[best],
+        text=item.choices[best],
+        canvas=targets[best],
+        nfe=sum(e.forwards for e in estimates),
+        query_tokens=sum(e.query_tokens for e in estimates),
+        seconds=seconds,
+        stop_reason="length",
+        seed=estimator.seed,
+        turns=[0] * len(targets[best]),
+        words=prompts.words(targets[best]),
+        cpu_seconds=cpu_seconds,
+        load=machine_load(),
+        device=model.transformer.device.type,
+    )

@@ -24,8 +24,9 @@ class OwnPrompts(Task):
     def __init__(self, path: str, budget: int) -> None:
         self.rows = [_prompt(path, number, row) for number, row in enumerate(read_docs(path, (), "prompts"), 1)]
         different = {json.dumps(prompt): prompt for prompt in self.rows}
-        self._items = [Item(str(number), self.name, prompt, {}, budget)
-                       for number, prompt in enumerate(different.values(), 1)]  # fmt: skip
+        self._items = [
+            Item(str(number), self.name, prompt, {}, budget) for number, prompt in enumerate(different.values(), 1)
+        ]
         if more := len(self.rows) - len(different):
             complain(f"{path} holds {more} prompts a second time. Each counts once.")
 
@@ -43,9 +44,15 @@ def _prompt(path: str, number: int, row: dict[str, Any]) -> Any:
     """Raises UserError for a line without a prompt."""
     keys = [key for key in ASKED_KEYS if key in row]
     value = row[keys[0]] if len(keys) == 1 else None
-    right = isinstance(value, str) and value or (isinstance(value, list) and value and (
-        all(type(part) is int for part in value) or all(isinstance(part, dict) for part in value)
-    ))  # fmt: skip
+    right = (
+        isinstance(value, str)
+        and value
+        or (
+            isinstance(value, list)
+            and value
+            and (all(type(part) is int for part in value) or all(isinstance(part, dict) for part in value))
+        )
+    )
     if not right or "infill" in row:
         rule = f"must have one of {', '.join(ASKED_KEYS)}, which is text, a list of token ids or a list of messages"
         raise UserError(f'prompts={path!r}, prompt {number} {rule}. Write {{"prompt": "..."}}.')

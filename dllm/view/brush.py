@@ -127,8 +127,11 @@ class CanvasRenderer:
         return lines
 
     def _marks_legend(self, marks: Sequence[str]) -> list[Text]:
-        words = {"corrected": "not the model's first choice", "refused": "waits, since it does not go with the others",
-                 "replaced": "another token, which does"}  # fmt: skip
+        words = {
+            "corrected": "not the model's first choice",
+            "refused": "waits, since it does not go with the others",
+            "replaced": "another token, which does",
+        }
         line, plain = Text("constraint: ", DIM_STYLE, no_wrap=True), self.shades.guess(1)
         for kind in marks:
             line.append(" · " if kind != marks[0] else "", DIM_STYLE)
@@ -139,8 +142,13 @@ class CanvasRenderer:
 GREYS = 10  # of guesses where there are greys: one for every 10 % of probability
 DARKEST, BRIGHTEST = 0x26, 0xD9  # grounds of a guess of 0 and of 1
 # Sixteen colours have no Viridis and few greys. Contrast of letters on ground: 6.5 at least, in VGA's palette.
-PLAIN_TURNS = ("bright_white on blue", "bright_white on magenta", "black on cyan", "black on bright_green",
-               "black on bright_yellow")  # fmt: skip
+PLAIN_TURNS = (
+    "bright_white on blue",
+    "bright_white on magenta",
+    "black on cyan",
+    "black on bright_green",
+    "black on bright_yellow",
+)
 PLAIN_GUESSES = ("white on black", "bright_white on bright_black", "black on white")
 MARKED_GUESSES = ("dim", "dim underline", "underline")  # without colours
 

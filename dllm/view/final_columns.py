@@ -66,14 +66,22 @@ def by_place(record: TurnRecord, now: Sequence[int], then: Sequence[int]) -> Tur
     number, begin, end = record.block
     bounds = (now[begin] if begin < len(now) else len(now), now[end - 1] + 1 if 0 < end <= len(now) else end)
     return replace(
-        record, candidates=[moved(commits, at) for commits in record.candidates],
-        edited=[moved(commits, at) for commits in record.edited], shown=[moved(tokens, at) for tokens in record.shown],
-        guesses=moved(record.guesses, at), remasked=each(record.remasked), refused=each(record.refused),
-        replaced=each(record.replaced), corrected=at(record.corrected), doubted=at(record.doubted),
-        block=(number, *bounds), length=None, mixtures=record.mixtures and moved(record.mixtures, at),
+        record,
+        candidates=[moved(commits, at) for commits in record.candidates],
+        edited=[moved(commits, at) for commits in record.edited],
+        shown=[moved(tokens, at) for tokens in record.shown],
+        guesses=moved(record.guesses, at),
+        remasked=each(record.remasked),
+        refused=each(record.refused),
+        replaced=each(record.replaced),
+        corrected=at(record.corrected),
+        doubted=at(record.doubted),
+        block=(number, *bounds),
+        length=None,
+        mixtures=record.mixtures and moved(record.mixtures, at),
         filled=[[*places, *ends] for places in each(record.filled)],
         rolled=[[*places, *lost] for places in each(record.rolled)],
-    )  # fmt: skip
+    )
 
 
 def moved(part: Positioned, at: Callable[[Sequence[int]], list[int]]) -> Positioned:

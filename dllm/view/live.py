@@ -33,9 +33,14 @@ class LiveView:
     """
 
     def __init__(
-        self, console: Console, text: Callable[[Sequence[int]], str], ids: Ids, animate: bool = False,
-        transient: bool = False, watch: Stopwatch | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        console: Console,
+        text: Callable[[Sequence[int]], str],
+        ids: Ids,
+        animate: bool = False,
+        transient: bool = False,
+        watch: Stopwatch | None = None,
+    ) -> None:
         self.console, self.animate, self.watch = console, animate, watch
         self.brush = CanvasRenderer(console, text, ids)
         self.live = Live(console=console, auto_refresh=False, transient=transient, vertical_overflow="crop")
@@ -109,8 +114,13 @@ class LiveView:
         useful = picture.useful(self.brush.ends)
         speed = f"{useful / self.spent:.0f} tokens/s" if self.spent > 0 else ""
         undone = picture.undone()
-        words = [f"forward {self.turn}", f"{picture.committed()} of {picture.given} committed",
-                 f"{undone} remasked" if undone else "", speed, self.note]  # fmt: skip
+        words = [
+            f"forward {self.turn}",
+            f"{picture.committed()} of {picture.given} committed",
+            f"{undone} remasked" if undone else "",
+            speed,
+            self.note,
+        ]
         status = as_text(" · ".join(word for word in words if word) + "  ", DIM_STYLE)
         status.append_text(self.brush.ramp(last))
         status.truncate(width, overflow="ellipsis")

@@ -59,10 +59,12 @@ def trace_html(trace: Trace) -> str:
     for number, canvas in enumerate(canvases):
         if number:
             _mark(*path[number - 1], number, fixed, is_open)
-        rows.append([
-            (None if undecided else trace.words.get(token, f"<{token}>"), turn)
-            for token, turn, undecided in zip(canvas, fixed, is_open, strict=True)
-        ])  # fmt: skip
+        rows.append(
+            [
+                (None if undecided else trace.words.get(token, f"<{token}>"), turn)
+                for token, turn, undecided in zip(canvas, fixed, is_open, strict=True)
+            ]
+        )
     return film(rows)
 
 

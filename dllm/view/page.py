@@ -164,12 +164,20 @@ def marks_legend(panes: Sequence[Pane]) -> str:
         "noise": any(shown.positions for turn in turns for shown in turn.shown),
         "mixed": any(turn.mixtures for turn in turns),
     }
-    kinds = {"edited": "sample", "corrected": "sample", "replaced": "sample", "waits": "mask", "drawn": "mask open",
-             "noise": "mask open", "mixed": "sample"}  # fmt: skip
+    kinds = {
+        "edited": "sample",
+        "corrected": "sample",
+        "replaced": "sample",
+        "waits": "mask",
+        "drawn": "mask open",
+        "noise": "mask open",
+        "mixed": "sample",
+    }
     return "\n    ".join(
         f'<li><span class="t {kinds[name]} {name}">{sign}</span> {words}</li>'
-        for name, (sign, words) in SIGNS.items() if there[name]
-    )  # fmt: skip
+        for name, (sign, words) in SIGNS.items()
+        if there[name]
+    )
 
 
 def page_asset(name: str) -> str:
@@ -181,11 +189,16 @@ def pane_data(pane: Pane) -> dict[str, Any]:
     """A pane's data for the script. Positions count from the answer's start."""
     trace = pane.trace
     return {
-        "title": pane.title, "facts": dict(pane.facts), "words": trace.words, "eos": trace.eos_id,
-        "prompt": trace.prompt[: trace.start], "answer": trace.prompt[trace.start :],
-        "given": trace.given[trace.start :], "noise": any(turn.shown for turn in trace.turns),
+        "title": pane.title,
+        "facts": dict(pane.facts),
+        "words": trace.words,
+        "eos": trace.eos_id,
+        "prompt": trace.prompt[: trace.start],
+        "answer": trace.prompt[trace.start :],
+        "given": trace.given[trace.start :],
+        "noise": any(turn.shown for turn in trace.turns),
         "turns": [turn_data(record, kept) for record, kept in trace.path()],
-    }  # fmt: skip
+    }
 
 
 def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
@@ -193,16 +206,26 @@ def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
     edit = record.edited[kept] if record.edited else Commits()
     noise = record.shown[kept] if record.shown else ShownTokens()
     return {
-        "commit": commit_data(record.candidates[kept]), "edit": commit_data(edit), "remask": record.remasked[kept],
-        "fill": record.filled[kept], "roll": record.rolled[kept], "block": record.block, "queries": record.queries,
-        "refreshed": record.refreshed, "corrected": record.corrected, "doubted": record.doubted,
+        "commit": commit_data(record.candidates[kept]),
+        "edit": commit_data(edit),
+        "remask": record.remasked[kept],
+        "fill": record.filled[kept],
+        "roll": record.rolled[kept],
+        "block": record.block,
+        "queries": record.queries,
+        "refreshed": record.refreshed,
+        "corrected": record.corrected,
+        "doubted": record.doubted,
         "refused": of_kept(record.refused, kept),
-        "replaced": of_kept(record.replaced, kept), "candidates": len(record.candidates), "kept": kept,
-        "seconds": rounded(record.seconds), "flops": record.flops,
+        "replaced": of_kept(record.replaced, kept),
+        "candidates": len(record.candidates),
+        "kept": kept,
+        "seconds": rounded(record.seconds),
+        "flops": record.flops,
         "guess": {"at": record.guesses.positions, "token": record.guesses.tokens, "p": record.guesses.confidence},
         "shown": {"at": noise.positions, "token": noise.tokens, "drawn": [int(own) for own in noise.drawn]},
         **mixture_data(record.mixtures),
-    }  # fmt: skip
+    }
 
 
 def mixture_data(mixtures: ShownMixtures | None) -> dict[str, Any]:
@@ -211,10 +234,14 @@ def mixture_data(mixtures: ShownMixtures | None) -> dict[str, Any]:
     if mixtures is None:
         return {}
     shares = [[round(share, 4) for share in shares_at[:MOST_MIXED]] for shares_at in mixtures.weights]
-    return {"mixed": {
-        "at": mixtures.positions, "token": [tokens[:MOST_MIXED] for tokens in mixtures.tokens], "p": shares,
-        "mask": [round(max(0.0, 1 - sum(weights)), 4) for weights in mixtures.weights],
-    }}  # fmt: skip
+    return {
+        "mixed": {
+            "at": mixtures.positions,
+            "token": [tokens[:MOST_MIXED] for tokens in mixtures.tokens],
+            "p": shares,
+            "mask": [round(max(0.0, 1 - sum(weights)), 4) for weights in mixtures.weights],
+        }
+    }
 
 
 def of_kept(positions: Sequence[list[int]], kept: int) -> list[int]:
@@ -224,10 +251,13 @@ def of_kept(positions: Sequence[list[int]], kept: int) -> list[int]:
 
 def commit_data(commits: Commits) -> dict[str, Any]:
     return {
-        "at": commits.positions, "token": commits.tokens, "p": [rounded(p) for p in commits.confidence],
-        "forced": [int(forced) for forced in commits.forced], "entropy": [rounded(h) for h in commits.entropy],
+        "at": commits.positions,
+        "token": commits.tokens,
+        "p": [rounded(p) for p in commits.confidence],
+        "forced": [int(forced) for forced in commits.forced],
+        "entropy": [rounded(h) for h in commits.entropy],
         "drawn": [rounded(p) for p in commits.drawn],
-    }  # fmt: skip
+    }
 
 
 def rounded(number: float | None) -> float | None:

@@ -91,10 +91,14 @@ def task_cells(rows: Sequence[ResultRow], totals: Totals | None = None) -> list[
         else f"{measures.judged} of {measures.samples}"
     )
     return [
-        judged, score_text(rows, "score", totals or {}), interval,
+        judged,
+        score_text(rows, "score", totals or {}),
+        interval,
         *((f"{measures.tpf:.2f}", f"{measures.nfe:.1f}") if measures.forwards else ("", "")),
-        speed_text(measures), f"{measures.p50:.3f}", f"{measures.p95:.3f}",
-    ]  # fmt: skip
+        speed_text(measures),
+        f"{measures.p50:.3f}",
+        f"{measures.p95:.3f}",
+    ]
 
 
 def published_cells(paper: Published) -> list[str]:

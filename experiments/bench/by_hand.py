@@ -42,9 +42,16 @@ class Weights:
         angles = model.rotary.at(positions, length, torch.float32)
         assert config.mask_id is not None, "a masked diffusion model has a mask"
         return Weights(
-            at["embed.weight"], layers, at["norm.weight"], at["lm_head.weight"], angles.cos[0], angles.sin[0],
-            config.heads, config.eps, config.mask_id,
-        )  # fmt: skip
+            at["embed.weight"],
+            layers,
+            at["norm.weight"],
+            at["lm_head.weight"],
+            angles.cos[0],
+            angles.sin[0],
+            config.heads,
+            config.eps,
+            config.mask_id,
+        )
 
     def buffers(self, length: int) -> Tensor:
         """Keys and values of all layers: [layers, 2, H, L, h]."""
@@ -144,8 +151,10 @@ def elastic(w: Weights, tokens: Tensor, start: int, block: int, active: int = 16
     attended to most. Layers after one in which these attend otherwise than before compute the canvas."""
     length, kept = len(tokens), w.buffers(len(tokens))
     nothing = torch.empty(0, dtype=torch.long)
-    drift, last = Drift(w.embed.new_zeros(len(w.layers), length, w.embed.shape[1]), kept.new_zeros(kept[:, 0].shape),
-                        nothing), nothing  # fmt: skip
+    drift, last = (
+        Drift(w.embed.new_zeros(len(w.layers), length, w.embed.shape[1]), kept.new_zeros(kept[:, 0].shape), nothing),
+        nothing,
+    )
     for turn in range(length - start):
         masked = tokens == w.mask
         open_ = masked.nonzero()[:active, 0]

@@ -170,9 +170,19 @@ def plan(name: str, answer: int, samples: Sequence[Sample]) -> list[tuple[int, b
         first = next(s.flops for s in samples if s.full)
         return [(0, True, first), *((place, False, at(sorted(reuse), place)) for place in range(1, answer))]
     tiny = replace(
-        CONFIG, width=16, layers=CONFIG.layers if name in BY_LAYER else 1, heads=1, kv_heads=1, head_dim=16,
-        mlp_width=16, rotary_dim=16, vocab=64, mask_id=63, eos_id=62, pad_id=62,
-    )  # fmt: skip
+        CONFIG,
+        width=16,
+        layers=CONFIG.layers if name in BY_LAYER else 1,
+        heads=1,
+        kv_heads=1,
+        head_dim=16,
+        mlp_width=16,
+        rotary_dim=16,
+        vocab=64,
+        mask_id=63,
+        eos_id=62,
+        pad_id=62,
+    )
     model, cost, out, place = random_model(tiny), CostModel(CONFIG, 4), [], 0
     parts = Parts(*parts_of(name), FullLength())
     forward = Forward.of(model, Ids(63, 62, ()), parts)
@@ -239,11 +249,20 @@ def compare(model: Transformer, answer: int, names: Sequence[str]) -> list[dict[
         extra, buffers = peak(model, name, answer)
         ratio, speed = sum(entry[2] for entry in plain) / flops, integrate(beside, plain) / seconds
         refreshes = sum(s.full for s in samples)
-        rows.append({
-            "cache": name, "answer": answer, "tokens_per_second": answer / seconds, "speed_up": speed,
-            "flop_ratio": ratio, "share": speed / ratio, "tera_flop": flops / 1e12, "timed": len(samples),
-            "refreshes_timed": refreshes, "peak_over_allowed": (weights + extra) / (1.2 * (weights + buffers)),
-        })  # fmt: skip
+        rows.append(
+            {
+                "cache": name,
+                "answer": answer,
+                "tokens_per_second": answer / seconds,
+                "speed_up": speed,
+                "flop_ratio": ratio,
+                "share": speed / ratio,
+                "tera_flop": flops / 1e12,
+                "timed": len(samples),
+                "refreshes_timed": refreshes,
+                "peak_over_allowed": (weights + extra) / (1.2 * (weights + buffers)),
+            }
+        )
         print(line(rows[-1]), flush=True)
     return rows
 

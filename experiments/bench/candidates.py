@@ -40,8 +40,9 @@ from experiments.bench.step import prompt_of
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
 
-SMALL = replace(CONFIG, width=384, layers=6, heads=6, kv_heads=6, mlp_width=1152, vocab=8192, mask_id=8191, eos_id=8190,
-                pad_id=8190)  # fmt: skip
+SMALL = replace(
+    CONFIG, width=384, layers=6, heads=6, kv_heads=6, mlp_width=1152, vocab=8192, mask_id=8191, eos_id=8190, pad_id=8190
+)
 BLOCK = 32
 RULES: dict[str, dict[str, Any]] = {
     "freedave": {"draft_steps": 8},
@@ -50,8 +51,18 @@ RULES: dict[str, dict[str, Any]] = {
     "ete": {"explore_mass": 0.0},
 }
 CELLS = ("freedave+dual", "freedave+prefix", "freedave+finished", "scout+dual", "lopa+dual", "ete+dual")
-HEADS = ("sampler", "cache", "batch", "forwards", "candidates", "same tokens", "CPU s, rows", "CPU s, sequence",
-         "MiB, rows", "MiB, sequence")  # fmt: skip
+HEADS = (
+    "sampler",
+    "cache",
+    "batch",
+    "forwards",
+    "candidates",
+    "same tokens",
+    "CPU s, rows",
+    "CPU s, sequence",
+    "MiB, rows",
+    "MiB, sequence",
+)
 
 
 @dataclass(frozen=True)
@@ -104,8 +115,10 @@ def row(model: Transformer, rule: str, name: str, work: Work, repeats: int) -> l
             found[way].append(decode(model, rule, own, work))
     (one, *_), (other, *_) = found.values()
     same = torch.equal(one.tokens, other.tokens) and one.forwards == other.forwards
-    seconds, memory = ([f"{min(getattr(each, what) for each in some):.{digits}f}" for some in found.values()]
-                       for what, digits in (("seconds", 2), ("mebibytes", 0)))  # fmt: skip
+    seconds, memory = (
+        [f"{min(getattr(each, what) for each in some):.{digits}f}" for some in found.values()]
+        for what, digits in (("seconds", 2), ("mebibytes", 0))
+    )
     counts = [work.batch, other.forwards, other.candidates]
     return [rule, name, *map(str, counts), "yes" if same else "no", *seconds, *memory]
 
@@ -121,8 +134,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=counted, default=2, help="decodes in each way")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    print(f"Prompt {options.prompt}, answer {options.answer}, {options.turns} forwards at most, one thread, torch "
-          f"{torch.__version__}, load {os.getloadavg()[0]:.1f}\n", flush=True)  # fmt: skip
+    print(
+        f"Prompt {options.prompt}, answer {options.answer}, {options.turns} forwards at most, one thread, torch "
+        f"{torch.__version__}, load {os.getloadavg()[0]:.1f}\n",
+        flush=True,
+    )
     print(markdown.head(HEADS, 2), flush=True)
     model = random_model(SMALL)
     for cell in options.cells:

@@ -82,8 +82,13 @@ def measure(name: str, tokenizer: Tokenizer, table: Vocabulary, end: int, gen_le
     batch = 1000 * np.array([sum(spent) for spent in zip(*others, strict=True)])
     spans = (1000 * np.array(first), later, batch)
     compiled = (f"{seconds:.3f}" for seconds in (bytes_seconds, seconds, read))
-    return [name, str(tokens.states), str(tokens.size), *compiled, *(f"{one:.2f}" for span in spans
-            for one in (span.mean(), span.max()))]  # fmt: skip
+    return [
+        name,
+        str(tokens.states),
+        str(tokens.size),
+        *compiled,
+        *(f"{one:.2f}" for span in spans for one in (span.mean(), span.max())),
+    ]
 
 
 @refusing

@@ -46,8 +46,11 @@ class Pass:
 
     def line(self, situation: str, first: Pass) -> str:
         rate = f"{sum(map(len, self.answers)) / self.seconds:.0f}" if self.answers else "-"
-        middle = [f"{quantile(times, q):.2f}" if times else "-"
-                  for times in (self.requests, self.decodes) for q in (0.5, 0.95)]  # fmt: skip
+        middle = [
+            f"{quantile(times, q):.2f}" if times else "-"
+            for times in (self.requests, self.decodes)
+            for q in (0.5, 0.95)
+        ]
         apart = "-" if self is first or not self.answers else f"{furthest(self.answers, first.answers):.0e}"
         return markdown.line((situation, rate, *middle, apart))
 
@@ -78,8 +81,11 @@ def furthest(found: Answers, first: Answers) -> float:
     pairs = [(a, b) for one, other in zip(found, first, strict=True) for a, b in zip(one, other, strict=True)]
     if any(a["choice"] != b["choice"] for a, b in pairs):
         return float("inf")
-    return max(abs(x["probability"] - y["probability"]) for a, b in pairs
-               for x, y in zip(a["probabilities"], b["probabilities"], strict=True))  # fmt: skip
+    return max(
+        abs(x["probability"] - y["probability"])
+        for a, b in pairs
+        for x, y in zip(a["probabilities"], b["probabilities"], strict=True)
+    )
 
 
 async def ask(client: httpx.AsyncClient, asked: Sequence[dict[str, Any]], clients: int, found: Pass) -> None:
@@ -125,8 +131,12 @@ async def situations(url: str, asked: Sequence[dict[str, Any]]) -> list[tuple[st
         await asyncio.gather(*decodes)
         await asyncio.gather(*(decode(client, 2000 + number, None, alone) for number in range(DECODES)))
     crowd = f"{CLIENTS} requests at a time"
-    return [("one request at a time", first), (crowd, together), (f"{crowd}, {DECODES} decodes beside", beside),
-            (f"{DECODES} decodes", alone)]  # fmt: skip
+    return [
+        ("one request at a time", first),
+        (crowd, together),
+        (f"{crowd}, {DECODES} decodes beside", beside),
+        (f"{DECODES} decodes", alone),
+    ]
 
 
 @refusing

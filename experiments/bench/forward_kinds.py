@@ -84,7 +84,8 @@ class Peaks(NamedTuple):
         multiplied = self.whole if kind.endswith("-rows") and self.whole else self.bfloat16
         scored = min(rows, SCORED)
         return max(layer * per_weight / self.read, 2 * rows * layer / multiplied) + max(
-            head * PER_WEIGHT["bfloat16"] / self.read, 2 * scored * head / self.bfloat16)  # fmt: skip
+            head * PER_WEIGHT["bfloat16"] / self.read, 2 * scored * head / self.bfloat16
+        )
 
 
 @torch.inference_mode()

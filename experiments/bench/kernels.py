@@ -57,8 +57,12 @@ def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Cas
 
     for rows in (32,) if small else (32, 256, 1024):
         logits = noise(rows, vocabulary)
-        yield Case("row_statistics", f"{rows} x {vocabulary}",
-                   lambda on, z=logits: row_statistics.row_statistics(z, triton=on), nbytes(logits))  # fmt: skip
+        yield Case(
+            "row_statistics",
+            f"{rows} x {vocabulary}",
+            lambda on, z=logits: row_statistics.row_statistics(z, triton=on),
+            nbytes(logits),
+        )
     weight = noise(vocabulary, width)
     for rows in (32,) if small else (16, 32, 64, 128, 256, 512):
         hidden = noise(rows, width)
@@ -85,13 +89,21 @@ def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Cas
     stack = noise(experts, 2 * inner, width // 2)
     for rows in (32,) if small else (256, 2048):
         x, ends = noise(rows, width // 2), torch.arange(1, experts + 1, device=device) * (rows // experts)
-        yield Case("grouped_product", f"{rows} rows, {experts} experts", lambda on, a=x, e=ends: (
-            grouped_product.grouped_product(a, stack, e, on)), nbytes(stack, x) + 2 * rows * 2 * inner,
-            4.0 * rows * inner * width // 2)  # fmt: skip
+        yield Case(
+            "grouped_product",
+            f"{rows} rows, {experts} experts",
+            lambda on, a=x, e=ends: grouped_product.grouped_product(a, stack, e, on),
+            nbytes(stack, x) + 2 * rows * 2 * inner,
+            4.0 * rows * inner * width // 2,
+        )
     rows = 32
     logits, state = noise(rows, vocabulary).double(), torch.arange(rows, device=device)
-    yield Case("gumbel_argmax", f"{rows} x {vocabulary}", lambda on: gumbel_argmax.gumbel_argmax(
-        logits, state, state >= 0, on), nbytes(logits))  # fmt: skip
+    yield Case(
+        "gumbel_argmax",
+        f"{rows} x {vocabulary}",
+        lambda on: gumbel_argmax.gumbel_argmax(logits, state, state >= 0, on),
+        nbytes(logits),
+    )
     yield from small_cases(device, vocabulary, noise)
 
 
@@ -109,8 +121,12 @@ def layer_cases(
             4 * nbytes(x),
         )
         gate_up = noise(rows, 6 * width)
-        yield Case("silu_times", f"{rows} x {3 * width}", lambda on, a=gate_up: silu_times.silu_times(
-            *a.chunk(2, -1), on), 1.5 * nbytes(gate_up))  # fmt: skip
+        yield Case(
+            "silu_times",
+            f"{rows} x {3 * width}",
+            lambda on, a=gate_up: silu_times.silu_times(*a.chunk(2, -1), on),
+            1.5 * nbytes(gate_up),
+        )
         q, k, v = (noise(1, rows, heads, size) for _ in range(3))
         keys, values = noise(1, heads, 2 * rows, size), noise(1, heads, 2 * rows, size)
         angle = torch.rand(1, rows, 1, size, device=device)
@@ -134,9 +150,14 @@ def small_cases(device: torch.device, vocabulary: int, noise: Callable[..., Tens
     ids = torch.randint(0, vocabulary, (rows, slots), device=device)
     held, one = torch.rand(rows, slots, device=device).double(), torch.ones(rows, device=device).double()
     picked = logits[0].gather(1, ids)
-    yield Case("sparse_credit", f"{rows} x {slots} slots", lambda on: credit.sparse_credit(
-        picked, found["token"], found["first"], found["logsumexp"], ids, held, committable[0], one, one, one, on),
-        2 * nbytes(ids, held) + nbytes(picked))  # fmt: skip
+    yield Case(
+        "sparse_credit",
+        f"{rows} x {slots} slots",
+        lambda on: credit.sparse_credit(
+            picked, found["token"], found["first"], found["logsumexp"], ids, held, committable[0], one, one, one, on
+        ),
+        2 * nbytes(ids, held) + nbytes(picked),
+    )
 
 
 def timed(run: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float]:
@@ -170,10 +191,13 @@ def figures(case: Case, times: tuple[float, float], machine: Machine) -> dict[st
     """Microseconds, GB/s, TFLOP/s, the share of the machine's rates that bound the case, and that of the copy's."""
     middle, late = times
     return {
-        "p50_us": 1e6 * middle, "p95_us": 1e6 * late, "gbps": case.moved / middle / 1e9,
-        "tflops": case.flops / middle / 1e12, "copy": case.moved / machine.bytes / middle,
+        "p50_us": 1e6 * middle,
+        "p95_us": 1e6 * late,
+        "gbps": case.moved / middle / 1e9,
+        "tflops": case.flops / middle / 1e12,
+        "copy": case.moved / machine.bytes / middle,
         "share": max(case.moved / machine.bytes, case.flops / machine.flops) / middle,
-    }  # fmt: skip
+    }
 
 
 def line(case: Case, way: str, times: tuple[float, float], machine: Machine) -> str:

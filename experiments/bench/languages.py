@@ -30,15 +30,25 @@ def some(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 ADDRESS = record(
-    street=WORD, number=NUMBER, city=WORD, postcode={"type": "string", "pattern": "^[0-9]{5}$"},
-    country={"enum": ["DE", "FR", "GB", "US"]})  # fmt: skip
+    street=WORD,
+    number=NUMBER,
+    city=WORD,
+    postcode={"type": "string", "pattern": "^[0-9]{5}$"},
+    country={"enum": ["DE", "FR", "GB", "US"]},
+)
 PERSON = record(name=WORD, age=NUMBER, email=WORD, city=WORD, active=FLAG)
 ORDER = record(
-    id=NUMBER, created={"type": "string", "format": "date"}, status={"enum": ["new", "paid", "shipped", "cancelled"]},
+    id=NUMBER,
+    created={"type": "string", "format": "date"},
+    status={"enum": ["new", "paid", "shipped", "cancelled"]},
     customer=record(name=WORD, email=WORD, vip=FLAG, address=ADDRESS),
     items=some(record(sku=WORD, title=WORD, quantity=NUMBER, price=PRICE, tags=some(WORD))),
     shipping=record(method={"enum": ["standard", "express"]}, cost=PRICE),
-    total=PRICE, currency={"enum": ["EUR", "USD"]}, note=WORD, gift=FLAG)  # fmt: skip
+    total=PRICE,
+    currency={"enum": ["EUR", "USD"]},
+    note=WORD,
+    gift=FLAG,
+)
 
 TITLE, BODY = ({"type": "string", "maxLength": count} for count in (200, 4000))
 LETTER = record(title=TITLE, body=BODY)
@@ -103,8 +113,10 @@ def trained(folder: Path) -> Path:
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
         backend.decoder = decoders.ByteLevel()  # type: ignore[assignment]
         alphabet = pre_tokenizers.ByteLevel.alphabet()
-        backend.train_from_iterator(texts(), trainers.BpeTrainer(
-            vocab_size=SIZE, initial_alphabet=alphabet, special_tokens=[END], show_progress=False))  # fmt: skip
+        backend.train_from_iterator(
+            texts(),
+            trainers.BpeTrainer(vocab_size=SIZE, initial_alphabet=alphabet, special_tokens=[END], show_progress=False),
+        )
         folder.mkdir(parents=True, exist_ok=True)
         backend.save(str(folder / "tokenizer.json"))
     return folder

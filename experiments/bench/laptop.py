@@ -32,8 +32,15 @@ from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
 
 BLOCK, PER_STEP = 32, 4
-HEADS = ("weights", "attention", "cache", "CPU s a forward", "CPU s a token", f"CPU s a token at {PER_STEP} a forward",
-         "memory, GB")  # fmt: skip
+HEADS = (
+    "weights",
+    "attention",
+    "cache",
+    "CPU s a forward",
+    "CPU s a token",
+    f"CPU s a token at {PER_STEP} a forward",
+    "memory, GB",
+)
 KINDS = ("float32", "bfloat16", "int8", "int4", "int8-rows", "int4-rows")  # rows: ``model.activations=int8``
 
 
@@ -88,8 +95,17 @@ def rows(config: ModelConfig, weights: str, prompt: int, answer: int) -> list[li
         model.transformer.config = own = replace(config, attention=kind)
         one, several = (timed(replace(model, config=own), cache, prompt, answer, count) for count in (1, PER_STEP))
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        found.append([weights, kind.name, cache, f"{one.cpu / one.forwards:.2f}", f"{one.cpu / answer:.2f}",
-                      f"{several.cpu / answer:.2f}", f"{memory:.1f}"])  # fmt: skip
+        found.append(
+            [
+                weights,
+                kind.name,
+                cache,
+                f"{one.cpu / one.forwards:.2f}",
+                f"{one.cpu / answer:.2f}",
+                f"{several.cpu / answer:.2f}",
+                f"{memory:.1f}",
+            ]
+        )
     return found
 
 

@@ -43,9 +43,18 @@ from experiments.bench.step import SMALL, Workload, decode, named, random_model
 from experiments.support import markdown
 
 TINY = replace(
-    SMALL, width=64, heads=4, kv_heads=4, head_dim=16, mlp_width=96, vocab=300, mask_id=298, eos_id=299, pad_id=299,
+    SMALL,
+    width=64,
+    heads=4,
+    kv_heads=4,
+    head_dim=16,
+    mlp_width=96,
+    vocab=300,
+    mask_id=298,
+    eos_id=299,
+    pad_id=299,
     rotary_dim=16,
-)  # fmt: skip
+)
 # For models of another attention, or with a rule of their own.
 LEFT_OUT = ("finished", "focus", "dkv_greedy", "flash_verify", "linear_spec")
 WORK = Workload(1, 24, 32, 32, 1)
@@ -80,8 +89,11 @@ def gpu_kernels(counter: Launches) -> Iterator[None]:
     def attention(query: Tensor, *rest: Any, **named: Any) -> Tensor:
         return query.clone()  # one operation; what the network says does not matter here
 
-    with patch.object(Kernel, "_launch", noted), patch.object(varlen, "varlen_attn", attention), \
-            patch.object(debug, "ON", False):  # fmt: skip
+    with (
+        patch.object(Kernel, "_launch", noted),
+        patch.object(varlen, "varlen_attn", attention),
+        patch.object(debug, "ON", False),
+    ):
         yield
 
 

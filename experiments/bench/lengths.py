@@ -76,10 +76,15 @@ def verdict(found: Mapping[str, Mapping[str, Cell]]) -> str:
 
 def compared(model: Model, count: int, tasks: Sequence[str], rules: Sequence[str]) -> dict[str, dict[str, Cell]]:
     """Every setting on every task."""
-    task = task_of({
-        "name": "parallelbench", "_target_": "dllm.tasks.parallelbench.suite.ParallelBench", "suite": "mini",
-        "tasks": list(tasks), "count": count,
-    })  # fmt: skip
+    task = task_of(
+        {
+            "name": "parallelbench",
+            "_target_": "dllm.tasks.parallelbench.suite.ParallelBench",
+            "suite": "mini",
+            "tasks": list(tasks),
+            "count": count,
+        }
+    )
     groups, found = by_task(task.items()), dict[str, dict[str, Cell]]()
     for name, setting in settings(rules):
         decoder = Decoder(model, batch_size=50, chat=None, **setting)

@@ -74,9 +74,15 @@ def write(file: Path, kind: str, layers: int, spelt: bool = False) -> None:
         writer.add_add_bos_token(False)
     else:
         writer.add_tokenizer_model("no_vocab")
-    products = {"attn_q": (width, width), "attn_k": (width, width), "attn_v": (width, width),
-                "attn_output": (width, width), "ffn_gate": (wide, width), "ffn_up": (wide, width),
-                "ffn_down": (width, wide)}  # fmt: skip
+    products = {
+        "attn_q": (width, width),
+        "attn_k": (width, width),
+        "attn_v": (width, width),
+        "attn_output": (width, width),
+        "ffn_gate": (wide, width),
+        "ffn_up": (wide, width),
+        "ffn_down": (width, wide),
+    }
     shapes = {"token_embd.weight": (vocab, width), "output.weight": (vocab, width)}
     shapes |= {f"blk.{at}.{name}.weight": shape for at in range(layers) for name, shape in products.items()}
     for name, shape in shapes.items():

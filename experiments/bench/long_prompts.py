@@ -70,10 +70,14 @@ class Case:
 
 
 CASES = {
-    "none": Case("none", 1), "dual": Case("dual", 1), "elastic": Case("elastic", 1, options=(("gamma", 0.0),)),
-    "sparse_dllm": Case("sparse_dllm", 2), "sparsed": Case("sparsed", 2, options=(("full_forwards", 2),)),
-    "none, block-causal": Case("none", 1, CAUSAL), "finished, block-causal": Case("finished", 1, CAUSAL),
-}  # fmt: skip
+    "none": Case("none", 1),
+    "dual": Case("dual", 1),
+    "elastic": Case("elastic", 1, options=(("gamma", 0.0),)),
+    "sparse_dllm": Case("sparse_dllm", 2),
+    "sparsed": Case("sparsed", 2, options=(("full_forwards", 2),)),
+    "none, block-causal": Case("none", 1, CAUSAL),
+    "finished, block-causal": Case("finished", 1, CAUSAL),
+}
 BY_FORWARD = ("first s", "later s", "first TFLOP", "later TFLOP")
 OF_ALL = ("all s", "last s", "forwards", "all TFLOP")
 MEMORY = ("most MiB", "largest MiB", "kept MiB a layer")
@@ -106,9 +110,12 @@ def taken(model: Model, case: Case, length: int, whole: bool = False, computed: 
     """Of a prompt of ``length`` tokens. whole: of all forwards; ``flops`` then are their number and what all took."""
     cache, sessions = part("cache", case.cache, **dict(case.options)), list[Any]()
     parts = Parts(
-        part("sampler", "static", steps=ANSWER // 4), part("blocks", "fixed", block_length=ANSWER),
-        noted(cache, sessions), FullLength(), Sampling(suppress_mask=False),
-    )  # fmt: skip
+        part("sampler", "static", steps=ANSWER // 4),
+        part("blocks", "fixed", block_length=ANSWER),
+        noted(cache, sessions),
+        FullLength(),
+        Sampling(suppress_mask=False),
+    )
     runner = Runner.of(model, parts, Runtime("eager"))
     request = Request.answer(prompt_of(length, below=900), ANSWER, model.ids.placeholder)
     seconds, turns, mib = list[float](), list[Turn](), 2.0**20

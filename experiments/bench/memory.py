@@ -44,13 +44,18 @@ SHAPES = {
     ),
     "qwen3": replace(LLADA, kv_heads=2, rope_float32=False, qk_norm=True),
     "experts": replace(
-        LLADA, rope_float32=False, moe=MoEConfig(experts=8, top_k=4, width=256, router="softmax",
-                                                 sparse_layers=(0, 1, 2))),
+        LLADA,
+        rope_float32=False,
+        moe=MoEConfig(experts=8, top_k=4, width=256, router="softmax", sparse_layers=(0, 1, 2)),
+    ),
     "shared": replace(
-        LLADA, rope_float32=False, qk_norm=True, mlp_width=1200,
+        LLADA,
+        rope_float32=False,
+        qk_norm=True,
+        mlp_width=1200,
         moe=MoEConfig(experts=64, top_k=8, width=128, router="sigmoid", shared_width=128, sparse_layers=(1, 2)),
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,10 @@ class MemoryCase:
         made = Parts(
             part("sampler", "confidence"),
             part("blocks", "whole") if whole else part("blocks", "fixed", block_length=32),
-            part("cache", self.cache), part("eos", "none"), Sampling(self.temperature, suppress_mask=False),
-        )  # fmt: skip
+            part("cache", self.cache),
+            part("eos", "none"),
+            Sampling(self.temperature, suppress_mask=False),
+        )
         return made.fitted(model, ANSWER)
 
 
@@ -126,14 +133,23 @@ def grown(case: MemoryCase) -> int:
 
 
 CASES = [
-    *(MemoryCase(shape, cache, rows, length, dtype)
-      for shape in ("llada", "dream") for cache in ("none", "dual", "elastic")
-      for rows, length in ((1, 2048), (4, 512), (12, 256)) for dtype in ("float32", "bfloat16")),
-    *(MemoryCase(shape, cache, dtype=dtype)
-      for shape in ("qwen3", "experts", "shared") for cache in ("none", "dual") for dtype in ("float32", "bfloat16")),
-    MemoryCase(temperature=0.7), MemoryCase("dream", "dual", temperature=0.7),
+    *(
+        MemoryCase(shape, cache, rows, length, dtype)
+        for shape in ("llada", "dream")
+        for cache in ("none", "dual", "elastic")
+        for rows, length in ((1, 2048), (4, 512), (12, 256))
+        for dtype in ("float32", "bfloat16")
+    ),
+    *(
+        MemoryCase(shape, cache, dtype=dtype)
+        for shape in ("qwen3", "experts", "shared")
+        for cache in ("none", "dual")
+        for dtype in ("float32", "bfloat16")
+    ),
+    MemoryCase(temperature=0.7),
+    MemoryCase("dream", "dual", temperature=0.7),
     MemoryCase("dream", "dual", rows=1, length=128, dtype="bfloat16"),
-]  # fmt: skip
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -150,8 +166,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in CASES:
         model = case.model()
         said, found = predicted(case, model), allocated(case, model)
-        cells = [case.shape, case.cache, f"{case.rows} x {case.length}", case.dtype, f"{case.temperature:g}",
-                 f"{said / 2**20:.1f}", f"{found / 2**20:.1f}", f"{said / found:.2f}"]  # fmt: skip
+        cells = [
+            case.shape,
+            case.cache,
+            f"{case.rows} x {case.length}",
+            case.dtype,
+            f"{case.temperature:g}",
+            f"{said / 2**20:.1f}",
+            f"{found / 2**20:.1f}",
+            f"{said / found:.2f}",
+        ]
         print(markdown.line([*cells, *([f"{resident(case) / 2**20:.1f}"] if options.resident else [])]), flush=True)
     return 0
 

@@ -40,13 +40,24 @@ def row(folder: Path, name: str, rows: int) -> list[str]:
     prompts = torch.randint(3, VOCABULARY, (rows, PROMPT), generator=noise)
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     ours = Decoder(
-        load(folder), part("sampler", "order", positions="left_to_right"), "whole", "finished", "none",
-        gen_length=ANSWER, batch_size=rows,
-    )  # fmt: skip
+        load(folder),
+        part("sampler", "order", positions="left_to_right"),
+        "whole",
+        "finished",
+        "none",
+        gen_length=ANSWER,
+        batch_size=rows,
+    )
 
     def generate() -> list[list[int]]:
-        found = theirs.generate(prompts, max_new_tokens=ANSWER, min_new_tokens=ANSWER, do_sample=False,
-                                attention_mask=torch.ones_like(prompts), pad_token_id=0)  # fmt: skip
+        found = theirs.generate(
+            prompts,
+            max_new_tokens=ANSWER,
+            min_new_tokens=ANSWER,
+            do_sample=False,
+            attention_mask=torch.ones_like(prompts),
+            pad_token_id=0,
+        )
         return [one[PROMPT:] for one in found.tolist()]
 
     def decode() -> list[list[int]]:
@@ -71,9 +82,14 @@ def main() -> None:
     found = []
     for name, shape in SHAPES.items():
         config = LlamaConfig(
-            **shape, vocab_size=VOCABULARY, num_attention_heads=shape["hidden_size"] // 64, num_key_value_heads=2,
-            max_position_embeddings=1024, eos_token_id=2, pad_token_id=0,
-        )  # fmt: skip
+            **shape,
+            vocab_size=VOCABULARY,
+            num_attention_heads=shape["hidden_size"] // 64,
+            num_key_value_heads=2,
+            max_position_embeddings=1024,
+            eos_token_id=2,
+            pad_token_id=0,
+        )
         torch.manual_seed(0)
         with TemporaryDirectory() as place:
             LlamaForCausalLM(config).save_pretrained(place)

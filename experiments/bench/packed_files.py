@@ -45,8 +45,11 @@ def scales(rows: int, groups: int, dtype: torch.dtype = torch.bfloat16) -> Tenso
 
 
 def mlx(rows: int, columns: int) -> dict[str, Tensor]:
-    return {".weight": codes(rows, columns // 2).view(torch.uint32), ".scales": scales(rows, columns // 64),
-            ".biases": scales(rows, columns // 64)}  # fmt: skip
+    return {
+        ".weight": codes(rows, columns // 2).view(torch.uint32),
+        ".scales": scales(rows, columns // 64),
+        ".biases": scales(rows, columns // 64),
+    }
 
 
 def float8(rows: int, columns: int) -> dict[str, Tensor]:
@@ -59,13 +62,19 @@ def int8(rows: int, columns: int) -> dict[str, Tensor]:
 
 def packed4(rows: int, columns: int) -> dict[str, Tensor]:
     data = codes(rows, columns // 2).view(torch.int32)
-    return {".weight_packed": data, ".weight_scale": scales(rows, columns // 128),
-            ".weight_shape": torch.tensor([rows, columns])}  # fmt: skip
+    return {
+        ".weight_packed": data,
+        ".weight_scale": scales(rows, columns // 128),
+        ".weight_shape": torch.tensor([rows, columns]),
+    }
 
 
 def nvfp4(rows: int, columns: int) -> dict[str, Tensor]:
-    return {".weight_packed": codes(rows, columns // 2), ".weight_scale": codes(rows, columns // 16).view(
-        torch.float8_e4m3fn), ".weight_global_scale": torch.tensor([1e3])}  # fmt: skip
+    return {
+        ".weight_packed": codes(rows, columns // 2),
+        ".weight_scale": codes(rows, columns // 16).view(torch.float8_e4m3fn),
+        ".weight_global_scale": torch.tensor([1e3]),
+    }
 
 
 def nf4(rows: int, columns: int) -> dict[str, Tensor]:
@@ -78,10 +87,13 @@ def nf4(rows: int, columns: int) -> dict[str, Tensor]:
         "nested_offset": 0.1,
     }
     table = {".weight.quant_map": torch.linspace(-1, 1, 16), ".weight.nested_quant_map": torch.linspace(-1, 1, 256)}
-    return {".weight": codes(rows * columns // 2, 1), ".weight.absmax": codes(blocks, 1).flatten(), **table,
-            ".weight.nested_absmax": torch.full((-(-blocks // 256),), 1e-3),
-            ".weight.quant_state.bitsandbytes__nf4": torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8),
-            }  # fmt: skip
+    return {
+        ".weight": codes(rows * columns // 2, 1),
+        ".weight.absmax": codes(blocks, 1).flatten(),
+        **table,
+        ".weight.nested_absmax": torch.full((-(-blocks // 256),), 1e-3),
+        ".weight.quant_state.bitsandbytes__nf4": torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8),
+    }
 
 
 def bnb8(rows: int, columns: int) -> dict[str, Tensor]:
@@ -89,8 +101,13 @@ def bnb8(rows: int, columns: int) -> dict[str, Tensor]:
 
 
 def compressed(kind: str, **weights: Any) -> Said:
-    return {"quantization_config": {"quant_method": "compressed-tensors", "format": kind, "config_groups": {
-        "group_0": {"targets": ["Linear"], "weights": weights}}}}  # fmt: skip
+    return {
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "format": kind,
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        }
+    }
 
 
 KINDS: dict[str, tuple[Said, Callable[[int, int], dict[str, Tensor]]]] = {

@@ -54,9 +54,12 @@ class Worker:
         script = Path(__file__).with_name("peer_worker.py")
         try:
             self.process = subprocess.Popen(
-                [python, "-u", str(script), option, str(folder)], text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
-            )  # fmt: skip
+                [python, "-u", str(script), option, str(folder)],
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.errors,
+            )
         except OSError as error:
             raise UserError(f"--python={python} cannot be run ({error}). Name a Python interpreter.") from error
         answer = self.ask(job)

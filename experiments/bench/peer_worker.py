@@ -84,8 +84,11 @@ def d2cache(folder: Path, job: Job) -> dict[str, Decode]:
 
         return run
 
-    kinds = {"none": None, "prefix": lambda config: cache(config, use_dual=False),
-             "dual": lambda config: cache(config, use_dual=True)}  # fmt: skip
+    kinds = {
+        "none": None,
+        "prefix": lambda config: cache(config, use_dual=False),
+        "dual": lambda config: cache(config, use_dual=True),
+    }
     return {name: decode(kind) for name, kind in kinds.items()}
 
 

@@ -49,11 +49,19 @@ def write_checkpoint(folder: Path, options: argparse.Namespace) -> None:
     published = json.loads((CHECKPOINTS / "mini-llada" / "config.json").read_text())
     heads, vocabulary = options.width // 64 or 1, options.vocabulary
     published |= {
-        "d_model": options.width, "n_layers": options.layers, "n_heads": heads, "n_kv_heads": heads,
-        "mlp_hidden_size": options.mlp, "vocab_size": vocabulary, "embedding_size": vocabulary, "rope_theta": 5e5,
-        "max_sequence_length": 4096, "mask_token_id": vocabulary - 128, "eos_token_id": vocabulary - 383,
+        "d_model": options.width,
+        "n_layers": options.layers,
+        "n_heads": heads,
+        "n_kv_heads": heads,
+        "mlp_hidden_size": options.mlp,
+        "vocab_size": vocabulary,
+        "embedding_size": vocabulary,
+        "rope_theta": 5e5,
+        "max_sequence_length": 4096,
+        "mask_token_id": vocabulary - 128,
+        "eos_token_id": vocabulary - 383,
         "pad_token_id": vocabulary - 383,
-    }  # fmt: skip
+    }
     save_model(random_model(ModelConfig.from_published(published), torch.device("cpu"), torch.float32), folder)
 
 
@@ -159,11 +167,25 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, known in REPOSITORIES.items():
         parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=f"your checkout of {known.name}")
-    parser.add_argument("--python", action="append", default=[], metavar="[NAME=]PATH",
-                        help="interpreter of all repositories, or of one")  # fmt: skip
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="[NAME=]PATH",
+        help="interpreter of all repositories, or of one",
+    )
     parser.add_argument("--caches", nargs="+", help="default: all that the repositories have")
-    for name, size in (("width", 384), ("layers", 19), ("mlp", 1536), ("vocabulary", 126_464), ("prompt", 128),
-                       ("answer", 64), ("block", 32), ("rounds", 3), ("threads", 1)):  # fmt: skip
+    for name, size in (
+        ("width", 384),
+        ("layers", 19),
+        ("mlp", 1536),
+        ("vocabulary", 126_464),
+        ("prompt", 128),
+        ("answer", 64),
+        ("block", 32),
+        ("rounds", 3),
+        ("threads", 1),
+    ):
         parser.add_argument(f"--{name}", type=int, default=size, help=f"default: {size}")
     return parser.parse_args(arguments)
 
@@ -193,9 +215,11 @@ def run(options: argparse.Namespace) -> list[str]:
         for name, folder in folders.items():
             workers[name] = Worker(name, folder, pythons[name], job)
             stack.callback(workers[name].close)
-        print(f"width {options.width}, {options.layers} layers, MLP {options.mlp}, vocabulary {options.vocabulary}, "
-              f"float32, prompt {options.prompt}, answer {options.answer}, blocks of {options.block}, "
-              f"threads {options.threads}, rounds {options.rounds}")  # fmt: skip
+        print(
+            f"width {options.width}, {options.layers} layers, MLP {options.mlp}, vocabulary {options.vocabulary}, "
+            f"float32, prompt {options.prompt}, answer {options.answer}, blocks of {options.block}, "
+            f"threads {options.threads}, rounds {options.rounds}"
+        )
         print(*(f"{name} {worker.commit}" for name, worker in workers.items()), sep=", ")
         print(HEAD, flush=True)
         differing = list[str]()

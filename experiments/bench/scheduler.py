@@ -79,8 +79,18 @@ class EndsEarly(EndOfText):
 
 
 def model_of(width: int, layers: int, vocab: int) -> Model:
-    config = replace(SMALL, width=width, layers=layers, heads=width // 64, kv_heads=width // 64, mlp_width=3 * width,
-                     vocab=vocab, mask_id=vocab - 1, eos_id=vocab - 2, pad_id=vocab - 2)  # fmt: skip
+    config = replace(
+        SMALL,
+        width=width,
+        layers=layers,
+        heads=width // 64,
+        kv_heads=width // 64,
+        mlp_width=3 * width,
+        vocab=vocab,
+        mask_id=vocab - 1,
+        eos_id=vocab - 2,
+        pad_id=vocab - 2,
+    )
     network = random_model(config, torch.device("cpu"), torch.float32)
     named = f"{sum(weight.numel() for weight in network.parameters()) / 1e6:.0f} M random parameters"
     if can_pack(network.device, network.dtype):  # as ``dllm.load`` does
@@ -161,9 +171,11 @@ def main() -> int:
     torch.set_num_threads(1)
     model = model_of(options.width, options.layers, options.vocab)
     todo, lengths = requests(options.count, model, random.Random(options.seed))
-    print(f"{model.name}, sampler={options.sampler}, cache={options.cache}, blocks of "
-          f"{options.block_length}, {len(todo)} requests, "
-          f"{ROWS} rows, one thread, load {machine_load()} a core of {os.cpu_count()}")  # fmt: skip
+    print(
+        f"{model.name}, sampler={options.sampler}, cache={options.cache}, blocks of "
+        f"{options.block_length}, {len(todo)} requests, "
+        f"{ROWS} rows, one thread, load {machine_load()} a core of {os.cpu_count()}"
+    )
     table = list[list[str]]()
     alone: Outcome | None = None
     for load in (None, *options.load):

@@ -139,8 +139,10 @@ def main() -> int:
         rows_of.append([f"{gib:g}", cut, rate, f"{rows}", f"{scheduler.figures().cached}", same])
     print("\n" + markdown.table(HEADS, rows_of, 2) + "\n")
     copied, computed = seconds_of_prefix(model, scheduler, todo[0])
-    print(f"taking its known tokens over takes a request {1e3 * copied:.1f} ms of the CPU, and computing them "
-          f"{1e3 * computed:.0f} ms")  # fmt: skip
+    print(
+        f"taking its known tokens over takes a request {1e3 * copied:.1f} ms of the CPU, and computing them "
+        f"{1e3 * computed:.0f} ms"
+    )
     sizes = list[list[str]]()
     for length in options.lengths:
         request = Request.answer(prompt_of(length), 8, mask)

@@ -120,9 +120,14 @@ def parts_for(kv: str, load: Workload) -> tuple[Sampler, Blocks]:
 
 
 def decode(
-    model: Transformer, kv: str, load: Workload, lag: int | None = None, runs: Runs | None = None,
-    rule: Sampler | None = None, prompts: Sequence[list[int]] | None = None,
-) -> Iterator[Turn]:  # fmt: skip
+    model: Transformer,
+    kv: str,
+    load: Workload,
+    lag: int | None = None,
+    runs: Runs | None = None,
+    rule: Sampler | None = None,
+    prompts: Sequence[list[int]] | None = None,
+) -> Iterator[Turn]:
     """The turns of a decode that commits ``per_turn`` tokens each, the same for every cache, or what ``rule`` commits.
 
     lag: as ``denoise`` takes it. runs: what runs the model and takes the turns (None: the model itself, turn by turn).
@@ -270,8 +275,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.answer % options.per_turn:
         parser.error("--per-turn must divide --answer")
     torch.set_num_threads(options.threads)
-    print(f"{options.threads} threads, prompt {options.prompt}, answer {options.answer}, blocks of 32, "
-          f"load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    print(
+        f"{options.threads} threads, prompt {options.prompt}, answer {options.answer}, blocks of 32, "
+        f"load {os.getloadavg()[0]:.1f}"
+    )
     against_plain(Workload(1, options.prompt, options.answer, 32, options.per_turn), options.repeats)
     return 0
 

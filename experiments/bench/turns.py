@@ -30,8 +30,18 @@ from experiments.support.scripts import counted, refusing
 
 ANSWER, BLOCK = 64, 32
 WARM, COUNTED = 4, 8  # turns that are not counted, then those whose operations and calls are
-HEADS = ("cache", "ours, ms", "median", "by hand, ms", "median", "ours / by hand", "operations", "by hand", "calls",
-         "by hand")  # fmt: skip
+HEADS = (
+    "cache",
+    "ours, ms",
+    "median",
+    "by hand, ms",
+    "median",
+    "ours / by hand",
+    "operations",
+    "by hand",
+    "calls",
+    "by hand",
+)
 
 
 @dataclass
@@ -104,8 +114,11 @@ def measured(model: Model, plain: Model, ids: list[int], cache: str, repeats: in
     times = [(seconds(ours()), seconds(by_hand())) for _ in range(repeats)]
     (least, usual), (best, middle) = (milliseconds(one) for one in zip(*times, strict=True))
     counts = [per_turn(turns(), counter()) for counter in (Launches, Calls) for turns in (ours, by_hand)]
-    return [cache, *(f"{one:.2f}" for one in (least, usual, best, middle, least / best)),
-            *(f"{one:.0f}" for one in counts)]  # fmt: skip
+    return [
+        cache,
+        *(f"{one:.2f}" for one in (least, usual, best, middle, least / best)),
+        *(f"{one:.0f}" for one in counts),
+    ]
 
 
 def processor() -> str:
@@ -125,9 +138,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     model, plain = (load("mini-llada", pack=pack) for pack in (True, False))
     ids = decoder(model, "none").encode("Latin square:\nA,B,C,D")
-    print(f"{processor()}; torch {torch.__version__}, one thread, load {os.getloadavg()[0]:.1f}. mini-llada, prompt "
-          f"{len(ids)}, answer {ANSWER}, blocks of {BLOCK}, one token a turn; CPU ms a turn: each turn's "
-          f"least of {options.repeats} decodes, and the median of all:\n", flush=True)  # fmt: skip
+    print(
+        f"{processor()}; torch {torch.__version__}, one thread, load {os.getloadavg()[0]:.1f}. mini-llada, prompt "
+        f"{len(ids)}, answer {ANSWER}, blocks of {BLOCK}, one token a turn; CPU ms a turn: each turn's "
+        f"least of {options.repeats} decodes, and the median of all:\n",
+        flush=True,
+    )
     rows = [measured(model, plain, ids, cache, options.repeats) for cache in options.caches]
     print(markdown.table(HEADS, rows))
     return 0

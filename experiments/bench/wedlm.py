@@ -46,8 +46,16 @@ MINIS: Mapping[str, tuple[str, Sequence[str]]] = {
     "mini-wedlm, left to right, window 16": ("mini-wedlm", ONE_BY_ONE),
     **{f"mini-wedlm, {at}, window 16": ("mini-wedlm", WEDLM[at]) for at in ("threshold 0.1", "threshold 0.4")},
 }
-HEADS = ("model, decoding", "score", "TPF", "rows a forward", "ms a forward", "ms a token", "CPU ms a token",
-         "times as fast")  # fmt: skip
+HEADS = (
+    "model, decoding",
+    "score",
+    "TPF",
+    "rows a forward",
+    "ms a forward",
+    "ms a token",
+    "CPU ms a token",
+    "times as fast",
+)
 WINDOW, PER_FORWARD = 16, (2, 4, 8)
 
 
@@ -84,10 +92,15 @@ class Way:
         """A row of the table. first: what it is measured against."""
         forwards, queries = sum(row.nfe for row in self.rows), sum(row.query_tokens for row in self.rows)
         return [
-            self.label, score, f"{self.tokens / forwards:.2f}", f"{queries / forwards:.1f}",
-            f"{1000 * self.wall / forwards:.2f}", f"{1000 * self.wall / self.tokens:.2f}",
-            f"{1000 * self.cpu / self.tokens:.2f}", f"{first.wall / first.tokens / (self.wall / self.tokens):.2f}",
-        ]  # fmt: skip
+            self.label,
+            score,
+            f"{self.tokens / forwards:.2f}",
+            f"{queries / forwards:.1f}",
+            f"{1000 * self.wall / forwards:.2f}",
+            f"{1000 * self.wall / self.tokens:.2f}",
+            f"{1000 * self.cpu / self.tokens:.2f}",
+            f"{first.wall / first.tokens / (self.wall / self.tokens):.2f}",
+        ]
 
 
 def in_turn(ways: Sequence[Way], count: int, words: str) -> None:

@@ -66,13 +66,23 @@ def ours(folder: Path, weights: str, tokens: int, per_step: int, threads: int) -
         prompts.write_text(json.dumps({"tokens": list(range(FIRST, FIRST + PROMPT))}) + "\n")
         took = spent(
             [
-                sys.executable, str(ROOT / "run.py"), f"model.path={folder}", "model.device=cpu",
-                "model.dtype=bfloat16", f"prompts={prompts}", f"output={runs}", f"gen_length={tokens}",
-                f"blocks.block_length={BLOCK}", "cache=dual", "eos=none", "sampler=static",
-                f"sampler.per_step={per_step}", *narrow,
+                sys.executable,
+                str(ROOT / "run.py"),
+                f"model.path={folder}",
+                "model.device=cpu",
+                "model.dtype=bfloat16",
+                f"prompts={prompts}",
+                f"output={runs}",
+                f"gen_length={tokens}",
+                f"blocks.block_length={BLOCK}",
+                "cache=dual",
+                "eos=none",
+                "sampler=static",
+                f"sampler.per_step={per_step}",
+                *narrow,
             ],
             threads,
-        )  # fmt: skip
+        )
         (results,) = runs.rglob("results.jsonl")
         return int(json.loads(results.read_text().splitlines()[0])["nfe"]), took
 
@@ -108,9 +118,14 @@ def found(options: argparse.Namespace) -> Iterator[list[str]]:
 
 def told(weights: str, tokens: int, per_step: int, forwards: int, took: Spent) -> list[str]:
     return [
-        weights, str(tokens), str(per_step), str(forwards), f"{took.wall:.0f}", f"{took.cpu:.0f}",
+        weights,
+        str(tokens),
+        str(per_step),
+        str(forwards),
+        f"{took.wall:.0f}",
+        f"{took.cpu:.0f}",
         f"{tokens / took.cpu:.2f}",
-    ]  # fmt: skip
+    ]
 
 
 @refusing

@@ -53,10 +53,13 @@ def replacements(truth: dict[str, Any]) -> Constraint:
 def squares(truth: dict[str, Any]) -> Constraint:
     """The 576 squares of four symbols in which no row and no column repeats one."""
     rows = list(permutations(truth["symbols"]))
-    return Choice([
-        "\n".join(",".join(row) for row in square)
-        for square in product(rows, repeat=4) if all(len(set(column)) == 4 for column in zip(*square, strict=True))
-    ])  # fmt: skip
+    return Choice(
+        [
+            "\n".join(",".join(row) for row in square)
+            for square in product(rows, repeat=4)
+            if all(len(set(column)) == 4 for column in zip(*square, strict=True))
+        ]
+    )
 
 
 def records(truth: dict[str, Any]) -> Constraint:
@@ -66,8 +69,11 @@ def records(truth: dict[str, Any]) -> Constraint:
 
 
 CONSTRAINTS: dict[str, Callable[[dict[str, Any]], Constraint]] = {
-    "records": records, "shuffle": shuffles, "replace_random": replacements, "latin_square": squares,
-}  # fmt: skip
+    "records": records,
+    "shuffle": shuffles,
+    "replace_random": replacements,
+    "latin_square": squares,
+}
 
 
 def cells(results: Sequence[Result], samples: Sequence[Any], constraints: Sequence[Constraint]) -> Iterator[str]:

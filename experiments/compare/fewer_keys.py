@@ -43,17 +43,25 @@ def scores(model: Model, cache: Cache, task: str, earlier: int, seed: int, count
     asked, others = items[:count], items[count:]
     prompts: list[Prompt] = [
         [
-            *(message for other in others[earlier * number : earlier * (number + 1)]
-              for message in (*other.messages, {"role": "assistant", "content": other.answer})),
+            *(
+                message
+                for other in others[earlier * number : earlier * (number + 1)]
+                for message in (*other.messages, {"role": "assistant", "content": other.answer})
+            ),
             *one.messages,
         ]
         for number, one in enumerate(asked)
-    ]  # fmt: skip
+    ]
     length = mini.longest(task)
     decoder = Decoder(
-        model, "confidence", part("blocks", "fixed", block_length=8), cache, "fill_after_block", gen_length=length,
+        model,
+        "confidence",
+        part("blocks", "fixed", block_length=8),
+        cache,
+        "fill_after_block",
+        gen_length=length,
         batch_size=count,
-    )  # fmt: skip
+    )
     return [mini.score(one, row.text)["score"] for one, row in zip(asked, decoder(prompts), strict=True)]
 
 

@@ -38,8 +38,16 @@ HEADS = [
 
 def words_of(model: str, task: str, count: int, seed: int, output: Path) -> list[str]:
     """Of a command line."""
-    return [f"model={model}", "task=parallelbench", f"task.tasks=[{task}]", f"task.count={count}", f"task.seed={seed}",
-            "batch_size=50", f"output={output}", f"cost={COST}"]  # fmt: skip
+    return [
+        f"model={model}",
+        "task=parallelbench",
+        f"task.tasks=[{task}]",
+        f"task.count={count}",
+        f"task.seed={seed}",
+        "batch_size=50",
+        f"output={output}",
+        f"cost={COST}",
+    ]
 
 
 def fresh(model: str, task: str, output: Path) -> DecodedLosses:
@@ -55,10 +63,15 @@ def ratio(table: DecodedLosses, setting: int) -> tuple[float, float, float]:
 
 
 def line(model: str, task: str, allowed: float, output: Path) -> list[str]:
-    done = tune(model, task="parallelbench", max_loss=allowed, cost=COST, items=ITEMS[allowed],
-                name=f"{model}-{task}-{allowed}", settings={
-        "task.tasks": [task], "task.count": 640, "task.seed": 1, "batch_size": 50, "output": str(output),
-    })  # fmt: skip
+    done = tune(
+        model,
+        task="parallelbench",
+        max_loss=allowed,
+        cost=COST,
+        items=ITEMS[allowed],
+        name=f"{model}-{task}-{allowed}",
+        settings={"task.tasks": [task], "task.count": 640, "task.seed": 1, "batch_size": 50, "output": str(output)},
+    )
     table = fresh(model, task, output)
     chosen = list(table.settings).index(done.settings)
     table.decode(range(len(table.settings)), 0, GRID_ITEMS)
@@ -69,8 +82,18 @@ def line(model: str, task: str, allowed: float, output: Path) -> list[str]:
     cost, base, times = ratio(table, chosen)
     loss = mean_loss(table.losses(chosen, 0, FRESH_ITEMS))
     setting = " ".join(done.settings) if done.certified else "the reference: nothing is certified"
-    return [model, task, f"{allowed:g}", setting, f"{cost:.0f}", f"{base:.0f}", f"{times:.2f}", f"{100 * loss:.2f}",
-            table.label(best), f"{of_best:.2f}"]  # fmt: skip
+    return [
+        model,
+        task,
+        f"{allowed:g}",
+        setting,
+        f"{cost:.0f}",
+        f"{base:.0f}",
+        f"{times:.2f}",
+        f"{100 * loss:.2f}",
+        table.label(best),
+        f"{of_best:.2f}",
+    ]
 
 
 def main() -> int:

@@ -114,8 +114,9 @@ class Phases:
         if not chunks.is_whole(folder, parts):
             self.work(folder, parts, decoding.teacher(self.loaded(), recipe), "the teacher answers")
         found = {id(one): answer for one, answer in chunks.found(folder, parts)}
-        filled = ([replace(one, answer=found.get(id(one), one.answer)) for one in part]
-                  for part in (data.train, data.held))  # fmt: skip
+        filled = (
+            [replace(one, answer=found.get(id(one), one.answer)) for one in part] for part in (data.train, data.held)
+        )
         ends = {self.plan.ids.eos, *self.plan.ids.stops}
         train, held = ([one for one in part if one.answer and one.answer[0] not in ends] for part in filled)
         left_out = len(data.train) + len(data.held) - len(train) - len(held)
@@ -160,8 +161,12 @@ class Phases:
             student.export(run.student.model, plan.recipe, base, out)
         self.accelerator.wait_for_everyone()
         path, adapter = student.exported(plan.recipe, base, out)
-        facts = {"step": run.step, "starts": run.starts, "examples": len(train),
-                 "processes": self.accelerator.num_processes}  # fmt: skip
+        facts = {
+            "step": run.step,
+            "starts": run.starts,
+            "examples": len(train),
+            "processes": self.accelerator.num_processes,
+        }
         del run
         self.released()
         self.model = load(path, device=self.device, dtype=plan.recipe.dtype, adapter=adapter)
@@ -176,8 +181,14 @@ class Phases:
         recipe = self.plan.recipe
         last = log_of(self.out)[-1]
         place = environment_stamp(self.accelerator.device, getattr(torch, recipe.dtype), recipe.seed)
-        content = {**facts, "log": last, "before": before, "after": after, "recipe": self.plan.made_from,
-                   "environment": place}  # fmt: skip
+        content = {
+            **facts,
+            "log": last,
+            "before": before,
+            "after": after,
+            "recipe": self.plan.made_from,
+            "environment": place,
+        }
         chunks.write(self.out / REPORT, json.dumps(content, indent=1) + "\n")
         table = Table("at threshold " + f"{recipe.threshold:g} nats", "before", "after")
         for name in before:
@@ -199,8 +210,15 @@ class Phases:
 def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if {"-h", "--help"} & set(given):
-        print(__doc__, Recipe.__doc__, Place.__doc__, f"recipes: {', '.join(RECIPES)}", Recipe(data="FILE"), Place(),
-              sep="\n\n")  # fmt: skip
+        print(
+            __doc__,
+            Recipe.__doc__,
+            Place.__doc__,
+            f"recipes: {', '.join(RECIPES)}",
+            Recipe(data="FILE"),
+            Place(),
+            sep="\n\n",
+        )
         return 0
     plan = Plan.of(given)
     torch.set_num_threads(plan.place.threads)

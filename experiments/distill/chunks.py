@@ -28,9 +28,13 @@ def cut(items: Sequence[Item], rows: int, key: Callable[[Item], int]) -> list[li
 
 
 def worked(
-    folder: Path, parts: Sequence[list[Item]], work: Callable[[list[Item]], list[Any]], title: str,
-    process: int = 0, processes: int = 1,
-) -> None:  # fmt: skip
+    folder: Path,
+    parts: Sequence[list[Item]],
+    work: Callable[[list[Item]], list[Any]],
+    title: str,
+    process: int = 0,
+    processes: int = 1,
+) -> None:
     """Leave what ``work`` makes of each part as JSON in ``folder``; what is there already stays. Of several processes
     each takes its share of the parts."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -95,8 +95,11 @@ def read_file(file: Path, gen_length: int) -> list[Question]:
     except (OSError, UnicodeDecodeError) as error:
         problem = f"data={str(file)!r} cannot be read ({in_words(error)})"
         raise UserError(f"{problem}. Give a JSON-lines file, or data=mini.") from error
-    return [question(line, f"data={str(file)!r}, line {number}", gen_length)
-            for number, line in enumerate(lines, 1) if line.strip()]  # fmt: skip
+    return [
+        question(line, f"data={str(file)!r}, line {number}", gen_length)
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
 
 
 def question(line: str, where: str, gen_length: int) -> Question:
@@ -124,9 +127,17 @@ def is_prompt(value: Any) -> bool:
     """A text, chat messages, or token ids."""
     if isinstance(value, str):
         return bool(value.strip())
-    return isinstance(value, list) and bool(value) and (all(map(is_whole, value)) or all(
-        isinstance(one, dict) and all(isinstance(one.get(key), str) for key in ("role", "content")) for one in value
-    ))  # fmt: skip
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and (
+            all(map(is_whole, value))
+            or all(
+                isinstance(one, dict) and all(isinstance(one.get(key), str) for key in ("role", "content"))
+                for one in value
+            )
+        )
+    )
 
 
 def encoded(one: Question, prompts: Prompts, recipe: Recipe) -> Example:

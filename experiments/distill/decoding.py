@@ -77,11 +77,14 @@ def measurement(model: Model, recipe: Recipe) -> Callable[[list[Example]], list[
         results = decoder(prompts_of(part), observe=seen)
         for number, (one, row) in enumerate(zip(part, results, strict=True)):
             answer = ended(row.canvas, one.gen_length, model.ids)
-            found.append({
-                "forwards": row.nfe, "equal": float(answer == one.answer),
-                "entropy": seen.sums[number] / max(1, seen.counts[number]),
-                **({} if one.judge is None else {"score": one.judge(row.text)}),
-            })  # fmt: skip
+            found.append(
+                {
+                    "forwards": row.nfe,
+                    "equal": float(answer == one.answer),
+                    "entropy": seen.sums[number] / max(1, seen.counts[number]),
+                    **({} if one.judge is None else {"score": one.judge(row.text)}),
+                }
+            )
         return found
 
     return rows

@@ -62,8 +62,18 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Raises UserError for a value that no run can have."""
-        for name in ("count", "gen_length", "length", "block_length", "decode_rows", "rank", "batch", "micro", "epochs",
-                     "steps"):  # fmt: skip
+        for name in (
+            "count",
+            "gen_length",
+            "length",
+            "block_length",
+            "decode_rows",
+            "rank",
+            "batch",
+            "micro",
+            "epochs",
+            "steps",
+        ):
             in_range(name, getattr(self, name), 1)
         for name in ("held_out", "beta", "alpha", "learning_rate", "weight_decay", "threshold", "seed"):
             in_range(name, getattr(self, name), 0)
@@ -131,9 +141,13 @@ def refuse_rounding(tune: str | None, dtype: str, rate: float) -> None:
 
 
 CHOICES = {
-    "teacher": ("static", "confidence"), "segment": ("block", "answer"), "certain": ("right", "all"),
-    "tune": ("lora", "full"), "schedule": ("constant", "cosine"), "dtype": ("float32", "bfloat16"),
-}  # fmt: skip
+    "teacher": ("static", "confidence"),
+    "segment": ("block", "answer"),
+    "certain": ("right", "all"),
+    "tune": ("lora", "full"),
+    "schedule": ("constant", "cosine"),
+    "dtype": ("float32", "bfloat16"),
+}
 
 
 @dataclass(frozen=True)
@@ -161,11 +175,20 @@ RECIPES: dict[str, dict[str, Any]] = {
     # 32. That is 12 minutes, and 5 more for each student that has the teacher's answers. Six epochs, as released: 14
     # gave the same forwards and scores, to a point.
     "mini-llada-distilled": {
-        "model": "mini-llada", "data": "mini", "count": 240, "held_out": 20, "block_length": 32, "decode_rows": 32,
-        "tune": "full", "batch": 32, "micro": 8, "learning_rate": 1e-4, "schedule": "cosine",
+        "model": "mini-llada",
+        "data": "mini",
+        "count": 240,
+        "held_out": 20,
+        "block_length": 32,
+        "decode_rows": 32,
+        "tune": "full",
+        "batch": 32,
+        "micro": 8,
+        "learning_rate": 1e-4,
+        "schedule": "cosine",
         "warmup": 0.05,
-    },
-}  # fmt: skip
+    }
+}
 
 
 def parse(arguments: Sequence[str]) -> tuple[Recipe, Place]:

@@ -129,8 +129,12 @@ def save_adapter(model: Transformer, recipe: Tuning, base: Path, folder: Path) -
         skeleton = Transformer(config)
     digest = base_digest(adapted, Fit.of(skeleton, read_contents(base)).tensors)
     save_file(tensors, folder / ADAPTER_WEIGHTS, {"format": "pt", DIGEST: digest})
-    written = LoraConfig(**lora_options(recipe), target_modules=pattern_of(config),
-                         base_model_name_or_path=recipe.model, inference_mode=True)  # fmt: skip
+    written = LoraConfig(
+        **lora_options(recipe),
+        target_modules=pattern_of(config),
+        base_model_name_or_path=recipe.model,
+        inference_mode=True,
+    )
     content = {key: sorted(value) if isinstance(value, set) else value for key, value in written.to_dict().items()}
     (folder / ADAPTER_CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
 

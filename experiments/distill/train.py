@@ -79,9 +79,14 @@ class Run(Course):
     """Training of one student."""
 
     def __init__(
-        self, student: Student, examples: Sequence[Example], recipe: Recipe, place: Place, ids: Ids,
+        self,
+        student: Student,
+        examples: Sequence[Example],
+        recipe: Recipe,
+        place: Place,
+        ids: Ids,
         accelerator: Accelerator,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.examples, self.recipe, self.place, self.ids, self.student = examples, recipe, place, ids, student
         self.steps, weights = steps_of(recipe, len(examples)), list(learning(student).values())
         optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)

@@ -248,8 +248,12 @@ def all_equal(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
 
 # How what an entry makes gets into its document; what is not here has nothing to put there.
 PUT: dict[Callable[[Entry, str, Path], Iterator[str]], Callable[[Entry, str, Path], Iterator[str]]] = {
-    same_tables: put_tables, same_rows: put_rows, same_page: put_page, same_files: put_files, same_story: put_files,
-}  # fmt: skip
+    same_tables: put_tables,
+    same_rows: put_rows,
+    same_page: put_page,
+    same_files: put_files,
+    same_story: put_files,
+}
 
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")

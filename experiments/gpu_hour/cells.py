@@ -37,8 +37,12 @@ TINY_ROUTED = replace(
     moe=ROUTED.moe and replace(ROUTED.moe, experts=8, top_k=2, width=16, shared_width=16, sparse_layers=(1,)),
 )  # fmt: skip
 CONFIGS: dict[str, ModelConfig] = {
-    **MODELS, TEXT: MODELS["llada-8b"], "tiny": TINY, "tiny-text": TINY_TEXT, "tiny-routed": TINY_ROUTED,
-}  # fmt: skip
+    **MODELS,
+    TEXT: MODELS["llada-8b"],
+    "tiny": TINY,
+    "tiny-text": TINY_TEXT,
+    "tiny-routed": TINY_ROUTED,
+}
 PLAIN = ("bfloat16", "float32")  # weights that are not narrowed
 EXPECTED = Machine("H100 80 GB, reached rates", 600e12, 3.0e12)
 REACHED = 0.6  # of the floor, cautiously

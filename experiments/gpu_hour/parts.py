@@ -69,12 +69,16 @@ def parts(setup: Setup, store: Store) -> dict[str, Part]:
     rest = {} if setup.dry else {name: TESTS[name] for name in TESTS if name not in FIRST}
     listed = (
         Part("machine", [Task("rates", 10, partial(rates, setup))]),
-        Part("checks", tests(setup, store, "checks", first)), Part("texts", text_cells(setup, store)),
-        Part("peers", peers(setup)), Part("profile", profiles(setup)), Part("lags", timings(setup, store, lags())),
-        Part("streams", streams(setup)), Part("steps", timings(setup, store, grid())),
+        Part("checks", tests(setup, store, "checks", first)),
+        Part("texts", text_cells(setup, store)),
+        Part("peers", peers(setup)),
+        Part("profile", profiles(setup)),
+        Part("lags", timings(setup, store, lags())),
+        Part("streams", streams(setup)),
+        Part("steps", timings(setup, store, grid())),
         Part("kernels", list(kernels(setup, store))),
         Part("tests", [ranks(setup), *tests(setup, store, "tests", rest)]),
-    )  # fmt: skip
+    )
     return {part.name: part for part in listed}
 
 
@@ -90,11 +94,12 @@ def rates(setup: Setup) -> dict[str, Any]:
     found, gpu = measured(setup.device, setup.dtype), setup.device.type == "cuda"
     properties = torch.cuda.get_device_properties(setup.device) if gpu else None
     return {
-        "flops": found.flops, "bytes": found.bytes,
+        "flops": found.flops,
+        "bytes": found.bytes,
         "peak": peak_bytes(torch.cuda.get_device_name(setup.device)) if gpu else None,
         "memory_gb": None if properties is None else properties.total_memory / 1e9,
         "obstacle": obstacle(setup.device),
-    }  # fmt: skip
+    }
 
 
 def ceilings(store: Store) -> tuple[Machine, float | None]:
@@ -107,8 +112,10 @@ def ceilings(store: Store) -> tuple[Machine, float | None]:
 
 def tests(setup: Setup, store: Store, part: str, chosen: dict[str, tuple[list[str], float]]) -> list[Task]:
     suite = Suite(chosen, setup.device.type, store.folder / "pytest")
-    return [Task(name, seconds, partial(suite, name, lambda one: not store.done(part, one)))
-            for name, (_, seconds) in (chosen.items() if setup.tests else ())]  # fmt: skip
+    return [
+        Task(name, seconds, partial(suite, name, lambda one: not store.done(part, one)))
+        for name, (_, seconds) in (chosen.items() if setup.tests else ())
+    ]
 
 
 def kernels(setup: Setup, store: Store) -> Iterable[Task]:
@@ -118,9 +125,16 @@ def kernels(setup: Setup, store: Store) -> Iterable[Task]:
 
 
 OPERATIONS = (
-    "row_statistics", "head, fused", "head, chunked", "add_norm", "silu_times", "rope_scatter", "grouped_product",
-    "gumbel_argmax", "sparse_credit",
-)  # fmt: skip
+    "row_statistics",
+    "head, fused",
+    "head, chunked",
+    "add_norm",
+    "silu_times",
+    "rope_scatter",
+    "grouped_product",
+    "gumbel_argmax",
+    "sparse_credit",
+)
 
 
 def time_kernel(name: str, setup: Setup, store: Store) -> dict[str, Any]:
@@ -176,12 +190,16 @@ def peers(setup: Setup) -> list[Task]:
 
 def profiles(setup: Setup) -> list[Task]:
     models, chosen = Models(setup.device), setup.cells(profile_cells())
-    return [Task(cell.name, BUILD * (cell == chosen[0]) + cell.seconds + 2.0, partial(profiled, cell, models))
-            for cell in chosen]  # fmt: skip
+    return [
+        Task(cell.name, BUILD * (cell == chosen[0]) + cell.seconds + 2.0, partial(profiled, cell, models))
+        for cell in chosen
+    ]
 
 
 def streams(setup: Setup) -> list[Task]:
     """The server's scheduler, at several numbers of clients."""
     models, runtime = Models(setup.device), "static" if setup.dry else REAL.runtime
-    return [Task(f"{cell.batch} streams", cell.seconds + BUILD * (cell.batch == 1), partial(served, cell, models))
-            for cell in setup.cells(replace(REAL, batch=batch, runtime=runtime) for batch in STREAMS)]  # fmt: skip
+    return [
+        Task(f"{cell.batch} streams", cell.seconds + BUILD * (cell.batch == 1), partial(served, cell, models))
+        for cell in setup.cells(replace(REAL, batch=batch, runtime=runtime) for batch in STREAMS)
+    ]

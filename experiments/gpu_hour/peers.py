@@ -70,29 +70,46 @@ class FastDLLM:
         network = kind(settings, model=inner(sizes, init_params=False))
         torch.backends.cuda.enable_mem_efficient_sdp(True)  # which it turns off, for ours too
         network.load_state_dict(
-            {parameter_source(name, model.config).name: nn.Parameter(one, requires_grad=False)
-             for name, one in apart(model.transformer)}, assign=True,
-        )  # fmt: skip
+            {
+                parameter_source(name, model.config).name: nn.Parameter(one, requires_grad=False)
+                for name, one in apart(model.transformer)
+            },
+            assign=True,
+        )
         return FastDLLM(network.eval(), functions)
 
     def decode(self, cell: Cell, prompt: list[int], mask: int) -> tuple[list[int], int]:
         """The answer, and how many forwards it took."""
         threshold = 0.9 if cell.rule == "threshold" else None
         canvas, forwards = self.functions[cell.cache](
-            self.network, torch.tensor([prompt], device=self.network.device), steps=cell.answer, mask_id=mask,
-            gen_length=cell.answer, block_length=cell.block, threshold=threshold,
-        )  # fmt: skip
+            self.network,
+            torch.tensor([prompt], device=self.network.device),
+            steps=cell.answer,
+            mask_id=mask,
+            gen_length=cell.answer,
+            block_length=cell.block,
+            threshold=threshold,
+        )
         return canvas[0, len(prompt) :].tolist(), forwards
 
 
 def published(config: ModelConfig) -> dict[str, Any]:
     """A config.json of LLaDA's keys."""
     return SHAPES["llada-8b"] | {
-        "d_model": config.width, "n_heads": config.heads, "n_kv_heads": config.kv_heads, "n_layers": config.layers,
-        "mlp_hidden_size": config.mlp_width, "vocab_size": config.vocab, "embedding_size": config.vocab,
-        "rope_theta": config.theta, "rms_norm_eps": config.eps, "max_sequence_length": config.max_length,
-        "mask_token_id": config.mask_id, "eos_token_id": config.eos_id, "pad_token_id": config.pad_id,
-    }  # fmt: skip
+        "d_model": config.width,
+        "n_heads": config.heads,
+        "n_kv_heads": config.kv_heads,
+        "n_layers": config.layers,
+        "mlp_hidden_size": config.mlp_width,
+        "vocab_size": config.vocab,
+        "embedding_size": config.vocab,
+        "rope_theta": config.theta,
+        "rms_norm_eps": config.eps,
+        "max_sequence_length": config.max_length,
+        "mask_token_id": config.mask_id,
+        "eos_token_id": config.eos_id,
+        "pad_token_id": config.pad_id,
+    }
 
 
 def beside(cell: Cell, folder: Path, models: Models) -> dict[str, Any]:
@@ -119,8 +136,11 @@ def beside(cell: Cell, folder: Path, models: Models) -> dict[str, Any]:
     answers, costs, _ = batches.answers(asked)
     acting = sum(int(one.queries.any()) for one in costs)  # in the other turns the row waits
     return {
-        **vars(cell), "prompts": len(asked), "ratio": min(spent["theirs"]) / min(spent["ours"]),
+        **vars(cell),
+        "prompts": len(asked),
+        "ratio": min(spent["theirs"]) / min(spent["ours"]),
         "equal": sum(one == other for one, (other, _) in zip(answers, decoded, strict=True)),
         **{f"{name}_per_s": len(asked) * cell.answer / min(times) for name, times in spent.items()},
-        "ours_forwards": acting / len(asked), "theirs_forwards": sum(count for _, count in decoded) / len(asked),
-    }  # fmt: skip
+        "ours_forwards": acting / len(asked),
+        "theirs_forwards": sum(count for _, count in decoded) / len(asked),
+    }

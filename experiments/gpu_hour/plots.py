@@ -37,8 +37,9 @@ def speeds(steps: list[Figures]) -> Figure | None:
     names = list(dict.fromkeys(one["cache"] for one in steps))  # a cache looks the same in all panels
     looks = dict(zip(names, zip(cycle(COLOURS), cycle(MARKERS), strict=False), strict=False))
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, len(models), figsize=(1.2 + 3.4 * len(models), 3.4), squeeze=False,
-                                    layout="constrained")  # fmt: skip
+        figure, axes = plt.subplots(
+            1, len(models), figsize=(1.2 + 3.4 * len(models), 3.4), squeeze=False, layout="constrained"
+        )
         for axis, model in zip(axes[0], models, strict=True):
             mine = [one for one in steps if one["model"] == model and one["weights"] in ("bfloat16", "float32")]
             caches = dict.fromkeys(one["cache"] for one in mine)
@@ -61,9 +62,12 @@ def fastest(steps: list[Figures], cache: str) -> dict[int, float]:
 
 def ceilings(kernels: Mapping[str, Outcome]) -> Figure | None:
     """Bars: the share of its ceiling that each operation reaches, ours beside PyTorch's."""
-    bars = [(f"{name}, {shape}", way, found["share"])
-            for name, one in kernels.items() for shape, ways in one.get("figures", {}).items()
-            for way, found in ways.items()]  # fmt: skip
+    bars = [
+        (f"{name}, {shape}", way, found["share"])
+        for name, one in kernels.items()
+        for shape, ways in one.get("figures", {}).items()
+        for way, found in ways.items()
+    ]
     if not bars:
         return None
     labels, ways = list(dict.fromkeys(bar[0] for bar in bars)), list(dict.fromkeys(bar[1] for bar in bars))

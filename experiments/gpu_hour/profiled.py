@@ -42,8 +42,14 @@ def profiled(cell: Cell, models: Models) -> dict[str, Any]:
         count = sum(1 for _ in islice(turns, min(TURNS, cell.block - 5)))
         if gpu:
             torch.cuda.synchronize(models.device)
-    figures = summary(((one.name, one.time_range.start, one.time_range.end) for one in seen.events()
-                    if not gpu or "CUDA" in str(one.device_type)), count)  # fmt: skip
+    figures = summary(
+        (
+            (one.name, one.time_range.start, one.time_range.end)
+            for one in seen.events()
+            if not gpu or "CUDA" in str(one.device_type)
+        ),
+        count,
+    )
     return {"cell": cell.name, **figures}
 
 
@@ -62,8 +68,11 @@ def summary(events: Iterable[tuple[str, float, float]], turns: int) -> dict[str,
     whole = reached - listed[0][1]
     top = sorted(spent, key=lambda name: -spent[name])[:TOP]
     return {
-        "turns": turns, "turn_ms": whole / turns / 1000, "idle_ms": (whole - busy) / turns / 1000,
+        "turns": turns,
+        "turn_ms": whole / turns / 1000,
+        "idle_ms": (whole - busy) / turns / 1000,
         "launches": len(listed) / turns,
-        "kernels": [{"name": name[:90], "ms": spent[name] / turns / 1000, "launches": launches[name] / turns}
-                    for name in top],
-    }  # fmt: skip
+        "kernels": [
+            {"name": name[:90], "ms": spent[name] / turns / 1000, "launches": launches[name] / turns} for name in top
+        ],
+    }

@@ -30,8 +30,17 @@ def two_ranks(device: torch.device) -> dict[str, Any]:
 
 def decoded(folder: Path, device: str, ranks: int) -> list[tuple[list[int], int]]:
     """The tokens and forwards of every prompt."""
-    command = [sys.executable, "-m", "dllm", "prompts=p.jsonl", f"model.device={device}", f"model.tp={ranks}",
-               "runtime=eager", "cache=dual", f"name=of-{ranks}"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "dllm",
+        "prompts=p.jsonl",
+        f"model.device={device}",
+        f"model.tp={ranks}",
+        "runtime=eager",
+        "cache=dual",
+        f"name=of-{ranks}",
+    ]
     path = {"PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)}
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **path}, capture_output=True, text=True, timeout=5 * SECONDS

@@ -42,8 +42,12 @@ def cells_of(found: Parts) -> dict[str, dict[str, Outcome]]:
 def body(found: Parts, pictures: Mapping[str, str]) -> list[str]:
     """Everything but title and durations, as Markdown. pictures: their paths by name."""
     cells = cells_of(found)
-    out = [header(found), "## Targets\n", targets(cells, device_of(found)),
-           *tests(cells.get("checks", {}) | cells.get("tests", {}))]  # fmt: skip
+    out = [
+        header(found),
+        "## Targets\n",
+        targets(cells, device_of(found)),
+        *tests(cells.get("checks", {}) | cells.get("tests", {})),
+    ]
     steps = decodes(cells)
     for model in dict.fromkeys(one["model"] for one in measured_cells(steps)):
         out += [f"## Turns of {model}\n", *turns(steps, model)]
@@ -104,9 +108,11 @@ def turns(steps: Mapping[str, Outcome], model: str) -> Iterable[str]:
     order = sorted(every, key=lambda one: (one["cache"], one["weights"], one["batch"], one["runtime"]))
     yield ReportTable(HEADS, [row(one) for one in order], words=2).without_empty().markdown()
     if model == TEXT:
-        yield ("mini-llada in LLaDA-8B's shape, `sampler=confidence`: the first decode of prompts whose shapes were "
-               "decoded before. Text tokens are those up to the end. Replayed: turns that found their recording. "
-               "Drifted: turns of a row that computed all columns from a layer on.\n")  # fmt: skip
+        yield (
+            "mini-llada in LLaDA-8B's shape, `sampler=confidence`: the first decode of prompts whose shapes were "
+            "decoded before. Text tokens are those up to the end. Replayed: turns that found their recording. "
+            "Drifted: turns of a row that computed all columns from a layer on.\n"
+        )
     if len({one["weights"] for one in every}) > 1:
         yield "The floors of narrow weights are those of bfloat16: more than 100 % is what narrow weights gain.\n"
 
@@ -114,10 +120,19 @@ def turns(steps: Mapping[str, Outcome], model: str) -> Iterable[str]:
 def row(one: Figures) -> list[str]:
     cache = one["cache"] if one["weights"] in PLAIN else f"{one['cache']}, {one['weights']}"
     return [
-        cache, runtime_of(one), str(one["batch"]), text(one["forwards_per_s"]), text(one["tokens_per_s"]),
-        text(one["useful_per_s"]), text(one["p50_ms"], 2), percent(one["share_weights"]), percent(one.get("hits")),
-        percent(one.get("drifted")), text(one.get("drift_layer")), text(one["peak_gb"]),
-    ]  # fmt: skip
+        cache,
+        runtime_of(one),
+        str(one["batch"]),
+        text(one["forwards_per_s"]),
+        text(one["tokens_per_s"]),
+        text(one["useful_per_s"]),
+        text(one["p50_ms"], 2),
+        percent(one["share_weights"]),
+        percent(one.get("hits")),
+        percent(one.get("drifted")),
+        text(one.get("drift_layer")),
+        text(one["peak_gb"]),
+    ]
 
 
 def runtime_of(one: Figures) -> str:
@@ -134,21 +149,45 @@ def equal_texts(cells: Mapping[str, Outcome]) -> Iterable[str]:
 def peers(cells: Mapping[str, Outcome]) -> Iterable[str]:
     """Fast-dLLM beside ours."""
     rows = [
-        [one["cache"], "0.9" if one["rule"] == "threshold" else "one token", text(one["ours_per_s"]),
-         text(one["theirs_per_s"]), text(one["ratio"], 2), text(one["ours_forwards"]), text(one["theirs_forwards"]),
-         f"{one['equal']} of {one['prompts']}"] for one in measured_cells(cells)
-    ]  # fmt: skip
+        [
+            one["cache"],
+            "0.9" if one["rule"] == "threshold" else "one token",
+            text(one["ours_per_s"]),
+            text(one["theirs_per_s"]),
+            text(one["ratio"], 2),
+            text(one["ours_forwards"]),
+            text(one["theirs_forwards"]),
+            f"{one['equal']} of {one['prompts']}",
+        ]
+        for one in measured_cells(cells)
+    ]
     if rows:
-        heads = ["cache", "threshold", "ours, tokens/s", "Fast-dLLM, tokens/s", "ratio", "our forwards",
-                 "their forwards", "same answers"]  # fmt: skip
+        heads = [
+            "cache",
+            "threshold",
+            "ours, tokens/s",
+            "Fast-dLLM, tokens/s",
+            "ratio",
+            "our forwards",
+            "their forwards",
+            "same answers",
+        ]
         yield "## Beside Fast-dLLM, the same tensors and prompts\n"
         yield ReportTable(heads, rows, words=2).markdown()
 
 
 def streams(cells: Mapping[str, Outcome]) -> Iterable[str]:
     """The server's scheduler."""
-    rows = [[str(one["batch"]), text(one["tokens_per_s"]), text(one["requests_per_s"], 2), text(one["p50_s"], 2),
-             text(one["p95_s"], 2)] for one in measured_cells(cells)]  # fmt: skip
+    rows = [
+        [
+            str(one["batch"]),
+            text(one["tokens_per_s"]),
+            text(one["requests_per_s"], 2),
+            text(one["p50_s"], 2),
+            text(one["p95_s"], 2),
+        ]
+        for one in measured_cells(cells)
+    ]
     if rows:
         yield "## Streams of the server's scheduler\n"
         heads = ["streams", "text tokens/s", "requests/s", "p50 s", "p95 s"]
@@ -162,10 +201,15 @@ def percent(value: float | None) -> str:
 def kernels(cells: Mapping[str, Outcome]) -> Iterable[str]:
     """Times of every operation by plain PyTorch and by our kernel, and what share of the ceiling ours reaches."""
     rows = [
-        [name, shape, *(text(ways[way]["p50_us"], 1) if way in ways else "" for way in ("torch", "triton")),
-         percent(ways["triton"]["share"]) if "triton" in ways else ""]
-        for name, one in cells.items() for shape, ways in one.get("figures", {}).items()
-    ]  # fmt: skip
+        [
+            name,
+            shape,
+            *(text(ways[way]["p50_us"], 1) if way in ways else "" for way in ("torch", "triton")),
+            percent(ways["triton"]["share"]) if "triton" in ways else "",
+        ]
+        for name, one in cells.items()
+        for shape, ways in one.get("figures", {}).items()
+    ]
     if rows:
         yield "## Kernels\n"
         yield ReportTable(["operation", "shape", "torch us", "triton us", "of the ceiling"], rows, words=2).markdown()
@@ -178,10 +222,14 @@ def profiles(cells: Mapping[str, Outcome]) -> Iterable[str]:
             continue
         found = one["figures"]
         yield f"## A turn of {found['cell']}\n"
-        yield (f"{found['turn_ms']:.2f} ms a turn under the profiler; the device waits "
-               f"{found['idle_ms']:.2f} ms; {found['launches']:.0f} launches.\n")  # fmt: skip
-        rows = [[f"`{line['name']}`".replace("|", "/"), text(line["ms"], 3), text(line["launches"])]
-                for line in found["kernels"]]  # fmt: skip
+        yield (
+            f"{found['turn_ms']:.2f} ms a turn under the profiler; the device waits "
+            f"{found['idle_ms']:.2f} ms; {found['launches']:.0f} launches.\n"
+        )
+        rows = [
+            [f"`{line['name']}`".replace("|", "/"), text(line["ms"], 3), text(line["launches"])]
+            for line in found["kernels"]
+        ]
         yield ReportTable(["kernel", "ms a turn", "launches a turn"], rows, words=1).markdown()
 
 
@@ -189,8 +237,11 @@ def missing(cells: Mapping[str, Mapping[str, Outcome]]) -> Iterable[str]:
     """What was not measured, and why."""
     rows = [
         [part, name, kind.replace("_", " "), str(one[kind]).replace("|", "/").replace("\n", " ")]
-        for part, found in cells.items() for name, one in found.items() for kind in NOT_MEASURED if kind in one
-    ]  # fmt: skip
+        for part, found in cells.items()
+        for name, one in found.items()
+        for kind in NOT_MEASURED
+        if kind in one
+    ]
     if rows:
         yield "## Not measured\n"
         yield ReportTable(["part", "cell", "", "why"], rows, words=4).markdown()

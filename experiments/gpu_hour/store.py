@@ -31,10 +31,13 @@ def identity(device: torch.device, dry: bool) -> dict[str, Any]:
     gpu = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if gpu else f"CPU, {processor_name()}",
-        "code": digest(ROOT), "commit": checkout_state(PACKAGE)[0], "python": platform.python_version(),
-        "cuda": torch.version.cuda if gpu else None, "dry": dry,
+        "code": digest(ROOT),
+        "commit": checkout_state(PACKAGE)[0],
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda if gpu else None,
+        "dry": dry,
         **{name: version_of(name) for name in VERSIONS},
-    }  # fmt: skip
+    }
 
 
 def digest(root: Path) -> str:

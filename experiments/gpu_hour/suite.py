@@ -63,8 +63,15 @@ class Suite:
         file = self._file(name)
         file.unlink(missing_ok=True)
         command = [
-            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={file}", *self.cells[name][0],
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={file}",
+            *self.cells[name][0],
+        ]
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         threads = str(max(1, (os.cpu_count() or 1) // len(self.cells)))
         environment = {"OMP_NUM_THREADS": threads, **os.environ, "DLLM_DEVICE": self.device, "PYTHONPATH": path}

@@ -68,8 +68,10 @@ def turns(steps: Mapping[str, Outcome], model: str, device: str) -> Verdict:
     found = best_turn(steps, model)
     if found is None:
         return Verdict(goal, "", None)
-    said = (f"{100 * found['share_weights']:.0f} %: {1000 / found['p50_ms']:.0f} forwards/s "
-            f"({found['p50_ms']:.2f} ms, {found['runtime']}, lag {found['lag']})")  # fmt: skip
+    said = (
+        f"{100 * found['share_weights']:.0f} %: {1000 / found['p50_ms']:.0f} forwards/s "
+        f"({found['p50_ms']:.2f} ms, {found['runtime']}, lag {found['lag']})"
+    )
     return Verdict(goal, said, turn_target(found))
 
 
@@ -89,8 +91,9 @@ def scaling(steps: Mapping[str, Outcome], device: str) -> Verdict:
     least = next((times for card, times in SCALING.items() if card in device), None)
     goal = f"llada-8b, dual, blocks of 32: batch 16 at {least or 'several'} times the tokens/s of batch 1"
     same = {"model": "llada-8b", "cache": "dual", "rule": "fixed", "weights": "bfloat16"}
-    one, many = (min((one["p50_ms"] for one in measured_cells(steps, batch=batch, **same)), default=None)
-                 for batch in (1, 16))  # fmt: skip
+    one, many = (
+        min((one["p50_ms"] for one in measured_cells(steps, batch=batch, **same)), default=None) for batch in (1, 16)
+    )
     if one is None or many is None:
         return Verdict(goal, "", None)
     ratio = 16 * one / many
@@ -105,5 +108,6 @@ def equal_tokens(tests: Mapping[str, Outcome]) -> Verdict:
         return Verdict(goal, "", None)
     found = ", ".join(
         f"{name.removeprefix('tokens under ')}: {one['figures']['passed'] if 'figures' in one else 'failed'}"
-        for name, one in asked.items())  # fmt: skip
+        for name, one in asked.items()
+    )
     return Verdict(goal, f"equal decodes by runtime: {found}", all("figures" in one for one in asked.values()))

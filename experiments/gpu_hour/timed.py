@@ -89,12 +89,20 @@ def time_cell(cell: Cell, models: Models, machine: Machine, peak: float | None) 
     moved = account.weights() + statistics.median(timing.moved)
     tokens = sum(timing.tokens) / total
     return {
-        "turns": len(timing.times), "forwards_per_s": len(timing.times) / total, "tokens_per_s": tokens,
-        "p50_ms": 1000 * timing.median, "p95_ms": 1000 * timing.late, "floor_ms": 1000 * statistics.median(floors),
-        "share": sum(floors) / total, "share_weights": account.weights() / machine.bytes / timing.median,
-        "gbps": moved / timing.median / 1e9, "share_copy": moved / timing.median / machine.bytes,
+        "turns": len(timing.times),
+        "forwards_per_s": len(timing.times) / total,
+        "tokens_per_s": tokens,
+        "p50_ms": 1000 * timing.median,
+        "p95_ms": 1000 * timing.late,
+        "floor_ms": 1000 * statistics.median(floors),
+        "share": sum(floors) / total,
+        "share_weights": account.weights() / machine.bytes / timing.median,
+        "gbps": moved / timing.median / 1e9,
+        "share_copy": moved / timing.median / machine.bytes,
         "share_peak": moved / timing.median / peak if peak else None,
         "tpf": sum(timing.tokens) / len(timing.tokens) / cell.batch,
         "useful_per_s": tokens * extra["useful"] if extra else None,
-        "peak_gb": None if memory is None else memory / 1e9, "warm_s": timing.warm, **extra,
-    }  # fmt: skip
+        "peak_gb": None if memory is None else memory / 1e9,
+        "warm_s": timing.warm,
+        **extra,
+    }

@@ -138,8 +138,12 @@ def crashed(part: Part, store: Store, how: str, stuck: bool) -> None:
 
 def report_failures(store: Store, parts: Sequence[Part]) -> int:
     """Print what failed. Returns how many cells did."""
-    failed = [(part.name, name, one["failed"]) for part in parts for name, one in store.cells(part.name).items()
-              if "failed" in one]  # fmt: skip
+    failed = [
+        (part.name, name, one["failed"])
+        for part in parts
+        for name, one in store.cells(part.name).items()
+        if "failed" in one
+    ]
     for line in failed:
         print("FAILED {} {}: {}".format(*line), file=sys.stderr)
     return len(failed)

@@ -82,42 +82,51 @@ ABOUT = {
     "mini-dream": About(DIFFUSION, "Dream", f"biases on q, k and v, {NEXT}", masked(MIXES["adapted"])),
     "mini-llada-distilled": About(DIFFUSION, "LLaDA", f"no biases, untied head, {OWN}"),
     "mini-ar": About(
-        "An autoregressive language model", "NBDiff", f"blocks of one column, no biases, {NEXT}",
+        "An autoregressive language model",
+        "NBDiff",
+        f"blocks of one column, no biases, {NEXT}",
         "Loss: cross entropy of each token of the answer.",
     ),
     "mini-wedlm": About(
-        DIFFUSION, "WeDLM", f"causal, known tokens before masks, no biases and no norms of q and k, {OWN}",
+        DIFFUSION,
+        "WeDLM",
+        f"causal, known tokens before masks, no biases and no norms of q and k, {OWN}",
         "Loss: cross entropy of masks in blocks of 16, over the\nshare of a block that is masked, and as much of the "
         "clean text's next tokens (arXiv 2512.22737).",
     ),
     "mini-nbdiff": About(
-        DIFFUSION, "NBDiff", f"causal outside the block of 32 that is decoded, no biases, {NEXT}",
+        DIFFUSION,
+        "NBDiff",
+        f"causal outside the block of 32 that is decoded, no biases, {NEXT}",
         "Loss: cross entropy of masks in blocks that\ngrow from 2 to 32 columns, and half as much of the clean text's "
         "next tokens (arXiv 2512.06776).",
     ),
-}  # fmt: skip
+}
 PARTS = {
     "way": ("Ways to decode", "Those of `experiments.mini.decoders`."),
     "speed": (
-        "Tokens a step", "In blocks of 32 tokens, which short answers are, the most confident positions first. In one "
+        "Tokens a step",
+        "In blocks of 32 tokens, which short answers are, the most confident positions first. In one "
         "block long\nanswers lose more: the ends of text after an answer look surest, and those that are committed "
-        "too early cut it."
+        "too early cut it.",
     ),
     "wording": (
-        "Wordings", "One token a step. As training asks all models (`plain`, `trained`), as it asks mini-llada and "
+        "Wordings",
+        "One token a step. As training asks all models (`plain`, `trained`), as it asks mini-llada and "
         "mini-dream besides (`more`, `many`), and as it asks none (`unseen`, of the same writers; `others`, of\n"
-        "writers of whom training sees nothing; `strange` ones hold a word that no request of training has)."
+        "writers of whom training sees nothing; `strange` ones hold a word that no request of training has).",
     ),
     "names": (
-        "Names", "One token a step. Known and new names are one token each, spelt and unseen ones three or four; new "
-        "and unseen ones were never trained on. Canvases of 64 and 256 tokens, since spelt names are longer."
+        "Names",
+        "One token a step. Known and new names are one token each, spelt and unseen ones three or four; new "
+        "and unseen ones were never trained on. Canvases of 64 and 256 tokens, since spelt names are longer.",
     ),
     "size": ("Sizes", "One token a step; names of a list, letters of a square, people."),
     "canvas": ("Canvases", "sampler=confidence at 0.9, blocks of 32, by the length of the canvas in tokens."),
     "cache": ("Caches", "sampler=confidence at 0.9; caches that go by blocks with blocks of 8, 16 and 32."),
     "careful": ("Caches, one token a step", "Caches that go by blocks, in blocks of 32."),
     "savings": ("What caches save", "Answers of 128 tokens, one token a step, batch 1, one thread. Every tenth of"),
-}  # fmt: skip
+}
 
 
 def cell(right: Sequence[float] | None) -> str:
@@ -137,8 +146,11 @@ def mean_of(of: Right, names: Sequence[str]) -> str:
 
 def table(right: Mapping[str, Right]) -> str:
     """A Markdown table: tasks down, settings across, the means of the short and of the long tasks last."""
-    rows = [[task, *(cell(of.get(task)) for of in right.values())] for task in tasks.TASKS
-            if any(task in of for of in right.values())]  # fmt: skip
+    rows = [
+        [task, *(cell(of.get(task)) for of in right.values())]
+        for task in tasks.TASKS
+        if any(task in of for of in right.values())
+    ]
     lengths = (("short answers", tasks.SHORT_ANSWERS), ("long answers", tasks.LONG_ANSWERS))
     rows += [[f"mean, {name}", *(mean_of(of, of_these) for of in right.values())] for name, of_these in lengths]
     return markdown.table(["task", *right], rows)
@@ -213,10 +225,14 @@ def trained(training: Mapping[str, Any]) -> str:
     command = " ".join(["python -m experiments.mini.train", name, *options_of(recipe), f"--out runs/{name}"])
     base = f", base\n{recipe['base']} (weights {training['base']}{spent})" if recipe["base"] else ""
     figures = {
-        "steps": f"{recipe['steps']:,}", **{key: f"{training[key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
-        "commit": commit_of(training), "torch": training["versions"]["torch"], "command": command, "from_base": base,
+        "steps": f"{recipe['steps']:,}",
+        **{key: f"{training[key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
+        "commit": commit_of(training),
+        "torch": training["versions"]["torch"],
+        "command": command,
+        "from_base": base,
         "learnt": ABOUT[name].learnt,
-    }  # fmt: skip
+    }
     return Path(__file__).with_name("card_training.md").read_text().format_map({**recipe, **training, **figures})
 
 
@@ -240,12 +256,18 @@ def distilled(report: Mapping[str, Any]) -> str:
             rows.append([label, *cells])
     command = f"python -m experiments.distill recipe=mini-llada-distilled model={recipe['model']}"
     figures = {
-        "base": Path(recipe["model"]).name, "steps": f"{report['step']:,}", "examples": f"{report['examples']:,}",
-        **{key: f"{report['log'][key]:.0f}" for key in ("cpu_minutes", "wall_minutes")}, "starts": report["starts"],
-        "torch": place["versions"]["torch"], "platform": place["platform"], "command": command,
-        "threshold": f"{recipe['threshold']:g}", "measured": markdown.table(("", "before", "after"), rows),
+        "base": Path(recipe["model"]).name,
+        "steps": f"{report['step']:,}",
+        "examples": f"{report['examples']:,}",
+        **{key: f"{report['log'][key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
+        "starts": report["starts"],
+        "torch": place["versions"]["torch"],
+        "platform": place["platform"],
+        "command": command,
+        "threshold": f"{recipe['threshold']:g}",
+        "measured": markdown.table(("", "before", "after"), rows),
         "held_out": recipe["held_out"] * len(tasks.TASKS),
-    }  # fmt: skip
+    }
     return Path(__file__).with_name("card_distilled.md").read_text().format_map({**recipe, **figures})
 
 
@@ -281,8 +303,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a folder that training left; with --again also a shipped model")
     parser.add_argument("--again", nargs="+", choices=list(PARTS), help="measure these again and print their tables")
-    parser.add_argument("--items", nargs=2, type=int, metavar=("SHORT", "LONG"), help="with --again: items of a task, "
-                        "and of one with long answers, instead of the card's")  # fmt: skip
+    parser.add_argument(
+        "--items",
+        nargs=2,
+        type=int,
+        metavar=("SHORT", "LONG"),
+        help="with --again: items of a task, and of one with long answers, instead of the card's",
+    )
     given = parser.parse_args(arguments)
     folder: Path = given.folder
     if given.again:

@@ -35,9 +35,14 @@ EVEN_SHARES = {
 }  # fmt: skip
 # Once most tasks are learnt, more of those that are not.
 HARD_SHARES = {
-    **EVEN_SHARES, "sort": 4.4, "shuffle": 3.6, "insert_random": 2.6, "replace_random": 3.4, "records": 1.4,
+    **EVEN_SHARES,
+    "sort": 4.4,
+    "shuffle": 3.6,
+    "insert_random": 2.6,
+    "replace_random": 3.4,
+    "records": 1.4,
     "assign": 1.8,
-}  # fmt: skip
+}
 TURN = 0.45  # of the run
 ALONE = 2 / 3  # of the rows: the prompt's positions do not see the answer's, as under a cache that freezes them
 KEPT = 1 / 3  # of the rows: committed tokens do not see later ones; else Latin squares fell from 98 to 34 under dkv
@@ -244,9 +249,16 @@ def canvas_for(rng: Random, task: str, answer: int, progress: float) -> int:
 
 
 def pack(
-    prompts: list[list[int]], answers: list[list[int]], canvases: list[int], masked: Tensor, alone: Tensor,
-    kept: Tensor, rank: Tensor, outside: Tensor, names: tuple[str, ...],
-) -> Batch:  # fmt: skip
+    prompts: list[list[int]],
+    answers: list[list[int]],
+    canvases: list[int],
+    masked: Tensor,
+    alone: Tensor,
+    kept: Tensor,
+    rank: Tensor,
+    outside: Tensor,
+    names: tuple[str, ...],
+) -> Batch:
     """Right-padded sequences prompt + answer + EOS up to the canvas, the masks of ``masked`` [B, A] put in."""
     total = max(len(prompt) + canvas for prompt, canvas in zip(prompts, canvases, strict=True))
     target = torch.full((len(prompts), total), EOS)
@@ -306,9 +318,15 @@ def rows_of(
 
 
 def make_batches(
-    tokenizer: Tokenizer, model: str, marks: Tensor, count: int, progress: float, seed: int, step: int,
+    tokenizer: Tokenizer,
+    model: str,
+    marks: Tensor,
+    count: int,
+    progress: float,
+    seed: int,
+    step: int,
     mix: Mix = MIXES["wide"],
-) -> list[Batch]:  # fmt: skip
+) -> list[Batch]:
     """The groups of rows of a step, a function of the arguments alone, so that a resumed run sees the same data."""
     rng, generator = seeded(seed, step)
     names, prompts, answers = rows_of(tokenizer, model, rng, count, progress, mix)
@@ -329,9 +347,18 @@ def make_batches(
         rng.shuffle(rows)  # the last ones of a group get harder masks: not always the longest
         at = torch.tensor(rows)
         out.append(
-            pack([prompts[row] for row in rows], [answers[row] for row in rows], [canvases[row] for row in rows],
-                 masked[at], alone[at], kept[at], rank[at], outside[at], tuple(names[row] for row in rows))
-        )  # fmt: skip
+            pack(
+                [prompts[row] for row in rows],
+                [answers[row] for row in rows],
+                [canvases[row] for row in rows],
+                masked[at],
+                alone[at],
+                kept[at],
+                rank[at],
+                outside[at],
+                tuple(names[row] for row in rows),
+            )
+        )
     return out
 
 

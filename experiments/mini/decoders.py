@@ -43,9 +43,15 @@ def decoder(model: Model, words: Sequence[str], length: int, batch: int) -> Deco
     """Answers of ``length`` tokens, ``batch`` at a time. Raises UserError for parts that do not fit the model."""
     parts = parts_of(tuple(words))
     return Decoder(
-        model, parts.sampler, parts.blocks, parts.cache, parts.eos, gen_length=length, batch_size=batch,
+        model,
+        parts.sampler,
+        parts.blocks,
+        parts.cache,
+        parts.eos,
+        gen_length=length,
+        batch_size=batch,
         sampling=parts.sampling,
-    )  # fmt: skip
+    )
 
 
 @cache  # composing takes a tenth of a second

@@ -49,8 +49,10 @@ def write_filter(folder: Path, block: int, length: int, count: int, epochs: int,
         one.messages for task in tasks.SHORT_ANSWERS for one in tasks.generate(task, seed + 1000, 4 * count, "train")
     ]
     of_all = [sample.prompt for sample in corpus(count, seed)]
-    found = [filter_records(partial(uncached, model, block, gen_length), prompts, block)
-             for prompts, gen_length in ((short, block), (of_all, length))]  # fmt: skip
+    found = [
+        filter_records(partial(uncached, model, block, gen_length), prompts, block)
+        for prompts, gen_length in ((short, block), (of_all, length))
+    ]
     confidence, right = (torch.cat(parts) for parts in zip(*found, strict=True))
     weights, lines = fit_filter(confidence, right, epochs, seed)
     save_file(weights, folder / f"filter-b{block}.safetensors", {"model": model.name, "block_length": str(block)})
@@ -67,8 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="the checkpoint that training left")
     parser.add_argument("--block", type=int, default=32, help="block length of the filter")
     parser.add_argument("--gen-length", type=int, default=128, help="canvas that its records come from")
-    parser.add_argument("--count", type=counted, default=20, help="prompts a task on canvases; 4 times as many on one "
-                        "block, 50 times as many for tokens")  # fmt: skip
+    parser.add_argument(
+        "--count",
+        type=counted,
+        default=20,
+        help="prompts a task on canvases; 4 times as many on one block, 50 times as many for tokens",
+    )
     parser.add_argument("--epochs", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)

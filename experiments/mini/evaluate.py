@@ -177,13 +177,17 @@ def under(asked: Asked, sampler: str | Sampler, settings: Sequence[tuple[str, in
     return {
         label(cache, block): {
             task: answers(
-                asked.model, asked.items(task), tasks.longest(task), sampler=sampler,
-                cache=cache, blocks=blocks_of(block),
+                asked.model,
+                asked.items(task),
+                tasks.longest(task),
+                sampler=sampler,
+                cache=cache,
+                blocks=blocks_of(block),
             )
             for task in shown(f"{cache} {block}", tasks.TASKS)
         }
         for cache, block in settings
-    }  # fmt: skip
+    }
 
 
 def label(cache: str, block: int) -> str:
@@ -198,8 +202,9 @@ def savings(asked: Asked) -> dict[str, dict[str, float]]:
     items = [item for task in tasks.LONG_ANSWERS for item in asked.items(task)[::10]]
     prompts: list[Prompt] = [item.messages for item in items]
     found = {}
-    for cache, block in track([(cache, 32) for cache in BY_BLOCK] + [(cache, 0) for cache in WHOLE],
-                              "savings", console=Console(stderr=True)):  # fmt: skip
+    for cache, block in track(
+        [(cache, 32) for cache in BY_BLOCK] + [(cache, 0) for cache in WHOLE], "savings", console=Console(stderr=True)
+    ):
         decoder = Decoder(asked.model, Static(), blocks_of(block), cache, "none", gen_length=128)
         passes = [decoder(prompts) for _ in range(3)]
         seconds = min(sum(row.seconds for row in rows) for rows in passes) / len(items)
@@ -218,15 +223,29 @@ def blocks_of(block: int) -> Blocks:
 
 
 PARTS: dict[str, Callable[[Asked], Any]] = {
-    "speed": by_speed, "wording": by_wording, "names": by_names, "size": by_size, "canvas": by_canvas,
-    "cache": by_cache, "careful": by_cache_carefully, "savings": savings, "way": by_way,
-}  # fmt: skip
+    "speed": by_speed,
+    "wording": by_wording,
+    "names": by_names,
+    "size": by_size,
+    "canvas": by_canvas,
+    "cache": by_cache,
+    "careful": by_cache_carefully,
+    "savings": savings,
+    "way": by_way,
+}
 CAUSAL = ("way", "wording", "names", "size")
 SEED = 1
 COUNTS = {
-    "way": 50, "speed": 1000, "wording": 50, "names": 20, "size": 10, "canvas": 20, "cache": 50, "careful": 50,
+    "way": 50,
+    "speed": 1000,
+    "wording": 50,
+    "names": 20,
+    "size": 10,
+    "canvas": 20,
+    "cache": 50,
+    "careful": 50,
     "savings": 20,
-}  # fmt: skip
+}
 LONG = {"speed": 100, "wording": 20, "careful": 20}  # of tasks with long answers
 
 

@@ -32,9 +32,12 @@ def draw_masks(answers: Tensor, length: Tensor, marks: Tensor, generator: torch.
 
 
 def mask_at_once(
-    masked: Tensor, shares: Sequence[float], answers: Sequence[Sequence[int]], canvases: Sequence[int],
+    masked: Tensor,
+    shares: Sequence[float],
+    answers: Sequence[Sequence[int]],
+    canvases: Sequence[int],
     generator: torch.Generator,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``masked`` [B, A], but rows with the probability of their ``shares`` exactly from a block's start on: that of the
     answer or any before its end."""
     taken = torch.rand(len(masked), generator=generator) < torch.tensor(shares)

@@ -64,13 +64,18 @@ ADAPTED: dict[str, Any] = {**NARROW, "base": "mini-ar", "muon_rate": 0.004, "ada
 USUAL: dict[str, dict[str, Any]] = {
     "mini-llada": {"seed": 1, "muon_rate": 0.004},
     "mini-dream": {
-        "base": "mini-llada", "requests": "adapted", "layers": 5, "steps": 12_400, "seed": 3, "muon_rate": 0.004,
+        "base": "mini-llada",
+        "requests": "adapted",
+        "layers": 5,
+        "steps": 12_400,
+        "seed": 3,
+        "muon_rate": 0.004,
         "adam_rate": 1.5e-3,
     },
     "mini-ar": {**NARROW, "steps": 8000},
     "mini-wedlm": {**ADAPTED, "steps": 4000, "seed": 1},
     "mini-nbdiff": {**ADAPTED, "steps": 3600, "seed": 2},
-}  # fmt: skip
+}
 
 
 def recipe_of(model: str, **changed: Any) -> Recipe:
@@ -82,25 +87,36 @@ def recipe_of(model: str, **changed: Any) -> Recipe:
 QWEN_LIKE: dict[str, dict[str, Any]] = {
     "mini-dream": {"architectures": ["DreamModel"], "model_type": "Dream"},
     "mini-wedlm": {
-        "architectures": ["WeDLMForCausalLM"], "model_type": "wedlm", "attention_bias": False, "qk_norm": False,
+        "architectures": ["WeDLMForCausalLM"],
+        "model_type": "wedlm",
+        "attention_bias": False,
+        "qk_norm": False,
     },
     "mini-nbdiff": {
-        "architectures": ["PanguEmbeddedForCausalLM"], "model_type": "PanguEmbedded", "bias": False,
+        "architectures": ["PanguEmbeddedForCausalLM"],
+        "model_type": "PanguEmbedded",
+        "bias": False,
         "block_length": NBDIFF_BLOCK,
     },
     "mini-ar": {
-        "architectures": ["PanguEmbeddedForCausalLM"], "model_type": "PanguEmbedded", "bias": False, "block_length": 1,
+        "architectures": ["PanguEmbeddedForCausalLM"],
+        "model_type": "PanguEmbedded",
+        "bias": False,
+        "block_length": 1,
     },
-}  # fmt: skip
+}
 
 
 def published_config(recipe: Recipe, vocab: int) -> dict[str, Any]:
     """config.json in the layout of the published LLaDA, Dream, WeDLM or NBDiff."""
     heads = recipe.width // recipe.head_dim
     ids = {
-        "mask_token_id": tokens.MASK, "bos_token_id": tokens.BOS, "eos_token_id": tokens.EOS,
-        "pad_token_id": tokens.EOS, "torch_dtype": "bfloat16",
-    }  # fmt: skip
+        "mask_token_id": tokens.MASK,
+        "bos_token_id": tokens.BOS,
+        "eos_token_id": tokens.EOS,
+        "pad_token_id": tokens.EOS,
+        "torch_dtype": "bfloat16",
+    }
     if recipe.model in QWEN_LIKE:
         return {
             **QWEN_LIKE[recipe.model], "vocab_size": vocab, "hidden_size": recipe.width,
@@ -265,9 +281,12 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float,
+        self,
+        parameters: Iterable[nn.Parameter],
+        lr: float,
+        weight_decay: float,
         each: Callable[..., Iterable[Any]] = map,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """each: maps a function over the stacks, in this thread or in several."""
         self.each = each
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95})

@@ -25,10 +25,16 @@ CHATML_TOKENS = ("<|endoftext|>", "<|beginoftext|>", "<|mask|>", "<|im_start|>",
 CHATML_MODELS = ("mini-dream", "mini-ar", "mini-wedlm", "mini-nbdiff")
 WIDE = ("mini-llada", "mini-dream")  # know the words of further wordings
 SPECIAL = {
-    "mini-llada": ("<|endoftext|>", "<|startoftext|>", "<|mdm_mask|>", "<|start_header_id|>", "<|eot_id|>",
-                   "<|end_header_id|>"),
+    "mini-llada": (
+        "<|endoftext|>",
+        "<|startoftext|>",
+        "<|mdm_mask|>",
+        "<|start_header_id|>",
+        "<|eot_id|>",
+        "<|end_header_id|>",
+    ),
     **dict.fromkeys(CHATML_MODELS, CHATML_TOKENS),
-}  # fmt: skip
+}
 EOS, BOS, MASK = 0, 1, 2
 TEMPLATES = {
     "mini-llada": (
@@ -51,9 +57,15 @@ MARKS = (
 # and anything else by itself. So a name is one token wherever it is: a model that met "Ada" and " Ada" as
 # two learnt to copy the one in 1,200 steps (94 % of names that it never saw) and the other not (27 %).
 SPLIT = "|".join(
-    [*(re.escape(mark).replace("\\ ", " ") for mark in sorted(MARKS, key=len, reverse=True)),
-     " (?=[A-Z0-9])", " ?[A-Za-z]+", r"(?<![0-9_.])[0-9]{2}(?![0-9_.])", "[0-9]", r"[^A-Za-z0-9]"]
-)  # fmt: skip
+    [
+        *(re.escape(mark).replace("\\ ", " ") for mark in sorted(MARKS, key=len, reverse=True)),
+        " (?=[A-Z0-9])",
+        " ?[A-Za-z]+",
+        r"(?<![0-9_.])[0-9]{2}(?![0-9_.])",
+        "[0-9]",
+        r"[^A-Za-z0-9]",
+    ]
+)
 
 
 def told() -> list[str]:
@@ -134,10 +146,17 @@ def save(model: str, folder: Path) -> None:
     """Write tokenizer.json, tokenizer_config.json and chat_template.jinja, as transformers 5 writes and reads them."""
     eos, bos, mask, *others = SPECIAL[model]
     config = {
-        "backend": "tokenizers", "bos_token": bos, "clean_up_tokenization_spaces": False, "eos_token": eos,
-        "extra_special_tokens": others, "mask_token": mask, "model_max_length": CONTEXT, "pad_token": eos,
-        "padding_side": "left", "tokenizer_class": "TokenizersBackend",
-    }  # fmt: skip
+        "backend": "tokenizers",
+        "bos_token": bos,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": eos,
+        "extra_special_tokens": others,
+        "mask_token": mask,
+        "model_max_length": CONTEXT,
+        "pad_token": eos,
+        "padding_side": "left",
+        "tokenizer_class": "TokenizersBackend",
+    }
     tokenizer = build(model)
     tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
     (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True))

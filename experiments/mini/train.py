@@ -93,9 +93,14 @@ class State:
     def save(self, file: Path, made_from: dict[str, Any]) -> None:
         """Written beside and moved into place: a kill leaves the old state or the new one."""
         content = {
-            "model": self.model.state_dict(), "optimizers": [o.state_dict() for o in self.optimizers],
-            "step": self.step, "starts": self.starts, "wall": self.wall, "cpu": self.cpu, "made_from": made_from,
-        }  # fmt: skip
+            "model": self.model.state_dict(),
+            "optimizers": [o.state_dict() for o in self.optimizers],
+            "step": self.step,
+            "starts": self.starts,
+            "wall": self.wall,
+            "cpu": self.cpu,
+            "made_from": made_from,
+        }
         beside = file.with_suffix(".tmp")
         with beside.open("wb") as out:
             torch.save(content, out)
@@ -111,9 +116,13 @@ class State:
 
 
 def train_step(
-    state: State, recipe: Recipe, batches: Sequence[Group], sums: Sums, held: Tensor | None = None,
+    state: State,
+    recipe: Recipe,
+    batches: Sequence[Group],
+    sums: Sums,
+    held: Tensor | None = None,
     each: Callable[..., Iterable[Any]] = map,
-) -> None:  # fmt: skip
+) -> None:
     """One update from all groups of rows; what a token weighs does not depend on its group.
 
     each: maps a function over the groups, in this thread or in several. Gradients are added in the groups' order, so
@@ -164,9 +173,13 @@ class Run:
     """One training run: data, state and the folder that log, checkpoint and training state go to."""
 
     def __init__(
-        self, recipe: Recipe, folder: Path, save_every: int = SAVE_EVERY, device: str = "cpu",
+        self,
+        recipe: Recipe,
+        folder: Path,
+        save_every: int = SAVE_EVERY,
+        device: str = "cpu",
         each: Callable[..., Iterable[Any]] = map,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.each = each
         folder.mkdir(parents=True, exist_ok=True)
         self.recipe, self.folder, self.save_every, self.sums = recipe, folder, save_every, Sums()
@@ -221,17 +234,20 @@ class Run:
         export(model, self.recipe.model, self.folder)
         place = environment_stamp(self.state.model.device, torch.float32, self.recipe.seed)
         report = {
-            "recipe": asdict(self.recipe), **{key: self.made_from[key] for key in ("data", "tokenizer")},
+            "recipe": asdict(self.recipe),
+            **{key: self.made_from[key] for key in ("data", "tokenizer")},
             "base": self.made_from.get("base"),
             "earlier": report_of(base_of(self.recipe)) if self.recipe.base else None,
-            "step": self.state.step, "starts": self.state.starts,
-            "wall_minutes": self.state.wall / 60, "cpu_minutes": self.state.cpu / 60,
+            "step": self.state.step,
+            "starts": self.state.starts,
+            "wall_minutes": self.state.wall / 60,
+            "cpu_minutes": self.state.cpu / 60,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "bytes": (self.folder / "model.safetensors").stat().st_size,
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
             **{key: place[key] for key in ("versions", "platform", "processor", "device")},
             **dict(zip(("commit", "dirty"), checkout_state(Path(dllm.__file__).parent), strict=True)),
-        }  # fmt: skip
+        }
         (self.folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
         return model
 

@@ -25,19 +25,28 @@ MASKED, KEPT = "#e4e4ea", "#f5f5f8"
 LENGTH = 32
 # What a rule needs beside its defaults; one block without an end-of-text policy where nothing is said.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "d2f": {"model": "mini-llada", "attention_block": 8, "blocks": ("pipelined", {"block_length": 8}),
-            "cache": "finished", "eos": "stop_opening"},
+    "d2f": {
+        "model": "mini-llada",
+        "attention_block": 8,
+        "blocks": ("pipelined", {"block_length": 8}),
+        "cache": "finished",
+        "eos": "stop_opening",
+    },
     "d3llm": {"blocks": ("ahead", {"block_length": 8}), "cache": "delayed"},
     "dream": {"model": "mini-dream", "options": {"steps": 16}},
     "flash_verify": {"cache": "flash_verify", "eos": "stop_at_last_eos"},
     "groups": {"options": {"steps": 16}},
-    "linear_spec": {"model": "mini-nbdiff", "blocks": ("sliding", {"block_length": 8}),
-                    "cache": ("linear_spec", {"window_length": 8}), "eos": "stop_front"},
+    "linear_spec": {
+        "model": "mini-nbdiff",
+        "blocks": ("sliding", {"block_length": 8}),
+        "cache": ("linear_spec", {"window_length": 8}),
+        "eos": "stop_front",
+    },
     "order": {"options": {"positions": "left_to_right"}},
     "prior": {"options": {"over_thresholds": True}},
     "remdm": {"options": {"per_step": 2, "number": 1}},
     "slowfast": {"cache": "span"},
-}  # fmt: skip
+}
 NO_FILM = {"ancestral", "dmax", "renoise"}  # no model that is trained for them is here
 
 
@@ -59,9 +68,13 @@ def decoded(sampler: str) -> Trace:
     if sampler == "oracle":
         options["reference"] = [Decoder(model, "static", "whole", eos="none", gen_length=LENGTH)(SQUARE)[0].canvas]
     decoder = Decoder(
-        model, part("sampler", sampler, **options), made("blocks", said.get("blocks", "whole")),
-        made("cache", said.get("cache", "none")), made("eos", said.get("eos", "none")), gen_length=LENGTH,
-    )  # fmt: skip
+        model,
+        part("sampler", sampler, **options),
+        made("blocks", said.get("blocks", "whole")),
+        made("cache", said.get("cache", "none")),
+        made("eos", said.get("eos", "none")),
+        gen_length=LENGTH,
+    )
     return decoder(SQUARE, trace=True)[0].traced()
 
 
@@ -131,16 +144,26 @@ CACHE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "elastic": {"blocks": "whole", "options": {"window_length": 6}},
     "finished": {"attention_block": 8},
     "flash_dllm": {"blocks": "whole", "options": {"window_length": 4, "mask_windows": 2, "track_windows": 1}},
-    "flash_verify": {"sampler": "flash_verify", "blocks": "whole", "prompt": SQUARE,
-                     "options": {"window_length": 4, "mask_windows": 2, "track_windows": 1}},
-    "linear_spec": {"model": "mini-nbdiff", "prompt": SQUARE, "sampler": "linear_spec", "eos": "stop_front",
-                    "blocks": ("sliding", {"block_length": 8}), "options": {"window_length": 8}},
+    "flash_verify": {
+        "sampler": "flash_verify",
+        "blocks": "whole",
+        "prompt": SQUARE,
+        "options": {"window_length": 4, "mask_windows": 2, "track_windows": 1},
+    },
+    "linear_spec": {
+        "model": "mini-nbdiff",
+        "prompt": SQUARE,
+        "sampler": "linear_spec",
+        "eos": "stop_front",
+        "blocks": ("sliding", {"block_length": 8}),
+        "options": {"window_length": 8},
+    },
     "sliding": {"blocks": ("sliding", {"block_length": 8}), "options": {"prefix_window": 4}},
     "span": {"sampler": ("slowfast", {"explore": 2, "window": 2}), "blocks": "whole", "prompt": SQUARE},
     "streaming": {"options": {"suffix_window": 8}},
     "vicinity": {"options": {"prefix_look": 3, "after_look": 3, "warmup": 0}},
     "window": {"blocks": "whole", "options": {"active_tokens": 6, "window_tokens": 14, "refresh_interval": 8}},
-}  # fmt: skip
+}
 
 NO_PICTURE = {"focus"}  # no model that attends by blocks is here
 
@@ -151,9 +174,13 @@ def planned(name: str) -> tuple[list[ForwardPlan], int]:
     model = model_of(said.get("model", "mini-llada"), **{k: v for k, v in said.items() if k == "attention_block"})
     sampler = said.get("sampler", ("static", {"per_step": 2}))
     decoder = Decoder(
-        model, made("sampler", sampler), made("blocks", said.get("blocks", ("fixed", {"block_length": 8}))),
-        made("cache", (name, said.get("options", {}))), made("eos", said.get("eos", "none")), gen_length=24,
-    )  # fmt: skip
+        model,
+        made("sampler", sampler),
+        made("blocks", said.get("blocks", ("fixed", {"block_length": 8}))),
+        made("cache", (name, said.get("options", {}))),
+        made("eos", said.get("eos", "none")),
+        gen_length=24,
+    )
     plans: list[ForwardPlan] = []
 
     def recorded(rows: Rows) -> ForwardPlan:

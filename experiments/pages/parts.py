@@ -25,8 +25,13 @@ from experiments.support.marked import write_marked
 from experiments.support.scripts import refusing
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {"sampler": "samplers.md", "blocks": "blocks.md", "cache": "caches.md", "eos": "blocks.md",
-         "length": "lengths.md"}  # fmt: skip
+PAGES = {
+    "sampler": "samplers.md",
+    "blocks": "blocks.md",
+    "cache": "caches.md",
+    "eos": "blocks.md",
+    "length": "lengths.md",
+}
 LINKS = {"sampler": "[`{0}`](samplers/{0}.md)", "cache": "[`{0}`](#{0})"}
 MARKS = {"eos": "eos "}  # before the names of marks on a page of two groups
 HEADS = ("name", "idea", "paper", "checked against")
@@ -59,8 +64,13 @@ def options(group: str, name: str) -> Mapping[str, tuple[str, str]]:
     """What is typed for each option of a choice, with its default, and what it means."""
     text, notes = choice_file(group, name), choice_notes(group, name)
     values = yaml.safe_load(text) or {}  # a file may say what its choice is, and nothing else
-    inner = [f"{key}={value}" for entry in values.get("defaults", []) if isinstance(entry, dict)
-             for key, value in entry.items() if key == "inner"]  # fmt: skip
+    inner = [
+        f"{key}={value}"
+        for entry in values.get("defaults", [])
+        if isinstance(entry, dict)
+        for key, value in entry.items()
+        if key == "inner"
+    ]
     own = values[group] if "@package _global_" in text else values
     typed = {key: f"{group}.{key}={shown(value)}" for key, value in own.items() if key not in ("_target_", "defaults")}
     found = {key: (words, notes.get(key, "")) for key, words in typed.items()}
@@ -109,8 +119,12 @@ def target(name: str) -> str:
 
 def base_of(name: str) -> str | None:
     """The cache of the same class or the same words whose options ``name`` has, with other defaults."""
-    alike = [other for other in choices("cache") if options("cache", other).keys() == options("cache", name).keys()
-             and (target(other) == target(name) or notes(other) == notes(name))]  # fmt: skip
+    alike = [
+        other
+        for other in choices("cache")
+        if options("cache", other).keys() == options("cache", name).keys()
+        and (target(other) == target(name) or notes(other) == notes(name))
+    ]
     first = min(alike, key=lambda other: target(other) != other)
     return None if first == name else first
 

@@ -129,9 +129,13 @@ def queries() -> str:
 def work_of(cache: str) -> list[int]:
     options = {"active_tokens": 8, "window_tokens": 16, "refresh_interval": 8} if cache == "window" else {}
     decoder = Decoder(
-        mini(), "static", part("blocks", "fixed", block_length=16), part("cache", cache, **options), "none",
+        mini(),
+        "static",
+        part("blocks", "fixed", block_length=16),
+        part("cache", cache, **options),
+        "none",
         gen_length=48,
-    )  # fmt: skip
+    )
     turns = decoder(SORT, trace=True)[0].traced().turns
     return [round(sum(turn.queries) / len(turn.queries)) for turn in turns]
 
@@ -139,9 +143,14 @@ def work_of(cache: str) -> list[int]:
 def terminal() -> str:
     """The live view in the middle of a decode of the default prompt, as rich draws it."""
     console = Console(
-        record=True, width=72, height=12, file=io.StringIO(), force_terminal=True, color_system="truecolor",
+        record=True,
+        width=72,
+        height=12,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
         no_color=False,
-    )  # fmt: skip
+    )
     decoder = Decoder(mini(), part("sampler", "static"), gen_length=32)
     view = LiveView(console, decoder.prompts.text, decoder.model.ids)  # no watch: a speed differs from run to run
     prompt = str(composed([]).model.prompt).strip()
@@ -207,12 +216,18 @@ def region_fill(confidence: float | None) -> str:
 
 GROUPS = ("pages", "samplers", "caches")
 PICTURES: dict[str, Callable[[], str]] = {
-    "film_sorted": film_sorted, "film_shuffled": film_shuffled, "film_too_fast": film_too_fast,
-    "film_one_by_one": film_one_by_one, "queries": queries, "terminal": terminal,
-    "confidences": confidences, "rule_static": partial(rule_film, "static", per_step=4),
-    "rule_confidence": partial(rule_film, "confidence"), "rule_eb": partial(rule_film, "eb"),
+    "film_sorted": film_sorted,
+    "film_shuffled": film_shuffled,
+    "film_too_fast": film_too_fast,
+    "film_one_by_one": film_one_by_one,
+    "queries": queries,
+    "terminal": terminal,
+    "confidences": confidences,
+    "rule_static": partial(rule_film, "static", per_step=4),
+    "rule_confidence": partial(rule_film, "confidence"),
+    "rule_eb": partial(rule_film, "eb"),
     "rule_scout": partial(rule_film, "scout"),
-}  # fmt: skip
+}
 
 
 def drawn(groups: Sequence[str] = GROUPS) -> Iterator[tuple[str, str]]:

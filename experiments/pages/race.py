@@ -138,9 +138,14 @@ def drawn() -> str:
     torch.set_num_threads(1)
     model, prompt = load("mini-llada"), str(composed([]).model.prompt)
     console = Console(
-        width=COLUMNS, height=LINES, file=io.StringIO(), force_terminal=True, color_system="truecolor", no_color=False,
+        width=COLUMNS,
+        height=LINES,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+        no_color=False,
         legacy_windows=False,
-    )  # fmt: skip
+    )
     lanes = [lane(model, name, prompt) for name in SAMPLERS]
     decoder = Decoder(model, gen_length=32)
     race = Race(CanvasRenderer(console, decoder.prompts.text, model.ids), lanes)

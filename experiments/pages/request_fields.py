@@ -52,8 +52,12 @@ def passing(names: Iterable[str]) -> str:
 def tables() -> dict[str, str]:
     """By name: what the page has in the place of ``<!-- made: fields NAME -->``."""
     shapes = (ChatBody.model_json_schema(), CompletionBody.model_json_schema())
-    idle = [name for whole in shapes for name, shape in whole["properties"].items()
-            if str(shape.get("description", "")).startswith(NOTHING)]  # fmt: skip
+    idle = [
+        name
+        for whole in shapes
+        for name, shape in whole["properties"].items()
+        if str(shape.get("description", "")).startswith(NOTHING)
+    ]
     others = {**ChatBody.others, **CompletionBody.others}.items()
     return {
         "request": table(HEADS, rows(ChatBody, CompletionBody), words=2) + "\n",

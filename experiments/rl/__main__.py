@@ -121,8 +121,14 @@ def finish(job: Job, run: Run, device: str) -> None:
     path, adapter = student.exported(job, base, out)
     after, before = job.measured(job.loaded(device, False, path, adapter)), json.loads((out / BEFORE).read_text())
     place = environment_stamp(run.accelerator.device, getattr(torch, job.decode.config["model"]["dtype"]), job.seed)
-    content = {"updates": run.step, "starts": run.starts, "before": before, "after": after, "recipe": job.made_from,
-               "environment": place}  # fmt: skip
+    content = {
+        "updates": run.step,
+        "starts": run.starts,
+        "before": before,
+        "after": after,
+        "recipe": job.made_from,
+        "environment": place,
+    }
     chunks.write(out / REPORT, json.dumps(content, indent=1) + "\n")
     table = Table(f"{job.recipe.task}, {job.recipe.held_out} held-out prompts", "before", "after")
     for name in before:

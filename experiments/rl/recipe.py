@@ -98,9 +98,12 @@ def parse(arguments: Sequence[str]) -> tuple[Recipe, Where, RunPlan]:
 def decode_plan(recipe: Recipe, overrides: list[str]) -> RunPlan:
     """How rollouts are decoded. Raises UserError for what no decode takes, and for groups that would be alike."""
     usual = {
-        "sampler": "static", "sampling.temperature": "1", "samples": "8", "gen_length": str(tasks.longest(recipe.task)),
+        "sampler": "static",
+        "sampling.temperature": "1",
+        "samples": "8",
+        "gen_length": str(tasks.longest(recipe.task)),
         "batch_size": "64",
-    }  # fmt: skip
+    }
     given = {one.partition("=")[0] for one in overrides}
     if "sampler" not in given:
         usual["sampler.steps"] = "4"

@@ -27,9 +27,15 @@ class Run(Course):
     """The training of a decoder's model. Every process decodes its share of an update's prompts."""
 
     def __init__(
-        self, decoder: Decoder, items: Sequence[Sample], recipe: Recipe, where: Where, samples: int, seed: int,
+        self,
+        decoder: Decoder,
+        items: Sequence[Sample],
+        recipe: Recipe,
+        where: Where,
+        samples: int,
+        seed: int,
         accelerator: Accelerator,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.decoder, self.items, self.recipe, self.where = decoder, items, recipe, where
         self.samples, self.seed, network = samples, seed, decoder.model.transformer
         weights = list(learning(network).values())
@@ -79,9 +85,15 @@ class Run(Course):
 
         if len(chosen):
             trajectory_backward(
-                self.decoder.model, chosen, weigh, law=recipe.law, shrink=recipe.shrink, only=mask,
-                draws=recipe.draws, rows=recipe.rows,
-            )  # fmt: skip
+                self.decoder.model,
+                chosen,
+                weigh,
+                law=recipe.law,
+                shrink=recipe.shrink,
+                only=mask,
+                draws=recipe.draws,
+                rows=recipe.rows,
+            )
         if of.num_processes > 1:
             for weight in self.learning.values():
                 found = torch.zeros_like(weight) if weight.grad is None else weight.grad

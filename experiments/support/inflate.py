@@ -132,8 +132,14 @@ class Spread:
         for layer in layers:
             cancel(layer)
         for number, own in self.layers.items():
-            self._layer(layers[number], {name.removeprefix(f"layers.{own}."): one for name, one in small.items()
-                                               if name.startswith(f"layers.{own}.")})  # fmt: skip
+            self._layer(
+                layers[number],
+                {
+                    name.removeprefix(f"layers.{own}."): one
+                    for name, one in small.items()
+                    if name.startswith(f"layers.{own}.")
+                },
+            )
         model.embed.weight[: self.small.vocab] = self.leaving(small["embed.weight"].T).T.to(model.dtype)
         model.embed.weight[:, -self.small.width :] = self.constant
         self._gain(model.norm, small["norm.weight"])

@@ -58,8 +58,12 @@ def test_a_sweep_takes_patterns_in_quotes_of_their_own(run: Run) -> None:
     grid = "grids=[{constraint: regex, constraint.pattern: ['[ab]{1,3}', '[0-9]{2}']}]"
     assert run("-m", *some, grid, "name=swept", bare=True).code == 0, "the same cells"
     texts = [[row["text"] for row in rows_of(file.parent)] for file in Path("runs/swept").glob("*/results.jsonl")]
-    kinds = {pattern for cell in texts for pattern in ("[ab]{1,3}", "[0-9]{2}")
-             if all(re.fullmatch(pattern, text) for text in cell)}  # fmt: skip
+    kinds = {
+        pattern
+        for cell in texts
+        for pattern in ("[ab]{1,3}", "[0-9]{2}")
+        if all(re.fullmatch(pattern, text) for text in cell)
+    }
     assert len(texts) == 2 and len(kinds) == 2
 
 
@@ -81,8 +85,11 @@ def test_workers_of_other_processes_decode_the_same() -> None:
 def test_options_of_the_choice_hold_for_every_question() -> None:
     evaluation = Evaluation.of(settings("constraint=from_task", "constraint.confidence=admissible"))
     found = [sample.request.constraint for batch in evaluation.answers.batches for sample in batch.samples]
-    assert found == [part("constraint", "regex", pattern="[0-9]{3}", confidence="admissible"),
-                     part("constraint", "choice", options=["yes", "no"], confidence="admissible"), None]  # fmt: skip
+    assert found == [
+        part("constraint", "regex", pattern="[0-9]{3}", confidence="admissible"),
+        part("constraint", "choice", options=["yes", "no"], confidence="admissible"),
+        None,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -122,11 +129,16 @@ def test_validity_that_nothing_judges_is_missing_and_never_0(run: Run, tmp_path:
     assert {row["id"]: row["scores"]["valid"] for row in rows_of(Path("runs/lacking"))} == {"digits": 0.0, "word": None}
 
 
-@pytest.mark.parametrize("asked", [
-    {"name": "regex", "pattern": "a+", "confidence": "admissible"}, {"name": "choice", "options": ["a", "b"]},
-    {"name": "json_schema", "schema": {"type": "object", "properties": {"b": {}, "a": {}}}, "strict": False},
-    {"name": "grammar", "grammar": 'start: "a"', "words": True}, {"name": "json", "depth": 2, "limit": 7},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"name": "regex", "pattern": "a+", "confidence": "admissible"},
+        {"name": "choice", "options": ["a", "b"]},
+        {"name": "json_schema", "schema": {"type": "object", "properties": {"b": {}, "a": {}}}, "strict": False},
+        {"name": "grammar", "grammar": 'start: "a"', "words": True},
+        {"name": "json", "depth": 2, "limit": 7},
+    ],
+)
 def test_a_constraint_and_its_description_are_one(asked: dict[str, Any]) -> None:
     found = part_of("constraint", asked)
     described = json.loads(json.dumps(found.to_json()))

@@ -12,9 +12,9 @@ from dllm.parts import DecisionCount
 PROMPTS = ["Latin square:\nA,B,C,D", 'Sort the list:\n["Kai", "Emma", "Hugo"]']
 
 
-@pytest.mark.parametrize(("cache", "blocks"), [
-    ("none", "fixed"), ("dual", "fixed"), ("elastic", "whole"), ("dkv", "fixed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cache", "blocks"), [("none", "fixed"), ("dual", "fixed"), ("elastic", "whole"), ("dkv", "fixed")]
+)
 def test_refreshes_are_those_of_the_trace(cache: str, blocks: str) -> None:
     counted: Any = DecisionCount()
     decoder = Decoder(load("mini-llada"), cache=cache, blocks=blocks, gen_length=32, batch_size=2)

@@ -77,11 +77,14 @@ def test_a_python_without_any_library(tmp_path: Path) -> None:
     assert bare.lines["runs"].startswith("ok ") and "port" in bare.lines and "a decode" not in bare.lines
 
 
-@pytest.mark.parametrize(("code", "said"), [
-    (LACKS, "it cannot be imported (ImportError: libcudart.so.12: cannot open shared object file)"),
-    (DIES, "Python ended with code -11"),
-    ("raise SystemExit(3)", "Python ended with code 3"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (LACKS, "it cannot be imported (ImportError: libcudart.so.12: cannot open shared object file)"),
+        (DIES, "Python ended with code -11"),
+        ("raise SystemExit(3)", "Python ended with code 3"),
+    ],
+)
 def test_a_torch_that_cannot_be_imported(code: str, said: str, tmp_path: Path) -> None:
     broken = told(package(tmp_path, "torch", code))
     assert broken.code == 1 and "Begin with the first" in broken.err and broken.lines["torch"].startswith("problem ")
@@ -136,10 +139,18 @@ def test_every_extra_of_a_user_has_its_use_and_its_line() -> None:
     assert {*doctor.EXTRAS} <= {*extras}
 
 
-@pytest.mark.parametrize(("requirement", "fault"), [
-    ("here>=2.9", None), ("here>=2.10,<3", None), ("here[all]>=2.10.1; python_version > '3'", None),
-    ("here>=2.11", ">=2.11"), ("here>=1,<2.10", "<2.10"), ("here (==2.10.*)", None), ("here (==2.9.*)", "==2.9"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("requirement", "fault"),
+    [
+        ("here>=2.9", None),
+        ("here>=2.10,<3", None),
+        ("here[all]>=2.10.1; python_version > '3'", None),
+        ("here>=2.11", ">=2.11"),
+        ("here>=1,<2.10", "<2.10"),
+        ("here (==2.10.*)", None),
+        ("here (==2.9.*)", "==2.9"),
+    ],
+)
 def test_versions_that_are_wanted(requirement: str, fault: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "version_of", lambda name: "2.10.1+cpu" if name == "here" else None)
     said = doctor.fault_of(requirement)
@@ -154,8 +165,14 @@ def test_an_older_python_and_libraries_that_fail_are_told_before_they_are_read(t
         "Error: this is Python 3.9, and dllm needs 3.11 or newer. Install it in an environment of a newer one.\n"
     )
     place = {**os.environ, "PYTHONPATH": os.pathsep.join((str(package(tmp_path, "torch", LACKS)), str(ROOT)))}
-    done = subprocess.run([sys.executable, "-m", "dllm", "gen_length=8"], cwd=tmp_path, env=place, capture_output=True,
-                          text=True, timeout=60)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "dllm", "gen_length=8"],
+        cwd=tmp_path,
+        env=place,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 2 and done.stderr == (
         "Error: a library cannot be imported (libcudart.so.12: cannot open shared object file). "
         "python -m dllm doctor says what is wrong here.\n"

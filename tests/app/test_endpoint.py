@@ -96,16 +96,22 @@ def test_a_busy_endpoint_is_asked_again_when_it_says(run: Run) -> None:
 NOT_JSON, EMPTY = Reply("<html>It works!</html>"), Reply({"choices": [], "usage": None})
 BAD = {
     "slow": (Reply({}, after=2.0), "nothing came in 0.3 s, in 1 tries. Raise model.timeout.", 1),
-    "busy": (Reply({"error": {"message": "quota"}}, 429, {"Retry-After": "7"}),
-             "takes no more requests for now (429), and asks to wait 7 s. Lower model.at_once", 1),
+    "busy": (
+        Reply({"error": {"message": "quota"}}, 429, {"Retry-After": "7"}),
+        "takes no more requests for now (429), and asks to wait 7 s. Lower model.at_once",
+        1,
+    ),
     "not JSON": (NOT_JSON, "question waiting_line/copy/0 got no text: <html>It works!</html>.", 10),
     "no choices": (EMPTY, 'question waiting_line/copy/0 got no text: {"choices": [], "usage": null}.', 10),
-    "another model": (Reply({"error": {"message": "The model `stub` does not exist"}}, 404),
-                      "no model.name=stub is there (404)", 1),
+    "another model": (
+        Reply({"error": {"message": "The model `stub` does not exist"}}, 404),
+        "no model.name=stub is there (404)",
+        1,
+    ),
     "no right": (Reply({"error": {"message": "who are you"}}, 401), "the right key (401)", 1),
     "too long": (Reply({"error": {"message": "context is 8 tokens"}}, 400), "is refused (400)", 10),
     "broken": (Reply({"error": {"message": "boom"}}, 500), "it failed (500), in 1 tries", 1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -164,9 +170,15 @@ def test_a_key_is_sent_and_nowhere_kept_or_said(run: Run, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("sweep", [[], ["-m", "name=a"]], ids=["run", "sweep"])
 @pytest.mark.parametrize(
-    "word", [f"model.key_env={KEY}", f"model.api_key={KEY}", f"model.url=http://me:{KEY}@localhost/v1",
-             f"model.url=http://localhost/v1?key={KEY}"], ids=["variable", "setting", "user", "query"],
-)  # fmt: skip
+    "word",
+    [
+        f"model.key_env={KEY}",
+        f"model.api_key={KEY}",
+        f"model.url=http://me:{KEY}@localhost/v1",
+        f"model.url=http://localhost/v1?key={KEY}",
+    ],
+    ids=["variable", "setting", "user", "query"],
+)
 def test_a_key_as_a_setting_is_refused_and_not_kept(word: str, sweep: list[str], run: Run) -> None:
     outcome = run(*asked("http://localhost/v1", word, *sweep), bare=True)
     assert outcome.code == 2

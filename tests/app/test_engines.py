@@ -24,9 +24,15 @@ SWEEP = ["-m", "+task.count=6", "sampler=confidence,static", "sampling.temperatu
 def rank(number: int, port: int, arguments: list[str]) -> subprocess.Popen[bytes]:
     """One of two processes as ``accelerate launch`` would start it."""
     where = {
-        "RANK": f"{number}", "LOCAL_RANK": f"{number}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
-    }  # fmt: skip
+        "RANK": f"{number}",
+        "LOCAL_RANK": f"{number}",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": f"{port}",
+        "OMP_NUM_THREADS": "1",
+        "ACCELERATE_USE_CPU": "true",
+    }
     program = [sys.executable, str(ROOT / "run.py"), *arguments]
     return subprocess.Popen(program, env=os.environ | where, stderr=subprocess.PIPE)
 
@@ -117,9 +123,12 @@ def test_launchers_of_hydra_decode_what_one_process_does(run: Run, tiny: Path, l
     arguments = [*command(tiny, *SWEEP), "name=jobs", f"hydra/launcher={launcher}"]
     more = ["hydra.launcher.n_jobs=2"] if launcher == "joblib" else ["hydra.launcher.timeout_min=5"]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "run.py"), *arguments, *more], env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=180,
-    )  # fmt: skip
+        [sys.executable, str(ROOT / "run.py"), *arguments, *more],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
     assert done.returncode == 0, done.stderr
     assert cells_of(Path("runs/jobs")) == cells_of(Path("runs/local"))
 
@@ -146,9 +155,13 @@ def test_ray_says_what_is_wrong_before_it_starts(run: Run, monkeypatch: pytest.M
 
 RAY = ["engine=ray", "engine.shard=3"]
 RAY_METHODS = (
-    "NodeInfoGcsService/GetAllNodeInfo", "InternalKVGcsService/InternalKVPut", "NodeManagerService/GetNodeStats",
-    "NodeManagerService/RequestWorkerLease", "CoreWorkerService/PushTask", "ObjectManagerService/Push",
-)  # fmt: skip
+    "NodeInfoGcsService/GetAllNodeInfo",
+    "InternalKVGcsService/InternalKVPut",
+    "NodeManagerService/GetNodeStats",
+    "NodeManagerService/RequestWorkerLease",
+    "CoreWorkerService/PushTask",
+    "ObjectManagerService/Push",
+)
 
 
 @pytest.mark.parametrize(

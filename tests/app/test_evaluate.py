@@ -248,8 +248,15 @@ def test_the_tally_does_not_depend_on_when_the_host_looks(tiny: Path) -> None:
 
 def test_measures_count_batches_once_and_leave_missing_scores_out() -> None:
     def row(batch: str, seconds: float, score: float | None) -> dict[str, object]:
-        return {"batch": batch, "seconds": seconds, "useful_tokens": 10, "canvas": [0] * 16, "nfe": 4,
-                "query_tokens": 64, "scores": {"score": score}}  # fmt: skip
+        return {
+            "batch": batch,
+            "seconds": seconds,
+            "useful_tokens": 10,
+            "canvas": [0] * 16,
+            "nfe": 4,
+            "query_tokens": 64,
+            "scores": {"score": score},
+        }
 
     found = Measures.of([row("a", 1.0, 1.0), row("a", 3.0, None), row("b", 1.0, 0.0)])
     assert (found.seconds, found.tokens, found.speed, found.tpf) == (4.0, 30, 7.5, 2.5)

@@ -157,11 +157,14 @@ def test_the_command_line_switches(words: list[str], thinks: bool, switched: Pat
     assert (row["prompt_tokens"][-2:] == [7, 8]) != thinks
 
 
-@pytest.mark.parametrize(("value", "sentence"), [
-    ("{enable_thinking: false}", "chat_template_kwargs.enable_thinking is not a switch of the chat template of "),
-    ("{messages: 1}", "chat_template_kwargs.messages is not a switch"),
-    ("5", "model.chat_template_kwargs=5 must be a mapping or null"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("{enable_thinking: false}", "chat_template_kwargs.enable_thinking is not a switch of the chat template of "),
+        ("{messages: 1}", "chat_template_kwargs.messages is not a switch"),
+        ("5", "model.chat_template_kwargs=5 must be a mapping or null"),
+    ],
+)
 def test_a_switch_that_the_template_does_not_read_is_refused_by_name(
     value: str, sentence: str, run: Run, tmp_path: Path
 ) -> None:

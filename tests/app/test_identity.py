@@ -228,8 +228,13 @@ def test_cells_of_two_versions_are_named(run: Run) -> None:
 
 def test_a_cell_that_another_version_finished_is_of_two(run: Run) -> None:
     run("name=one", "+task.count=4")
-    stamp(Path("runs/one"), versions={"dllm": "0.1.0"}, commit=None, dirty=None,
-          resumed=[{"versions": {"dllm": "0.2.0"}, "commit": None}])  # fmt: skip
+    stamp(
+        Path("runs/one"),
+        versions={"dllm": "0.1.0"},
+        commit=None,
+        dirty=None,
+        resumed=[{"versions": {"dllm": "0.2.0"}, "commit": None}],
+    )
     with pytest.raises(UserError, match=r"2 versions of dllm: 0\.1\.0 \(runs/one\); 0\.2\.0 \(runs/one\)"):
         results_frame("runs/one")
     assert set(results_frame("runs/one", mixed=True)["version"]) == {"0.1.0 and 0.2.0"}

@@ -162,7 +162,17 @@ def test_a_file_that_one_rank_lacks_is_refused_once(tmp_path: Path) -> None:
     (tmp_path / "0.jsonl").write_text('{"prompt": "a"}\n')
     script = f'exec {sys.executable} -m dllm prompts="$LOCAL_RANK.jsonl" model.tp=2'
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--no-python",
-               "sh", "-c", script]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "--no-python",
+        "sh",
+        "-c",
+        script,
+    ]
     done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=240)
     assert done.stderr.count("prompts is 0.jsonl on rank 0 and 1.jsonl on rank 1") == 1

@@ -47,11 +47,19 @@ def test_the_stock_command_line_evaluates_the_mini_model_offline(tmp_path: Path)
     """``lm_eval --model dllm``, as installed, on a task that needs no hub; greedy answers, at most one wrong."""
     records = tmp_path / "records.jsonl"
     command = [
-        str(Path(sys.executable).with_name("lm_eval")), "--model", "dllm",
-        "--model_args", f"model=mini-llada,sampler=static,records={records}",
-        "--tasks", str(TASK), "--apply_chat_template", "--output_path", str(tmp_path / "out"),
-        "--limit", str(ASKED),
-    ]  # fmt: skip
+        str(Path(sys.executable).with_name("lm_eval")),
+        "--model",
+        "dllm",
+        "--model_args",
+        f"model=mini-llada,sampler=static,records={records}",
+        "--tasks",
+        str(TASK),
+        "--apply_chat_template",
+        "--output_path",
+        str(tmp_path / "out"),
+        "--limit",
+        str(ASKED),
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     (file,) = (tmp_path / "out").rglob("results_*.json")

@@ -24,10 +24,19 @@ def test_it_decodes_from_the_command_line(name: str, run: Run, tmp_path: Path) -
     found = {}
     for sampler in ("confidence", "static", "freedave"):
         out = run(
-            "model=transformers", f"model.path={folder}", f"prompts={lines}", f"sampler={sampler}", "gen_length=12",
-            "cache=none", "blocks.block_length=4", "batch_size=2", "output=runs", f"name={sampler}", "model.device=cpu",
+            "model=transformers",
+            f"model.path={folder}",
+            f"prompts={lines}",
+            f"sampler={sampler}",
+            "gen_length=12",
+            "cache=none",
+            "blocks.block_length=4",
+            "batch_size=2",
+            "output=runs",
+            f"name={sampler}",
+            "model.device=cpu",
             bare=True,
-        )  # fmt: skip
+        )
         assert out.code == 0, out.err
         rows = sorted(rows_of(tmp_path / "runs" / sampler), key=lambda row: str(row["id"]))
         found[sampler] = [row["canvas"] for row in rows]
@@ -76,9 +85,16 @@ def test_a_family_decodes_from_the_command_line(
     caches = ("none", "dual") if name in FULL else ("none", "finished")
     for kv in caches:
         out = run(
-            f"model.path={folders[name]}", "prompt=w5 w7 w9", f"sampler={sampler}", f"cache={kv}", "gen_length=16",
-            "blocks.block_length=8", "output=runs", f"name={kv}", bare=True,
-        )  # fmt: skip
+            f"model.path={folders[name]}",
+            "prompt=w5 w7 w9",
+            f"sampler={sampler}",
+            f"cache={kv}",
+            "gen_length=16",
+            "blocks.block_length=8",
+            "output=runs",
+            f"name={kv}",
+            bare=True,
+        )
         assert out.code == 0, out.err
         (row,) = rows_of(tmp_path / "runs" / kv)
         assert row["nfe"] >= 1 and len(row["canvas"]) == 16
@@ -94,10 +110,18 @@ def test_linear_speculation_runs_in_a_batch_with_the_text_of_each_row_alone(
     found = {}
     for size in (1, 3):
         out = run(
-            f"model.path={folders['nemotron']}", f"prompts={lines}", "sampler=linear_spec", "cache=linear_spec",
-            "eos=stop_front", "gen_length=16", "cache.window_length=6", f"batch_size={size}", "output=runs",
-            f"name=b{size}", bare=True,
-        )  # fmt: skip
+            f"model.path={folders['nemotron']}",
+            f"prompts={lines}",
+            "sampler=linear_spec",
+            "cache=linear_spec",
+            "eos=stop_front",
+            "gen_length=16",
+            "cache.window_length=6",
+            f"batch_size={size}",
+            "output=runs",
+            f"name=b{size}",
+            bare=True,
+        )
         assert out.code == 0, out.err
         found[size] = {row["id"]: row["canvas"] for row in rows_of(tmp_path / "runs" / f"b{size}")}
     assert found[1] == found[3] and len(found[1]) == 5

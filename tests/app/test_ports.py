@@ -19,9 +19,13 @@ pytestmark = pytest.mark.program
 SWEEP = ["-m", *QUESTIONS, "+task.count=3", "sampler=static,eb"]
 # what one process does; and what ranks do, whose sockets stay as long as they do
 ALONE = [
-    ["prompt=Latin square: A,B,C,D"], SWEEP, ["task=check", "model.path=mini-llada"], ["list"], ["--help"],
+    ["prompt=Latin square: A,B,C,D"],
+    SWEEP,
+    ["task=check", "model.path=mini-llada"],
+    ["list"],
+    ["--help"],
     ["task=quantize", "model.path=mini-llada", "model.quantize=int4", "quantize.to=q"],
-]  # fmt: skip
+]
 ONE_BY_ONE = """
 import sys
 from dllm.app.command_line.main import main

@@ -121,8 +121,14 @@ def test_the_settings_compose_and_their_parts_fit(name: str, settings: str) -> N
         small = replace(small, attention=DenoisedBlock(256))
     blocks = parts.blocks.resolved(lambda text: [1])
     stand_in = "mini-llada"  # which has a filter of Learn2PD
-    setting = Setting(replace(small, max_length=65536), blocks, options.gen_length,
-                      checked_sampling(config["sampling"]), stand_in, lambda text: [1, 2, 3])  # fmt: skip
+    setting = Setting(
+        replace(small, max_length=65536),
+        blocks,
+        options.gen_length,
+        checked_sampling(config["sampling"]),
+        stand_in,
+        lambda text: [1, 2, 3],
+    )
     assert validate(setting, parts.sampler, parts.cache, parts.eos)
 
 
@@ -150,11 +156,15 @@ def questions(task: str, harness: str) -> list[dict[str, Any]]:
     choices = {"Question": "1 + 1?", "Correct Answer": "2", **{f"Incorrect Answer {n}": f"{n + 2}" for n in (1, 2, 3)}}
     told = {"key": 1, "prompt": "Say yes.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
     return {
-        "gsm8k": sums(2), "humaneval": [PROBLEM], "mbpp": [EXERCISE], "ifeval": [told],
+        "gsm8k": sums(2),
+        "humaneval": [PROBLEM],
+        "mbpp": [EXERCISE],
+        "ifeval": [told],
         "math500": [{"problem": "What is $1/2 + 1/4$?", "answer": "\\frac{3}{4}"}],
         "lm_eval": {"gsm_plus": plus, "aime25": contest, "aime24": older}.get(
-            harness, [choices] if "gpqa" in harness else sums(2)),
-    }[task]  # fmt: skip
+            harness, [choices] if "gpqa" in harness else sums(2)
+        ),
+    }[task]
 
 
 def shortened(config: dict[str, Any]) -> list[str]:
@@ -232,8 +242,12 @@ def test_the_figures_of_a_run_are_those_of_its_settings() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "width", "reasons"),
     [
-        ("dual", "model=mini-llada", 128, ["a demo model, 128 wide, not 2048 or more",
-                                           "model=mini-llada, not llada-8b-instruct"]),
+        (
+            "dual",
+            "model=mini-llada",
+            128,
+            ["a demo model, 128 wide, not 2048 or more", "model=mini-llada, not llada-8b-instruct"],
+        ),
         ("dual", "", 64, ["a demo model, 64 wide, not 2048 or more"]),
         ("dual", "sampler.threshold=0.8 batch_size=4", 4096, ["batch_size=4, not 1", "sampler.threshold=0.8, not 0.9"]),
         ("dual", "cache=prefix", 4096, ["cache=prefix, not dual"]),
@@ -242,7 +256,7 @@ def test_the_figures_of_a_run_are_those_of_its_settings() -> None:
         ("lopa", "task=math500 task.shots=null", 4096, ["their questions are those of MATH"]),
         ("lopa", "task=humaneval allow_code=true task.shots=null", 4096, []),
     ],
-)  # fmt: skip
+)
 def test_what_makes_a_run_another_than_the_published_one_is_named(
     name: str, settings: str, width: int, reasons: list[str]
 ) -> None:
@@ -273,8 +287,9 @@ def test_a_run_without_a_paper_has_no_figures_beside_it() -> None:
     assert beside(plain_config(composed(["task=gsm8k"])), 4096) is None
     gone = {"published": {"experiment": "published/gone", "source": "arXiv 2501.00001", "rows": [{"score": 1.0}]}}
     found = beside(gone, 4096)
-    assert found == Published("arXiv 2501.00001", score=1.0, unlike=("this version of dllm has no "
-                              "experiment=published/gone",))  # fmt: skip
+    assert found == Published(
+        "arXiv 2501.00001", score=1.0, unlike=("this version of dllm has no experiment=published/gone",)
+    )
 
 
 def test_a_setting_that_an_older_run_did_not_have_is_no_difference() -> None:
@@ -291,8 +306,15 @@ def test_the_figures_change_no_identity() -> None:
 
 def test_a_run_and_a_sweep_print_ours_beside_theirs(run: Run, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "q").write_text('{"prompt": "w1 w2", "answer": "w3"}\n')
-    asked = ["experiment=published/factor", f"model.path={tiny}", "model.dtype=float32", "model.device=cpu",
-             "gen_length=16", "task=jsonl", f"task.path={tmp_path / 'q'}"]  # fmt: skip
+    asked = [
+        "experiment=published/factor",
+        f"model.path={tiny}",
+        "model.dtype=float32",
+        "model.device=cpu",
+        "gen_length=16",
+        "task=jsonl",
+        f"task.path={tmp_path / 'q'}",
+    ]
     outcome = run(*asked, "name=a", bare=True)
     assert outcome.code == 0, outcome.err
     (line,) = [line for line in outcome.out.splitlines() if line.strip().startswith("published ")]

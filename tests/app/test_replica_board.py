@@ -45,8 +45,11 @@ def test_a_sum_of_pages_is_the_page_of_a_server_that_did_it_all() -> None:
 
 
 def test_families_stay_together_where_a_page_lacks_labels() -> None:
-    names = [line.split("{")[0].split(" ")[0] for line in sum_of_pages([page(0), page(1)]).decode().splitlines()
-             if not line.startswith("#")]  # fmt: skip
+    names = [
+        line.split("{")[0].split(" ")[0]
+        for line in sum_of_pages([page(0), page(1)]).decode().splitlines()
+        if not line.startswith("#")
+    ]
     firsts = [name for at, name in enumerate(names) if at == 0 or names[at - 1] != name]
     assert len(firsts) == len(set(firsts))
 

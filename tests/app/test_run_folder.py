@@ -25,9 +25,15 @@ CONFIG: dict[str, Any] = {"gen_length": 8, "sampler": STATIC, "live": None}
 CONTENT = {"checkpoint": "abc"}
 PART = {"_target_": "dllm.parts.samplers.static.Static"}
 TURN = {
-    "turn": 1, "kept": 0, "candidates": [{"positions": [0], "tokens": [4], "confidence": [0.5], "forced": [False]}],
-    "remasked": [[]], "filled": [[]], "rolled": [[]], "queries": [2], "block": (0, 0, 1),
-}  # fmt: skip
+    "turn": 1,
+    "kept": 0,
+    "candidates": [{"positions": [0], "tokens": [4], "confidence": [0.5], "forced": [False]}],
+    "remasked": [[]],
+    "filled": [[]],
+    "rolled": [[]],
+    "queries": [2],
+    "block": (0, 0, 1),
+}
 TRACE: dict[str, Any] = {
     "trace": {"prompt": [1, 9], "given": [1, 0], "mask_id": 9, "eos_id": 0, "start": 1, "length": 2, "turns": [TURN]},
     "config": {"model": {"name": "m"}, **dict.fromkeys(("sampler", "blocks", "cache", "eos"), PART)},
@@ -179,10 +185,13 @@ def test_a_full_disk_is_a_sentence_and_keeps_what_is_finished(tmp_path: Path) ->
         assert read_results(tmp_path / "results.jsonl")[0] == [row("a"), row("b")]
 
 
-@pytest.mark.parametrize(("chat", "sweep", "advice"), [
-    (False, True, "give the sweep's command again with name=sweep"),
-    (True, False, "choose another place with output=FOLDER"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("chat", "sweep", "advice"),
+    [
+        (False, True, "give the sweep's command again with name=sweep"),
+        (True, False, "choose another place with output=FOLDER"),
+    ],
+)
 def test_the_advice_on_a_full_disk_can_be_followed(tmp_path: Path, chat: bool, sweep: bool, advice: str) -> None:
     """A conversation cannot be resumed, and a cell only with its sweep."""
     folder = tmp_path / "sweep" / "cell"

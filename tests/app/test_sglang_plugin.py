@@ -41,11 +41,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "oracle": {"reference": [[1]]},
 }
 MORE = [
-    ("static", {"score": "margin", "per_step": 3}), ("static", {"steps": 4}), ("tacg", {"form": "extras"}),
-    ("bacd", {"lower": 0.2}), ("joint_threshold", {"threshold": 0.3, "edit_threshold": 0.0}),
-    ("joint_threshold", {"threshold": 0.2, "penalty": 2.0, "post_edit_steps": 2}), ("groups", {"steps": 5}),
-    ("credit", {"inner": {"name": "localleap"}}), ("eb", {"gamma": 1.0}), ("slowfast", {"explore": 2}),
-]  # fmt: skip
+    ("static", {"score": "margin", "per_step": 3}),
+    ("static", {"steps": 4}),
+    ("tacg", {"form": "extras"}),
+    ("bacd", {"lower": 0.2}),
+    ("joint_threshold", {"threshold": 0.3, "edit_threshold": 0.0}),
+    ("joint_threshold", {"threshold": 0.2, "penalty": 2.0, "post_edit_steps": 2}),
+    ("groups", {"steps": 5}),
+    ("credit", {"inner": {"name": "localleap"}}),
+    ("eb", {"gamma": 1.0}),
+    ("slowfast", {"explore": 2}),
+]
 PROMPTS = [[62, 51, 25, 3, 4, 34, 6, 23, 37, 3, 55], [62, 50, 14, 2, 35, 8, 18, 55]]
 
 
@@ -114,11 +120,16 @@ def follows(req: Req, network: Transformer, sampler: Sampler, fdfo: bool = True)
 
 
 @pytest.mark.daily(3)
-@pytest.mark.parametrize(("sampler", "options", "fdfo", "name"), [
-    pytest.param(sampler, options, fdfo, name, id=f"{sampler}-{number}-{fdfo}-{name}")
-    for number, (sampler, options) in enumerate(CASES) for fdfo in (True, False)
-    for name in ("tiny-llada21", "sdar_b4") if (sampler, name) != ("learn2pd", "sdar_b4")
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sampler", "options", "fdfo", "name"),
+    [
+        pytest.param(sampler, options, fdfo, name, id=f"{sampler}-{number}-{fdfo}-{name}")
+        for number, (sampler, options) in enumerate(CASES)
+        for fdfo in (True, False)
+        for name in ("tiny-llada21", "sdar_b4")
+        if (sampler, name) != ("learn2pd", "sdar_b4")
+    ],
+)
 def test_blocks_are_those_of_our_loop(
     registry: dict[str, Any], sampler: str, options: dict[str, Any], fdfo: bool, name: str
 ) -> None:
@@ -199,28 +210,42 @@ def test_the_threshold_rule_is_sglangs_own(registry: dict[str, Any]) -> None:
         assert found == written
 
 
-@pytest.mark.parametrize(("config", "words"), [
-    ({"sampler": "wino"}, "sampler=wino computes extra queries beside the canvas.*Use sampler=confidence"),
-    ({"sampler": "conf"}, "sampler='conf' is unknown"), ({"sampler": {"name": "eb", "gama": 1}}, "gamma"),
-    ({"smapler": "eb"}, "smapler: dllm's YAML lacks.*Did you mean 'sampler'"), ({"sampling": 3}, "must be a mapping"),
-    ({"sampling": {"guidance": 1}}, "sampling.guidance is not served through sglang"),
-    ({"sampling": {"temperature": "warm"}}, "must be a number, or request"),
-    ({"sampler": {"name": "order", "positions": [0, 1]}}, "each of the 4 answer positions"),
-    ({"sampler": {"name": "credit"}, "sampling": {"temperature": "request"}}, "temperature=1.0, top_p and top_k"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"sampler": "wino"}, "sampler=wino computes extra queries beside the canvas.*Use sampler=confidence"),
+        ({"sampler": "conf"}, "sampler='conf' is unknown"),
+        ({"sampler": {"name": "eb", "gama": 1}}, "gamma"),
+        ({"smapler": "eb"}, "smapler: dllm's YAML lacks.*Did you mean 'sampler'"),
+        ({"sampling": 3}, "must be a mapping"),
+        ({"sampling": {"guidance": 1}}, "sampling.guidance is not served through sglang"),
+        ({"sampling": {"temperature": "warm"}}, "must be a number, or request"),
+        ({"sampler": {"name": "order", "positions": [0, 1]}}, "each of the 4 answer positions"),
+        ({"sampler": {"name": "credit"}, "sampling": {"temperature": "request"}}, "temperature=1.0, top_p and top_k"),
+    ],
+    ids=str,
+)
 def test_settings_are_refused_at_start(registry: dict[str, Any], config: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         algorithm(registry, network_of("sdar_b4"), **config)
 
 
-@pytest.mark.parametrize(("params", "words"), [
-    ({"custom_params": {"dllm": {"sampler": {"name": "eb", "gamma": 0.2}}}}, None), ({}, None),
-    ({"custom_params": {"dllm": {"sampler": "prophet"}}}, "reads scores outside the open block"),
-    ({"custom_params": {"dllm": {"sampler": {"name": "pc", "frequencies": "/etc/passwd"}}}}, "is not offered"),
-    ({"custom_params": {"dllm": {"steps": 3}}}, "has no 'steps'"), ({"custom_params": {"dllm": 3}}, "mapping"),
-    ({"custom_params": {"dllm": {"seed": "x"}}}, "whole number"), ({"min_p": 0.1}, "min_p has no effect"),
-    ({"json_schema": "{}"}, "json_schema has no effect"), ({"return_logprob": True}, "return_logprob has no effect"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"custom_params": {"dllm": {"sampler": {"name": "eb", "gamma": 0.2}}}}, None),
+        ({}, None),
+        ({"custom_params": {"dllm": {"sampler": "prophet"}}}, "reads scores outside the open block"),
+        ({"custom_params": {"dllm": {"sampler": {"name": "pc", "frequencies": "/etc/passwd"}}}}, "is not offered"),
+        ({"custom_params": {"dllm": {"steps": 3}}}, "has no 'steps'"),
+        ({"custom_params": {"dllm": 3}}, "mapping"),
+        ({"custom_params": {"dllm": {"seed": "x"}}}, "whole number"),
+        ({"min_p": 0.1}, "min_p has no effect"),
+        ({"json_schema": "{}"}, "json_schema has no effect"),
+        ({"return_logprob": True}, "return_logprob has no effect"),
+    ],
+    ids=str,
+)
 def test_requests_are_refused_in_a_sentence(
     registry: dict[str, Any], params: dict[str, Any], words: str | None
 ) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from random import Random
 
@@ -56,6 +57,18 @@ def test_a_second_signal_ends_at_once(told: None, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(signals, "TOGETHER", 0.0)
     os.kill(os.getpid(), signal.SIGHUP)
     assert codes == [143, 129]
+
+
+def test_an_import_is_ended_first(told: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception among C++ that is being initialised ends the process by SIGABRT."""
+    lines = ["import os, signal, time", "os.kill(os.getpid(), signal.SIGTERM)", "time.sleep(0.1)", "whole = True"]
+    (tmp_path / "ends_in_the_middle.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    module = import_module("ends_in_the_middle")
+    assert module.whole
+    with pytest.raises(Terminated) as stop:
+        time.sleep(1)
+    assert stop.value.code == 143
 
 
 def ended(folder: Path, after: float, number: int, *words: str) -> tuple[int, str]:

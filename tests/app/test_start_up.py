@@ -111,10 +111,14 @@ def left_out() -> list[str]:
 
 
 DECODES = [
-    "name=one sampler=prophet cache=prefix trace=true", "resume=runs/one", "model=mini-dream compare=true",
-    "task=check model.path=mini-llada", "task=replay trace=runs/one/traces/1-0.json",
-    "task=parallelbench task.tasks=[copy] task.count=1", "constraint=regex constraint.pattern=[0-9]{4} gen_length=8",
-]  # fmt: skip
+    "name=one sampler=prophet cache=prefix trace=true",
+    "resume=runs/one",
+    "model=mini-dream compare=true",
+    "task=check model.path=mini-llada",
+    "task=replay trace=runs/one/traces/1-0.json",
+    "task=parallelbench task.tasks=[copy] task.count=1",
+    "constraint=regex constraint.pattern=[0-9]{4} gen_length=8",
+]
 REFUSED = {
     "model.quantize=float8": "model.dtype=bfloat16",
     "engine=ray task=parallelbench": "[ray]'",

@@ -233,8 +233,11 @@ def test_every_grid_names_parts_and_options_that_exist(name: str) -> None:
     for grid in grids(name):
         for at in (0, -1):  # both ends of every list
             overrides = [f"{key}={values[at]}" for key, values in grid.items()]
-            config = composed([f"experiment={name}", *overrides, "sampler.reference=[]"] if "oracle" in str(overrides)
-                              else [f"experiment={name}", *overrides])  # fmt: skip
+            config = composed(
+                [f"experiment={name}", *overrides, "sampler.reference=[]"]
+                if "oracle" in str(overrides)
+                else [f"experiment={name}", *overrides]
+            )
             assert Parts.of(config, Sampling()) and config.task.run == "dllm.app.commands.evaluate.run"
 
 
@@ -242,8 +245,13 @@ def test_the_grids_of_the_paper_have_its_sizes() -> None:
     """Bounded of the benchmark's own sweeps for answers of 64 tokens (arXiv 2510.04767, its released configuration)."""
     assert family("paper", "static") == 4 * 28  # pairs of a block length and positions per step, powers of two
     assert family("paper", "confidence") == 6 * 7 and family("paper", "factor") == 5 * 7
-    assert all(int(k) <= int(b) for grid in grids("paper") if grid["sampler"] == ["static"]
-               for b in grid["blocks.block_length"] for k in grid["sampler.per_step"])  # fmt: skip
+    assert all(
+        int(k) <= int(b)
+        for grid in grids("paper")
+        if grid["sampler"] == ["static"]
+        for b in grid["blocks.block_length"]
+        for k in grid["sampler.per_step"]
+    )
     assert family("paper", "rcr") and family("paper", "remdm") and family("paper", "order")
     assert family("paper_r2", "static") == 4 * 6 and family("paper_r2", "order") == 6
 

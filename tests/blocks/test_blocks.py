@@ -96,7 +96,13 @@ def opened(canvas: Canvas, share: float, *commits: list[int]) -> list[tuple[int,
 
 def test_the_next_block_opens_when_enough_of_the_last_is_decided() -> None:
     assert opened(answer(3, 12), 0.5, [0], [1], [4], [5], [2, 3]) == [
-        (0, 0, 4), (0, 0, 4), (0, 0, 8), (0, 0, 8), (0, 0, 12), (1, 4, 12)]  # fmt: skip
+        (0, 0, 4),
+        (0, 0, 4),
+        (0, 0, 8),
+        (0, 0, 8),
+        (0, 0, 12),
+        (1, 4, 12),
+    ]
 
 
 def test_one_block_opens_in_a_turn_and_the_last_may_be_short() -> None:

@@ -164,4 +164,7 @@ def test_it_brings_a_policy_that_needs_no_border() -> None:
 
     assert [policy("blocks=sliding"), policy("blocks=sliding", "eos=none")] == ["StopAtEos", "FullLength"]
     assert [policy(), policy("cache=window"), policy("blocks=sliding", "cache=dkv")] == [
-        "FillAfterBlock", "FillAfterBlock", "StopAtEos"]  # fmt: skip
+        "FillAfterBlock",
+        "FillAfterBlock",
+        "StopAtEos",
+    ]

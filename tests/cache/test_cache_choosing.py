@@ -135,11 +135,14 @@ def test_gaps_up_to_the_width_are_filled(most: int) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: D2Cache(masks=0), "masks=0 must be at least 1"), (lambda: D2Cache(rollout=1.1), "rollout=1.1"),
-        (lambda: D2Cache(sigma=0.0), "sigma=0.0"), (lambda: D2Cache(inflate=-1), "inflate=-1.*0 is off"),
-        (lambda: Entropy(threshold=-2.0), "below 0 every forward is full"), (lambda: Entropy(recent=-1), "recent=-1"),
+        (lambda: D2Cache(masks=0), "masks=0 must be at least 1"),
+        (lambda: D2Cache(rollout=1.1), "rollout=1.1"),
+        (lambda: D2Cache(sigma=0.0), "sigma=0.0"),
+        (lambda: D2Cache(inflate=-1), "inflate=-1.*0 is off"),
+        (lambda: Entropy(threshold=-2.0), "below 0 every forward is full"),
+        (lambda: Entropy(recent=-1), "recent=-1"),
     ],
-)  # fmt: skip
+)
 def test_options_that_cannot_work_are_refused(make: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         make()

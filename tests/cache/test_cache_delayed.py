@@ -146,10 +146,12 @@ def test_a_warm_up_or_a_window_as_long_as_the_row_is_no_cache(policy: Dual, name
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"warmup": -1}, "cache.warmup=-1 must be at least 0"), ({"refresh_interval": 0}, "None is none"),
-        ({"prefix_look": -1}, "prefix_look=-1"), ({"after_look": -2}, "after_look=-2 must be at least 0"),
+        ({"warmup": -1}, "cache.warmup=-1 must be at least 0"),
+        ({"refresh_interval": 0}, "None is none"),
+        ({"prefix_look": -1}, "prefix_look=-1"),
+        ({"after_look": -2}, "after_look=-2 must be at least 0"),
     ],
-)  # fmt: skip
+)
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Dual(**options)

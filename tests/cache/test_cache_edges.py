@@ -210,8 +210,10 @@ def test_text_given_to_the_right_is_seen_by_rank_and_not_from_another_block(name
         request = requests()[0]
         tokens, masked = list(request.tokens), list(request.masked)
         tokens[-2], masked[-2] = token, False
-        turns = [run(name, [Request(tokens, masked, 0, request.start)], cache, Fixed(8))[0].view.scores
-                 for cache in (NoCache(), Finished())]  # fmt: skip
+        turns = [
+            run(name, [Request(tokens, masked, 0, request.start)], cache, Fixed(8))[0].view.scores
+            for cache in (NoCache(), Finished())
+        ]
         first, cached = (scores.confidence[scores.committable] for scores in turns)
         torch.testing.assert_close(first, cached, rtol=0, atol=1e-12)
         found.append(first)

@@ -133,9 +133,12 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
 
 @pytest.mark.parametrize(
     ("sampler", "name", "message"),
-    [("freedave", "tiny-llada", "several candidates"), ("wino", "tiny-llada", "no room for the extra queries"),
-     ("confidence", "tiny-wedlm", "full attention")],
-)  # fmt: skip
+    [
+        ("freedave", "tiny-llada", "several candidates"),
+        ("wino", "tiny-llada", "no room for the extra queries"),
+        ("confidence", "tiny-wedlm", "full attention"),
+    ],
+)
 def test_what_cannot_work_is_refused(sampler: str, name: str, message: str) -> None:
     with pytest.raises(UserError, match=f"cache=dllm_cache .*{message}"):
         list(turns(Combination(sampler, "fixed", "dllm_cache", model=name), requests()[:1]))

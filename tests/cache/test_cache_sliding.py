@@ -54,9 +54,12 @@ def test_dreams_published_full_forward_commits_the_leftmost_mask() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"prefix_window": -1}, "prefix_window=-1"), ({"suffix_window": -1}, "suffix_window=-1"),
-     ({"refresh_interval": 0}, "1 is cache=none")],
-)  # fmt: skip
+    [
+        ({"prefix_window": -1}, "prefix_window=-1"),
+        ({"suffix_window": -1}, "suffix_window=-1"),
+        ({"refresh_interval": 0}, "1 is cache=none"),
+    ],
+)
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         SlidingCache(**options)

@@ -71,5 +71,9 @@ def test_fixed_shapes_and_batches_decode_the_same(sampling: Sampling) -> None:
     alone = [results(model, PARTS, [one], sampling)[0].canvas for one in requests()]
     for lag in (None, 0, 1):
         assert [one.canvas for one in results(model, PARTS, requests(), sampling, lag)] == alone
-    assert alone != [results(model, replace(PARTS, cache=parts_of(Combination("slowfast", "fixed")).cache), [one],
-                             sampling)[0].canvas for one in requests()]  # fmt: skip
+    assert alone != [
+        results(model, replace(PARTS, cache=parts_of(Combination("slowfast", "fixed")).cache), [one], sampling)[
+            0
+        ].canvas
+        for one in requests()
+    ]

@@ -123,8 +123,12 @@ def test_what_every_layer_keeps_is_what_the_rule_says(kernel_size: int) -> None:
     assert built >= 3 * 2 * 4, "three rows, two blocks and more, four layers"
 
 
-CASES = [("confidence", "tiny-llada", "none", 0.0), ("confidence", "tiny-dream", "truncate_at_eos", 0.0),
-         ("static", "tiny-llada", "truncate_at_eos", 0.8), ("static", "tiny-dream", "stop_at_eos", 0.0)]  # fmt: skip
+CASES = [
+    ("confidence", "tiny-llada", "none", 0.0),
+    ("confidence", "tiny-dream", "truncate_at_eos", 0.0),
+    ("static", "tiny-llada", "truncate_at_eos", 0.8),
+    ("static", "tiny-dream", "stop_at_eos", 0.0),
+]
 
 
 @pytest.mark.parametrize(("sampler", "name", "eos", "heat"), CASES if full() else CASES[1:3])
@@ -145,8 +149,10 @@ def test_recorded_and_static_turns_are_eager_ones(sampler: str, name: str, eos: 
 def test_guided_rows_keep_slots_of_their_own() -> None:
     sampling = Sampling(guidance=1.0)
     for name in MODELS:
-        found = [[one.canvas for one in results(model(name), parts(cache, 4, sampling=sampling), requests(), sampling)]
-                 for cache in (SparseDLLM(0.3), NoCache())]  # fmt: skip
+        found = [
+            [one.canvas for one in results(model(name), parts(cache, 4, sampling=sampling), requests(), sampling)]
+            for cache in (SparseDLLM(0.3), NoCache())
+        ]
         assert found[0] == found[1], "two forwards a block are no cache"
 
 

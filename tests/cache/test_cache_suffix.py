@@ -90,8 +90,11 @@ def test_a_window_as_long_as_the_answer_leaves_nothing_out(kind: type[Pruning], 
 @pytest.mark.parametrize("drop", DRAWS)
 def test_a_row_draws_the_same_alone_and_in_a_batch(drop: str, kind: type[Pruning]) -> None:
     rows, policy = requests(), kind(suffix_window=9, suffix_drop=drop, **DRAWS[drop])
-    together = [(int(turn.canvas.row_id[row]), turn.cost.keys[row].tolist(), turn.candidates.tokens[row].tolist())
-                for turn in run("tiny-dream", rows, policy) for row in range(len(turn.canvas.row_id))]  # fmt: skip
+    together = [
+        (int(turn.canvas.row_id[row]), turn.cost.keys[row].tolist(), turn.candidates.tokens[row].tolist())
+        for turn in run("tiny-dream", rows, policy)
+        for row in range(len(turn.canvas.row_id))
+    ]
     for number, request in enumerate(rows):
         alone = run("tiny-dream", [request], policy)
         mine = [(keys, tokens) for row, keys, tokens in together if row == number]
@@ -136,12 +139,15 @@ def test_text_that_is_given_behind_the_block_stays() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"suffix_window": -1}, "None keeps all of them"), ({"suffix_tail": -1}, "suffix_tail=-1"),
+        ({"suffix_window": -1}, "None keeps all of them"),
+        ({"suffix_tail": -1}, "suffix_tail=-1"),
         ({"suffix_window": 8, "suffix_drop": "gauss"}, "Did you mean 'gaussian'"),
-        ({"suffix_drop": "uniform"}, "suffix_window=None has no end"), ({"suffix_scale": -1.0}, "suffix_scale=-1"),
-        ({"suffix_sigma": -1.0}, "suffix_sigma=-1"), ({"suffix_count": -1}, "suffix_count=-1"),
+        ({"suffix_drop": "uniform"}, "suffix_window=None has no end"),
+        ({"suffix_scale": -1.0}, "suffix_scale=-1"),
+        ({"suffix_sigma": -1.0}, "suffix_sigma=-1"),
+        ({"suffix_count": -1}, "suffix_count=-1"),
     ],
-)  # fmt: skip
+)
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
     for kind in KINDS:
         with pytest.raises(UserError, match=message):

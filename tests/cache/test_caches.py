@@ -137,10 +137,15 @@ def test_elastic_that_starts_at_layer_0_is_no_cache(trigger: str, block_caching:
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
     "cache",
-    [DKV(1), Recap(local_steps=0), Recap(start_fraction=1.0), Window(4, 9, 1, "masks", "all", "all"),
-     Window(4, 9, 1, "range", "all", "all")],
+    [
+        DKV(1),
+        Recap(local_steps=0),
+        Recap(start_fraction=1.0),
+        Window(4, 9, 1, "masks", "all", "all"),
+        Window(4, 9, 1, "range", "all", "all"),
+    ],
     ids=["dkv", "recap", "recap-late", "window", "window-range"],
-)  # fmt: skip
+)
 def test_a_refresh_at_every_forward_is_no_cache(cache: Cache, name: str) -> None:
     for blocks in (Whole(), Fixed(8)):
         assert canvases(name, Confidence(), blocks, cache) == canvases(name, Confidence(), blocks, NoCache())
@@ -153,8 +158,18 @@ def test_greedy_that_refreshes_at_every_forward_is_no_cache() -> None:
         )
 
 
-EXACT = ["sdar_b4", "llada2_moe", "tiny-wedlm", "tiny-nbdiff", "tiny-a2d-bd3lm", "tiny-diffcoder", "tiny-fastdllm-v2",
-         "tiny-nemotron", "efficient_dlm", "sdar_moe"]  # fmt: skip
+EXACT = [
+    "sdar_b4",
+    "llada2_moe",
+    "tiny-wedlm",
+    "tiny-nbdiff",
+    "tiny-a2d-bd3lm",
+    "tiny-diffcoder",
+    "tiny-fastdllm-v2",
+    "tiny-nemotron",
+    "efficient_dlm",
+    "sdar_moe",
+]
 
 
 def finished() -> Iterator[Combination]:
@@ -262,9 +277,15 @@ def test_candidates_side_by_side_see_what_is_kept_and_themselves() -> None:
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
     "cache",
-    ["prefix", "dkv", "elastic", "recap", "d2cache", *(["none", "dual", "window", "streaming", "dllm_cache", "entropy",
-     "flash_dllm"] if full() else [])],
-)  # fmt: skip
+    [
+        "prefix",
+        "dkv",
+        "elastic",
+        "recap",
+        "d2cache",
+        *(["none", "dual", "window", "streaming", "dllm_cache", "entropy", "flash_dllm"] if full() else []),
+    ],
+)
 def test_guidance_keeps_rows_of_its_own_under_every_policy(cache: str, name: str) -> None:
     """Alone and in a batch alike, and with everything refreshed as without a cache."""
     combination = Combination("confidence", "fixed", cache, model=name)

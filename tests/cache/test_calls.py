@@ -88,14 +88,22 @@ def mixed(number: int) -> list[Request]:
 COUNTED = [
     Combination(sampler, "fixed", cache, model=name)
     for sampler, cache, name in (
-        ("confidence", "none", "tiny-llada"), ("confidence", "prefix", "tiny-dream"), ("eb", "dual", "tiny-llada"),
-        ("wino", "dual", "tiny-llada"), ("freedave", "dual", "tiny-dream"), ("ete", "prefix", "tiny-llada"),
-        ("confidence", "dkv", "tiny-llada"), ("confidence", "window", "tiny-dream"), ("eb", "elastic", "tiny-dream"),
-        ("confidence", "finished", "sdar_b4"), ("confidence", "recap", "tiny-llada"),
-        ("confidence", "d2cache", "tiny-dream"), ("confidence", "entropy", "tiny-llada"),
+        ("confidence", "none", "tiny-llada"),
+        ("confidence", "prefix", "tiny-dream"),
+        ("eb", "dual", "tiny-llada"),
+        ("wino", "dual", "tiny-llada"),
+        ("freedave", "dual", "tiny-dream"),
+        ("ete", "prefix", "tiny-llada"),
+        ("confidence", "dkv", "tiny-llada"),
+        ("confidence", "window", "tiny-dream"),
+        ("eb", "elastic", "tiny-dream"),
+        ("confidence", "finished", "sdar_b4"),
+        ("confidence", "recap", "tiny-llada"),
+        ("confidence", "d2cache", "tiny-dream"),
+        ("confidence", "entropy", "tiny-llada"),
         ("confidence", "flash_dllm", "tiny-llada"),
     )
-]  # fmt: skip
+]
 
 
 @pytest.mark.daily(6)
@@ -135,13 +143,18 @@ def test_rows_of_more_candidates_widen_no_others(cache: str) -> None:
 
 GUIDED, HOT = Sampling(guidance=1.0), Sampling(temperature=0.7, tempered=True)
 STREAMED = [
-    ("confidence", "none", "tiny-dream", Sampling()), ("confidence", "dual", "tiny-llada", GUIDED),
-    ("confidence", "prefix", "tiny-dream", HOT), ("wino", "dual", "tiny-llada", Sampling()),
-    ("freedave", "dual", "tiny-dream", Sampling()), ("ete", "prefix", "tiny-llada", Sampling()),
-    ("confidence", "finished", "sdar_b4", Sampling()), ("credit", "window", "tiny-llada", Sampling()),
-    ("confidence", "dual", "llada_moe", Sampling()), ("credit", "d2cache", "tiny-dream", Sampling()),
+    ("confidence", "none", "tiny-dream", Sampling()),
+    ("confidence", "dual", "tiny-llada", GUIDED),
+    ("confidence", "prefix", "tiny-dream", HOT),
+    ("wino", "dual", "tiny-llada", Sampling()),
+    ("freedave", "dual", "tiny-dream", Sampling()),
+    ("ete", "prefix", "tiny-llada", Sampling()),
+    ("confidence", "finished", "sdar_b4", Sampling()),
+    ("credit", "window", "tiny-llada", Sampling()),
+    ("confidence", "dual", "llada_moe", Sampling()),
+    ("credit", "d2cache", "tiny-dream", Sampling()),
     ("credit", "flash_dllm", "tiny-llada", Sampling()),
-]  # fmt: skip
+]
 
 
 @pytest.mark.daily(4)
@@ -222,8 +235,11 @@ def json_name(name: str) -> str:
     return f'"{name}"'
 
 
-LONG = [(name, cache, most) for name in ("mini-llada", "mini-dream")
-        for cache, most in (("dual", 1.1), ("prefix", 1.2), ("none", 1.1), ("window", 1.1))]  # fmt: skip
+LONG = [
+    (name, cache, most)
+    for name in ("mini-llada", "mini-dream")
+    for cache, most in (("dual", 1.1), ("prefix", 1.2), ("none", 1.1), ("window", 1.1))
+]
 
 
 @pytest.mark.parametrize(("name", "cache", "most"), LONG if full() else [("mini-llada", "dual", 1.1)])

@@ -61,9 +61,17 @@ def said(turn: Turn) -> dict[str, Any]:
     scores, cost, length = turn.view.scores, turn.cost, len(turn.canvas.columns)
     weights = scores.of(ASKED)
     read = {str(layer): scores.of(HiddenState(layer)).spread(length)[scores.scored] for layer in (0, 1, 2, -1, None)}
-    return {"tokens": turn.candidates.tokens, "queries": cost.queries, "keys": cost.keys, "scored": cost.scored,
-            "refreshed": cost.refreshed, "columns": weights.columns, "weights": weights.weights,
-            "received": weights.received, **read}  # fmt: skip
+    return {
+        "tokens": turn.candidates.tokens,
+        "queries": cost.queries,
+        "keys": cost.keys,
+        "scored": cost.scored,
+        "refreshed": cost.refreshed,
+        "columns": weights.columns,
+        "weights": weights.weights,
+        "received": weights.received,
+        **read,
+    }
 
 
 @pytest.mark.parametrize(("name", "guidance"), [("tiny-llada", 0.0), ("tiny-dream", 0.5)])

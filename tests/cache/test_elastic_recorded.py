@@ -97,14 +97,20 @@ def ahead(recorded: dict[str, Any]) -> bool:
 
 def decoded(
     recorded: dict[str, Any], dtype: str, batch: int, count: int, runtime: str | Runtime = "eager"
-) -> list[Result]:  # fmt: skip
+) -> list[Result]:
     """The first prompts."""
     samples = [sample for task in mini.SHORT_ANSWERS for sample in mini.generate(task, 3, 3)][:count]
     policy = Elastic(**{"window_length": 8, **recorded["options"]})
     decoder = Decoder(
-        load(recorded["model"], dtype=dtype), "confidence", "whole", policy, "fill_after_block", gen_length=32,
-        batch_size=batch, runtime=runtime,
-    )  # fmt: skip
+        load(recorded["model"], dtype=dtype),
+        "confidence",
+        "whole",
+        policy,
+        "fill_after_block",
+        gen_length=32,
+        batch_size=batch,
+        runtime=runtime,
+    )
     return list(decoder([sample.messages for sample in samples]))
 
 

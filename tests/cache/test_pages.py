@@ -36,9 +36,15 @@ from dllm.parts import (
 )
 
 KINDS = [
-    BlockCausal(4), AnswerBlocks(4), PromptBlock(4), PipelinedBlocks(4), SeededBlocks(4), ContextCausal(4),
-    DenoisedBlock(4), CausalByRank(),
-]  # fmt: skip
+    BlockCausal(4),
+    AnswerBlocks(4),
+    PromptBlock(4),
+    PipelinedBlocks(4),
+    SeededBlocks(4),
+    ContextCausal(4),
+    DenoisedBlock(4),
+    CausalByRank(),
+]
 SHARED = (
     "sdar_b4",
     "tiny-wedlm",
@@ -106,10 +112,15 @@ def stores(rows: int = 2, columns: int = 40, layers: int = 2) -> list[tuple[torc
 
 
 def holds(found: KnownPrefix | None, kept: list[tuple[torch.Tensor, torch.Tensor]], row: int, columns: int) -> bool:
-    return found is not None and found.columns == columns and all(
-        torch.equal(one.transpose(0, 1), store[row, :, :columns])
-        for pair, layer in zip(found.layers, kept, strict=True) for one, store in zip(pair, layer, strict=True)
-    )  # fmt: skip
+    return (
+        found is not None
+        and found.columns == columns
+        and all(
+            torch.equal(one.transpose(0, 1), store[row, :, :columns])
+            for pair, layer in zip(found.layers, kept, strict=True)
+            for one, store in zip(pair, layer, strict=True)
+        )
+    )
 
 
 def test_what_is_found_is_what_was_kept() -> None:
@@ -160,8 +171,14 @@ def test_every_choice_of_a_model_is_in_its_identity() -> None:
     from dllm import load
 
     one = load("tests/data/models/sdar_b4", dtype="float64")
-    others = [replace(one, quantize="int8"), replace(one, quantize_head="int8"), replace(one, adapter=one.path),
-              replace(one, draft_adapter=one.path), replace(one, kernels="invariant"),
-              replace(one, path=one.path / "b"), replace(one, config=replace(one.config, attention=BlockCausal(8))),
-              load("tests/data/models/sdar_b4", dtype="float32")]  # fmt: skip
+    others = [
+        replace(one, quantize="int8"),
+        replace(one, quantize_head="int8"),
+        replace(one, adapter=one.path),
+        replace(one, draft_adapter=one.path),
+        replace(one, kernels="invariant"),
+        replace(one, path=one.path / "b"),
+        replace(one, config=replace(one.config, attention=BlockCausal(8))),
+        load("tests/data/models/sdar_b4", dtype="float32"),
+    ]
     assert len({identity_of(other) for other in (one, *others)}) == 9

@@ -104,8 +104,11 @@ def there(key: str, value: Any, chosen: dict[str, Any]) -> bool:
 
 def test_what_the_command_line_is_told_to_write_is_there() -> None:
     told = {word: found.all for word in SETTINGS if isinstance(found := meant(word), Set)}
-    told |= {word: dict(entry.split("=") for entry in text.split(" "))
-                for words in OTHER_CHOICES.values() for word, text in words.items()}  # fmt: skip
+    told |= {
+        word: dict(entry.split("=") for entry in text.split(" "))
+        for words in OTHER_CHOICES.values()
+        for word, text in words.items()
+    }
     wrong = {
         word: key for word, chosen in told.items() for key, value in chosen.items() if not there(key, value, chosen)
     }
@@ -131,17 +134,24 @@ def test_what_a_request_is_told_to_send_it_may_hold() -> None:
             read_body(kind, {"input": "a"}, False)
 
 
-@pytest.mark.parametrize(("given", "written"), [
-    ({"threshold": 0.5}, 'write sampler=part("sampler", "confidence", threshold=0.5)'),
-    ({"steps": 16}, 'write sampler=part("sampler", "static", steps=16)'),
-    ({"sampler": "order", "steps": 16}, 'write sampler=part("sampler", "order", steps=16)'),
-    ({"alg": "entropy"}, "write sampler=part(\"sampler\", \"dream\", alg='entropy')"),
-    ({"max_new_tokens": 8}, "write gen_length=8"), ({"cfg_scale": 1.5}, "write guidance=1.5"),
-    ({"block_length": 8}, 'write blocks=part("blocks", "fixed", block_length=8)'),
-    ({"use_cache": True}, 'write cache="prefix"'), ({"n": 3}, "write decoder(PROMPT, samples=3)"),
-    ({"samplr": "eb"}, "Did you mean 'sampler'"), ({"do_sample": True}, "a temperature above 0"),
-    ({"output_path": "x"}, "python run.py output=x"), ({"bananas": 1}, "tempered, thinking_budget, end_of_thought.$"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ({"threshold": 0.5}, 'write sampler=part("sampler", "confidence", threshold=0.5)'),
+        ({"steps": 16}, 'write sampler=part("sampler", "static", steps=16)'),
+        ({"sampler": "order", "steps": 16}, 'write sampler=part("sampler", "order", steps=16)'),
+        ({"alg": "entropy"}, 'write sampler=part("sampler", "dream", alg=\'entropy\')'),
+        ({"max_new_tokens": 8}, "write gen_length=8"),
+        ({"cfg_scale": 1.5}, "write guidance=1.5"),
+        ({"block_length": 8}, 'write blocks=part("blocks", "fixed", block_length=8)'),
+        ({"use_cache": True}, 'write cache="prefix"'),
+        ({"n": 3}, "write decoder(PROMPT, samples=3)"),
+        ({"samplr": "eb"}, "Did you mean 'sampler'"),
+        ({"do_sample": True}, "a temperature above 0"),
+        ({"output_path": "x"}, "python run.py output=x"),
+        ({"bananas": 1}, "tempered, thinking_budget, end_of_thought.$"),
+    ],
+)
 def test_decoder_says_where_an_argument_goes(given: dict[str, Any], written: str, tiny: Any) -> None:
     pattern = written if written.endswith("$") else re.escape(written)
     with pytest.raises(UserError, match=f"Decoder has no argument.*{pattern}"):

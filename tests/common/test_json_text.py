@@ -42,6 +42,11 @@ def test_what_is_no_object(text: str) -> None:
 def test_values_that_python_cannot_hold_are_the_texts_that_they_are() -> None:
     assert [as_object(text) for text in ("", " ", "null", '""')] == ["{}"] * 4
     assert loaded(r'["\\ud83d", "\ud83d\ude00", "\ud83dx", "\ude00", "\\\ud83d"]') == [
-        r"\ud83d", "\U0001f600", r"\ud83dx", r"\ude00", "\\\\ud83d"]  # fmt: skip
+        r"\ud83d",
+        "\U0001f600",
+        r"\ud83dx",
+        r"\ude00",
+        "\\\\ud83d",
+    ]
     assert loaded("[1e999, 1.5, 12]") == ["1e999", 1.5, 12] and loaded("9" * 5000) == "9" * 5000
     assert escaped("a\ud83db\U0001f600") == "a\\ud83db\U0001f600"

@@ -145,8 +145,11 @@ def test_a_stranger_is_turned_away(ended: SimpleQueue[int]) -> None:
         one.close()
 
 
-@pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(TOKEN_BYTES), bytes(1 << 20)],
-                         ids=["silent", "http", "half", "long"])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(TOKEN_BYTES), bytes(1 << 20)],
+    ids=["silent", "http", "half", "long"],
+)
 def test_strangers_cost_a_follower_nothing(words: bytes, ended: SimpleQueue[int]) -> None:
     store = Store()
     with ThreadPoolExecutor(1) as pool:

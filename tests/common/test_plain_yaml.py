@@ -19,16 +19,24 @@ def bomb(depth: int) -> str:
 
 
 REFUSED = {
-    "bracket": ("a: 1\nb: [1, 2\n", "line 3 is no YAML"), "tab": ("a:\n\tb: 1\n", "line 2 is no YAML"),
+    "bracket": ("a: 1\nb: [1, 2\n", "line 3 is no YAML"),
+    "tab": ("a:\n\tb: 1\n", "line 2 is no YAML"),
     "tag": ("a: 1\nb: !!python/object/apply:os.system ['true']\n", "line 2 has the tag"),
-    "own tag": ("a: !x 1\n", "has the tag '!x'"), "bytes": ("a: !!binary aGk=\n", "has the tag"),
-    "set": ("a: !!set {b}\n", "has the tag"), "bomb": (bomb(4), "entries by aliases"),
-    "bombs": (bomb(9), "entries by aliases"), "itself": ("a: &a [*a]\n", "holds itself"), "deep": ("[" * 5000, "deep"),
-    "twice": ("b: 1\na: {c: 1, c: 2}\n", "line 2 holds c twice"), "two": ("a: 1\n---\nb: 2\n", "line 2 is no YAML"),
+    "own tag": ("a: !x 1\n", "has the tag '!x'"),
+    "bytes": ("a: !!binary aGk=\n", "has the tag"),
+    "set": ("a: !!set {b}\n", "has the tag"),
+    "bomb": (bomb(4), "entries by aliases"),
+    "bombs": (bomb(9), "entries by aliases"),
+    "itself": ("a: &a [*a]\n", "holds itself"),
+    "deep": ("[" * 5000, "deep"),
+    "twice": ("b: 1\na: {c: 1, c: 2}\n", "line 2 holds c twice"),
+    "two": ("a: 1\n---\nb: 2\n", "line 2 is no YAML"),
     "key": ("? [a]\n: 1\n", "a list for a name"),
-    "undefined": ("a: *b\n", "undefined alias"), "merge": ("<<: 5\n", "no YAML"),
-    "many": ("a: [" + "1," * 5000 + "]", "more than 4000 entries"), "control": ("a: \x01\n", "is no YAML"),
-}  # fmt: skip
+    "undefined": ("a: *b\n", "undefined alias"),
+    "merge": ("<<: 5\n", "no YAML"),
+    "many": ("a: [" + "1," * 5000 + "]", "more than 4000 entries"),
+    "control": ("a: \x01\n", "is no YAML"),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -111,10 +111,20 @@ def test_the_package_prints_in_one_place() -> None:
     assert {file: lines for file, lines in found.items() if lines} == {}
 
 
-@pytest.mark.parametrize("line", [
-    "print(text)", "console.print(text)", "self.console.print(Text(text))", "Console().print('[red]' + text)",
-    "Text(text)", "input(text)", "logging.basicConfig(level=3)", "tqdm(desc=title)", "sys.stderr.write(text)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print(text)",
+        "console.print(text)",
+        "self.console.print(Text(text))",
+        "Console().print('[red]' + text)",
+        "Text(text)",
+        "input(text)",
+        "logging.basicConfig(level=3)",
+        "tqdm(desc=title)",
+        "sys.stderr.write(text)",
+    ],
+)
 def test_another_way_to_print_would_be_noticed(line: str) -> None:
     assert [*loose(ast.parse(line))]
 

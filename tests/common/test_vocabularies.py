@@ -33,13 +33,20 @@ from tests.compose.test_clashes import refused
 
 FILE = Path(__file__).parents[1] / "data" / "vocabularies.json"
 VOCABULARIES: dict[str, Wording] = {
-    "command line": COMMAND_LINE, "Python": PYTHON, "chat": CHAT_WORDS, "Messages": MESSAGES_WORDS,
+    "command line": COMMAND_LINE,
+    "Python": PYTHON,
+    "chat": CHAT_WORDS,
+    "Messages": MESSAGES_WORDS,
     "Ollama": OLLAMA_WORDS,
-}  # fmt: skip
+}
 # Settings by which a reader of another vocabulary would know that a sentence is not for him.
 IN_REQUESTS = ("sampling.", "gen_length", "sampler/inner", "infill=", " constraint.")
-FOREIGN = {"Python": ("sampling.", "null", "sampler/inner"), "chat": IN_REQUESTS, "Messages": IN_REQUESTS,
-           "Ollama": IN_REQUESTS}  # fmt: skip
+FOREIGN = {
+    "Python": ("sampling.", "null", "sampler/inner"),
+    "chat": IN_REQUESTS,
+    "Messages": IN_REQUESTS,
+    "Ollama": IN_REQUESTS,
+}
 
 
 def clash(**settings: Any) -> Callable[[], None]:
@@ -83,8 +90,14 @@ def test_a_refusal_reads_in_the_words_of_its_reader(name: str) -> None:
 
 def test_no_reader_is_told_of_the_words_of_another() -> None:
     refusals = [caught(does) for does in TEN.values()] + [refused(row["input"]) for row in CLASHES]
-    found = [(reader, text) for one in refusals if one is not None for reader, text in shown(one).items()
-             for word in FOREIGN.get(reader, ()) if word in text]  # fmt: skip
+    found = [
+        (reader, text)
+        for one in refusals
+        if one is not None
+        for reader, text in shown(one).items()
+        for word in FOREIGN.get(reader, ())
+        if word in text
+    ]
     assert found == [] and len(refusals) > 100
 
 

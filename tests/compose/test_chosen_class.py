@@ -74,11 +74,14 @@ def test_lm_eval_takes_a_class_in_its_model_args() -> None:
 @pytest.mark.parametrize(
     "kept",
     [
-        ["sampler=static", f"sampler._target_={MINE}"], ["sampler=eb"], ["sampler._target_=dllm.parts.samplers.eb.EB"],
-        ["hydra/launcher=joblib", f"sampler._target_={MINE}"], ["cache=null", "prompt=a.b=c.d"],
+        ["sampler=static", f"sampler._target_={MINE}"],
+        ["sampler=eb"],
+        ["sampler._target_=dllm.parts.samplers.eb.EB"],
+        ["hydra/launcher=joblib", f"sampler._target_={MINE}"],
+        ["cache=null", "prompt=a.b=c.d"],
     ],
     ids=lambda words: " ".join(words).replace(MINE, "MINE"),
-)  # fmt: skip
+)
 def test_other_words_stay_as_they_are(kept: list[str]) -> None:
     assert with_own_classes(kept) == kept
 

@@ -37,9 +37,12 @@ KINDS = {
     "from_task": TaskConstraint,
 }
 NEEDED: dict[str, dict[str, Any]] = {
-    "choice": {"options": ["a"]}, "regex": {"pattern": "a"}, "json_schema": {"schema": {}},
-    "grammar": {"grammar": "start: /a/"}, "call": {"functions": [{"name": "a"}]},
-}  # fmt: skip
+    "choice": {"options": ["a"]},
+    "regex": {"pattern": "a"},
+    "json_schema": {"schema": {}},
+    "grammar": {"grammar": "start: /a/"},
+    "call": {"functions": [{"name": "a"}]},
+}
 
 
 def test_every_kind_has_its_file_with_its_options_and_their_defaults() -> None:

@@ -31,8 +31,13 @@ def config_of(*overrides: str) -> dict[str, Any]:
 def chosen(group: str, name: str) -> dict[str, Any]:
     """The configuration of a choice by its file alone, which is quicker than composing."""
     entries = dict(options_of_choices(group)[name])
-    inside = {key: chosen(group, one) for entry in entries.pop("defaults", ()) if isinstance(entry, dict)
-              for key, one in entry.items() if not key.startswith("override")}  # fmt: skip
+    inside = {
+        key: chosen(group, one)
+        for entry in entries.pop("defaults", ())
+        if isinstance(entry, dict)
+        for key, one in entry.items()
+        if not key.startswith("override")
+    }
     return {**entries, **inside}
 
 
@@ -52,14 +57,20 @@ def test_every_choice_is_called_by_its_name_and_has_no_option_of_its_own(group: 
         (["cache=none", "cache.suffix_window=64"], "cache", "none(suffix_window=64)"),
         (["cache=streaming", "cache.suffix_window=64"], "cache", "streaming(suffix_window=64)"),
         (["cache=prefix", "cache.suffix_window=96"], "cache", "prefix(suffix_window=96)"),
-        (["sampler=prophet", "sampler/inner=credit", "sampler.inner.beta=0.5", "sampler.skip=3"], "sampler",
-         "prophet(credit(beta=0.5), skip=3)"),
+        (
+            ["sampler=prophet", "sampler/inner=credit", "sampler.inner.beta=0.5", "sampler.skip=3"],
+            "sampler",
+            "prophet(credit(beta=0.5), skip=3)",
+        ),
         (["sampler=credit", "sampler.inner.threshold=0.7"], "sampler", "credit(confidence(threshold=0.7))"),
-        (["sampler._target_=my_samplers.Mine", "+sampler.low=0.3"], "sampler",
-         "my_samplers.Mine(threshold=0.9, low=0.3)"),
+        (
+            ["sampler._target_=my_samplers.Mine", "+sampler.low=0.3"],
+            "sampler",
+            "my_samplers.Mine(threshold=0.9, low=0.3)",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_a_part_has_its_typed_name_and_what_differs_from_it(overrides: list[str], group: str, words: str) -> None:
     assert part_words(config_of(*overrides), group) == words
 
@@ -75,22 +86,55 @@ def test_two_classes_of_one_module_and_a_choice_of_the_user_s_own_have_names_of_
 
 
 SETTINGS: list[dict[str, Any]] = [
-    {"seed": 1}, {"samples": 2}, {"stop": ["a"]}, {"stop": ["a,b"]}, {"stop": ["a", "b"]}, {"batch_size": 4},
-    {"gen_length": 8}, {"runtime": "static"}, {"lag": 1}, {"kernels": "torch"},
-    *({f"sampling.{key}": value} for key, value in (
-        ("top_p", 0.9), ("top_k", 4), ("temperature", 0.7), ("forbid_eos", True), ("eos_last", True))),
-    *({f"model.{key}": value} for key, value in (
-        ("dtype", "bfloat16"), ("quantize", "int8"), ("path", "ck/a"), ("path", "ck/b"), ("path", "other/a"),
-        ("adapter", "lora/a"), ("name", "mine"), ("mask_id", 3))),
+    {"seed": 1},
+    {"samples": 2},
+    {"stop": ["a"]},
+    {"stop": ["a,b"]},
+    {"stop": ["a", "b"]},
+    {"batch_size": 4},
+    {"gen_length": 8},
+    {"runtime": "static"},
+    {"lag": 1},
+    {"kernels": "torch"},
+    *(
+        {f"sampling.{key}": value}
+        for key, value in (("top_p", 0.9), ("top_k", 4), ("temperature", 0.7), ("forbid_eos", True), ("eos_last", True))
+    ),
+    *(
+        {f"model.{key}": value}
+        for key, value in (
+            ("dtype", "bfloat16"),
+            ("quantize", "int8"),
+            ("path", "ck/a"),
+            ("path", "ck/b"),
+            ("path", "other/a"),
+            ("adapter", "lora/a"),
+            ("name", "mine"),
+            ("mask_id", 3),
+        )
+    ),
     *({f"task.{key}": value} for key, value in (("count", 4), ("tasks", ["copy"]), ("path", "x"), ("seed", 1))),
-    {"blocks.block_length": 8}, {"sampler.threshold": 0.7},
-    *({group: chosen(group, name)} for group, name in (
-        ("blocks", "whole"), ("cache", "dpad"), ("cache", "dual"), ("cache", "vicinity"), ("eos", "none"),
-        ("eos", "eotp"), ("sampler", "credit"), ("constraint", "from_task"))),
+    {"blocks.block_length": 8},
+    {"sampler.threshold": 0.7},
+    *(
+        {group: chosen(group, name)}
+        for group, name in (
+            ("blocks", "whole"),
+            ("cache", "dpad"),
+            ("cache", "dual"),
+            ("cache", "vicinity"),
+            ("eos", "none"),
+            ("eos", "eotp"),
+            ("sampler", "credit"),
+            ("constraint", "from_task"),
+        )
+    ),
     {"sampler": {**chosen("sampler", "credit"), "inner": chosen("sampler", "eb")}},
-    *({"constraint": {**chosen("constraint", "regex"), "pattern": pattern}} for pattern in (
-        "a+", "a" * 60 + "b", "a" * 60 + "c")),
-]  # fmt: skip
+    *(
+        {"constraint": {**chosen("constraint", "regex"), "pattern": pattern}}
+        for pattern in ("a+", "a" * 60 + "b", "a" * 60 + "c")
+    ),
+]
 
 
 def with_setting(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:

@@ -19,9 +19,12 @@ ROWS = [
 ]
 # Numbers that are checked by rules of their own, and their sentences by tests of those parts.
 OTHERWISE = {
-    "sampler=ete explore_min_commit", "blocks=adablock delimiter_threshold", "cache=sparsed select",
-    "cache=window window_tokens", "eos=eotp minimum",
-}  # fmt: skip
+    "sampler=ete explore_min_commit",
+    "blocks=adablock delimiter_threshold",
+    "cache=sparsed select",
+    "cache=window window_tokens",
+    "eos=eotp minimum",
+}
 
 
 def refused(group: str, choice: str, option: str, value: float) -> bool:

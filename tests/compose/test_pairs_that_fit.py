@@ -26,9 +26,12 @@ from dllm.parts import (
 )
 
 NEEDS = {
-    "block": Need(), "suffix": Need("suffix"), "answer": Need("answer"), "committed": Need(committed=True),
+    "block": Need(),
+    "suffix": Need("suffix"),
+    "answer": Need("answer"),
+    "committed": Need(committed=True),
     "at open": Need("answer", first_forward_only=True),
-}  # fmt: skip
+}
 SHIFTED = {"dkv_prefill": "dream", "dkv_pd": "dream", "finished": "block_causal"}  # the model, where it is not llada
 # Of no use to another rule, or (focus) for rules of one kind alone, which miss masks that leave.
 OWN_SAMPLER = {"flash_verify", "linear_spec", "dkv_greedy", "span", "focus"}

@@ -199,12 +199,21 @@ def test_an_argument_without_an_annotation_is_of_its_defaults_kind() -> None:
     assert [name for name, argument in found.items() if takes_part(argument)] == ["inner"]
 
 
-@pytest.mark.parametrize(("written", "words"), [
-    (PerRequest, ["PerRequest"]), (PerRequest | None, ["None", "PerRequest"]), ("PerRequest", ["PerRequest"]),
-    (Optional[float], ["float", "None"]), ("Optional[float]", ["float", "None"]),  # noqa: UP045
-    (Literal["a", "b"], ["str"]), ("Literal['a', 'b'] | None", ["str", "None"]),
-    (Sequence[float] | None, ["Sequence[float]", "None"]), (Optional[Static], ["Static", "None"]),  # noqa: UP045
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        (PerRequest, ["PerRequest"]),
+        (PerRequest | None, ["None", "PerRequest"]),
+        ("PerRequest", ["PerRequest"]),
+        (Optional[float], ["float", "None"]),  # noqa: UP045
+        ("Optional[float]", ["float", "None"]),
+        (Literal["a", "b"], ["str"]),
+        ("Literal['a', 'b'] | None", ["str", "None"]),
+        (Sequence[float] | None, ["Sequence[float]", "None"]),
+        (Optional[Static], ["Static", "None"]),  # noqa: UP045
+    ],
+    ids=str,
+)
 def test_an_annotation_is_read_alike_as_text_and_as_python_evaluates_it(written: Any, words: list[str]) -> None:
     assert words_of(written) == words
 

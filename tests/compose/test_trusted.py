@@ -28,13 +28,21 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-@pytest.mark.parametrize("config", [
-    {"sampler": {"_target_": "evil.Mine"}}, {"sampler": {"inner": {"_target_": "os.system"}}},
-    {"a": [[{"b": [{"_target_": "pandas.read_pickle"}]}]]}, {"_target_": "dllm.__main__.x"},
-    {"_target_": None}, {"eos": {"_target_": "dllm.parts.samplers.static.Static"}},
-    {"_target_": ["dllm.parts.samplers.eb.EB"]}, {"engine": {"_target_": "dllm.app.engines"}},
-    {"_target_": "__main__.Mine"},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"sampler": {"_target_": "evil.Mine"}},
+        {"sampler": {"inner": {"_target_": "os.system"}}},
+        {"a": [[{"b": [{"_target_": "pandas.read_pickle"}]}]]},
+        {"_target_": "dllm.__main__.x"},
+        {"_target_": None},
+        {"eos": {"_target_": "dllm.parts.samplers.static.Static"}},
+        {"_target_": ["dllm.parts.samplers.eb.EB"]},
+        {"engine": {"_target_": "dllm.app.engines"}},
+        {"_target_": "__main__.Mine"},
+    ],
+    ids=str,
+)
 def test_a_stranger_is_named_wherever_it_stands(config: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"the file names \S*\._target_="):
         refuse_strangers("the file", config)

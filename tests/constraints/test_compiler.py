@@ -46,10 +46,20 @@ def test_equal_constraints_share_a_language_whatever_their_other_options(compile
 def test_the_key_of_a_constraint_tells_all_that_decides_its_language() -> None:
     schema, turned = {"properties": {"a": {}, "b": {}}}, {"properties": {"b": {}, "a": {}}}
     constraints: list[Constraint] = [
-        Choice(["a", "b"]), Choice(["a"]), Choice(["b", "a"]), Regex("a"), Json(), Json(2), Json(whitespace="one"),
-        JsonSchema(schema), JsonSchema(turned), JsonSchema(schema, depth=2), JsonSchema(schema, additional=True),
-        JsonSchema(schema, strict=False), JsonSchema(schema, whitespace="none"),
-    ]  # fmt: skip
+        Choice(["a", "b"]),
+        Choice(["a"]),
+        Choice(["b", "a"]),
+        Regex("a"),
+        Json(),
+        Json(2),
+        Json(whitespace="one"),
+        JsonSchema(schema),
+        JsonSchema(turned),
+        JsonSchema(schema, depth=2),
+        JsonSchema(schema, additional=True),
+        JsonSchema(schema, strict=False),
+        JsonSchema(schema, whitespace="none"),
+    ]
     assert len({language_key(constraint) for constraint in constraints}) == len(constraints)
     assert language_key(JsonSchema(dict(schema), limit=5)) == language_key(JsonSchema(schema))
 

@@ -44,8 +44,16 @@ def text(draw: random.Random) -> dict[str, Any]:
 def listed(draw: random.Random) -> dict[str, Any]:
     """A counted list, of what may be counted itself."""
     high = draw.randint(2, 5)
-    item = draw.choice([{"type": "integer"}, {"type": "string"}, {"type": "array", "items": {"const": 1}}, text(draw),
-                        {"enum": ["a", 1, None]}, {"type": "string", "maxLength": 1}])  # fmt: skip
+    item = draw.choice(
+        [
+            {"type": "integer"},
+            {"type": "string"},
+            {"type": "array", "items": {"const": 1}},
+            text(draw),
+            {"enum": ["a", 1, None]},
+            {"type": "string", "maxLength": 1},
+        ]
+    )
     return {"type": "array", "items": item, "maxItems": high, "minItems": draw.randint(0, high)}
 
 

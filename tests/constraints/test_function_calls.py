@@ -57,14 +57,18 @@ def test_schemas_that_speak_of_no_object_mean_one() -> None:
     assert found.accepts(b'{"next":null}') and found.accepts(b'{"next":{"next":null}}') and not found.accepts(b"null")
 
 
-@pytest.mark.parametrize(("schema", "words_of"), [
-    ({"type": "string"}, "allows no object"), ({"enum": [1]}, "allows no object"),
-    ({"type": "object", "required": ["a"], "additionalProperties": False}, "allows no object"),
-    ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array"}}}, "allows no object"),
-    ({"$ref": "#x"}, "that no $anchor gives"),
-    ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "points to nothing"),
-    ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "allows no object"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("schema", "words_of"),
+    [
+        ({"type": "string"}, "allows no object"),
+        ({"enum": [1]}, "allows no object"),
+        ({"type": "object", "required": ["a"], "additionalProperties": False}, "allows no object"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array"}}}, "allows no object"),
+        ({"$ref": "#x"}, "that no $anchor gives"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "points to nothing"),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "allows no object"),
+    ],
+)
 @pytest.mark.parametrize("others", [[], [OTHER]], ids=["alone", "among others"])
 def test_parameters_that_cannot_be_are_refused_by_the_place_of_their_function(
     schema: Any, words_of: str, others: list[Any]
@@ -101,8 +105,13 @@ def test_definitions_that_contain_themselves_are_entered_as_often_as_alone() -> 
 def test_functions_are_data_with_names_of_their_own() -> None:
     said = FunctionCall('[{"name": "f"}]')
     assert said == FunctionCall([{"name": "f", "parameters": {}, "strict": False}]) != FunctionCall([{"name": "g"}])
-    for wrong, why in (([], "not empty"), ([{"name": "f"}] * 2, "of their own"), ([{"nmae": "f"}], "must be a mapping"),
-                       ([{"name": "f", "parameters": 5}], "parameters=5 must be a JSON schema"), ("[", "is not JSON"),
-                       ([{"name": "f", "strict": 1}], "must be true or false")):  # fmt: skip
+    for wrong, why in (
+        ([], "not empty"),
+        ([{"name": "f"}] * 2, "of their own"),
+        ([{"nmae": "f"}], "must be a mapping"),
+        ([{"name": "f", "parameters": 5}], "parameters=5 must be a JSON schema"),
+        ("[", "is not JSON"),
+        ([{"name": "f", "strict": 1}], "must be true or false"),
+    ):
         with pytest.raises(UserError, match=why):
             FunctionCall(wrong)  # type: ignore[arg-type]

@@ -37,8 +37,12 @@ def compiled_ones(seeds: range) -> Iterator[tuple[Any, dict[str, Any], ByteAutom
     for seed in seeds:
         draw = random.Random(seed)
         schema = Schemas(seed).root()
-        options = {"strict": draw.random() < 0.5, "additional": draw.random() < 0.5, "depth": draw.choice([0, 1, 2]),
-                   "whitespace": draw.choice(["any", "one", "none"])}  # fmt: skip
+        options = {
+            "strict": draw.random() < 0.5,
+            "additional": draw.random() < 0.5,
+            "depth": draw.choice([0, 1, 2]),
+            "whitespace": draw.choice(["any", "one", "none"]),
+        }
         try:
             yield schema, options, automaton(schema, **options)
         except UserError as error:

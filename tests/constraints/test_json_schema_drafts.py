@@ -42,10 +42,16 @@ SCHEMAS: list[dict[str, Any]] = [
 ]  # fmt: skip
 SCALARS = [1, 2, 3, None, "x"]
 VALUES: list[Any] = [
-    *SCALARS, *(list(values) for size in range(4) for values in product([1, None, "x"], repeat=size)),
+    *SCALARS,
+    *(list(values) for size in range(4) for values in product([1, None, "x"], repeat=size)),
     *([list(values)] for size in range(3) for values in product([1, None, "x"], repeat=size)),
-    {}, {"a": 1}, {"a": 2}, {"b": 1}, {"a": 1, "b": 1}, {"a": 2, "b": 1},
-]  # fmt: skip
+    {},
+    {"a": 1},
+    {"a": 2},
+    {"b": 1},
+    {"a": 1, "b": 1},
+    {"a": 2, "b": 1},
+]
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: json.dumps(schema)[12:])
@@ -60,15 +66,21 @@ def test_words_are_what_the_draft_takes(schema: dict[str, Any]) -> None:
         assert judge.is_valid(json.loads(word)), word
 
 
-@pytest.mark.parametrize(("schema", "says"), [
-    (PAIR, "at #/items: this is no JSON schema (Draft 2020-12): [{'type': 'integer'}, {'type': 'null'}] is not of "
-           "type 'object', 'boolean'. Write prefixItems, or name an older draft: without $schema it is 2020-12."),
-    ({"minimum": 1, "exclusiveMinimum": True}, "Write the bound itself, or name Draft 4"),
-    ({"additionalItems": False}, "Write items beside prefixItems, or name an older draft by $schema."),
-    ({"dependencies": {"a": ["b"]}}, "or name an older draft by $schema."),
-    ({"$schema": "http://json-schema.org/draft-03/schema#"}, "at #/$schema: Draft 3 is not supported."),
-    ({"$schema": D7, "items": 3}, "at #/items: this is no JSON schema"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        (
+            PAIR,
+            "at #/items: this is no JSON schema (Draft 2020-12): [{'type': 'integer'}, {'type': 'null'}] is not of "
+            "type 'object', 'boolean'. Write prefixItems, or name an older draft: without $schema it is 2020-12.",
+        ),
+        ({"minimum": 1, "exclusiveMinimum": True}, "Write the bound itself, or name Draft 4"),
+        ({"additionalItems": False}, "Write items beside prefixItems, or name an older draft by $schema."),
+        ({"dependencies": {"a": ["b"]}}, "or name an older draft by $schema."),
+        ({"$schema": "http://json-schema.org/draft-03/schema#"}, "at #/$schema: Draft 3 is not supported."),
+        ({"$schema": D7, "items": 3}, "at #/items: this is no JSON schema"),
+    ],
+)
 def test_an_older_draft_must_be_named(schema: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError) as refusal:
         automaton_of(JsonSchema(schema))

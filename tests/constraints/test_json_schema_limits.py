@@ -19,8 +19,11 @@ TEXT = {"type": "string"}
 
 
 def tagged(number: int) -> dict[str, Any]:
-    return {"type": "object", "properties": {"kind": {"const": f"k{number}"}, "v": {"type": "integer"}},
-            "required": ["kind"]}  # fmt: skip
+    return {
+        "type": "object",
+        "properties": {"kind": {"const": f"k{number}"}, "v": {"type": "integer"}},
+        "required": ["kind"],
+    }
 
 
 def chain(length: int, link: Any) -> dict[str, Any]:

@@ -130,17 +130,27 @@ class Days(BaseModel):
 
 
 MODELS: list[tuple[Any, dict[str, Any]]] = [
-    (Point, {"x": 1}), (Closed, {"name": "abc"}), (Open, {"name": "é"}),
-    (Line, {"start": {"x": 1, "y": 2}, "end": {"x": -3}, "colour": "blue"}), (Maybe, {"a": None}),
-    (Either, {"value": [True]}), (Pet, {"pet": {"kind": "parrot", "inner": {"kind": "cat", "lives": 9}}}),
-    (Zoo, {"pets": [{"kind": "dog"}, {"kind": "cat", "lives": 0}]}), (Tuples, {"pair": [1, "a"], "many": []}),
+    (Point, {"x": 1}),
+    (Closed, {"name": "abc"}),
+    (Open, {"name": "é"}),
+    (Line, {"start": {"x": 1, "y": 2}, "end": {"x": -3}, "colour": "blue"}),
+    (Maybe, {"a": None}),
+    (Either, {"value": [True]}),
+    (Pet, {"pet": {"kind": "parrot", "inner": {"kind": "cat", "lives": 9}}}),
+    (Zoo, {"pets": [{"kind": "dog"}, {"kind": "cat", "lives": 0}]}),
+    (Tuples, {"pair": [1, "a"], "many": []}),
     (Dicts, {"counts": {"a": 1, "b": 2}}),
     (Dates, {"day": "2024-02-29", "at": "2024-02-29T12:00:00Z", "id": "12345678-1234-1234-1234-123456789abc"}),
-    (Tree, {"value": 1, "children": [{"value": 2, "children": []}]}), (Even, {"n": 98, "share": 0.5}),
-    (Words, {"flag": True, "none": None, "level": 2, "mixed": "a"}), (Derived, {"id": 1, "label": ""}),
-    (Described, {"name": "a", "address": {"x": 0}}), (Matrix, {"rows": [[1.5], []]}), (Days, {"days": ["wed", "mon"]}),
-    (Bird, {"kind": "bird"}), (Cat, {"kind": "cat", "lives": 3}),
-]  # fmt: skip
+    (Tree, {"value": 1, "children": [{"value": 2, "children": []}]}),
+    (Even, {"n": 98, "share": 0.5}),
+    (Words, {"flag": True, "none": None, "level": 2, "mixed": "a"}),
+    (Derived, {"id": 1, "label": ""}),
+    (Described, {"name": "a", "address": {"x": 0}}),
+    (Matrix, {"rows": [[1.5], []]}),
+    (Days, {"days": ["wed", "mon"]}),
+    (Bird, {"kind": "bird"}),
+    (Cat, {"kind": "cat", "lives": 3}),
+]
 
 
 @pytest.mark.parametrize(("model", "example"), MODELS, ids=lambda each: getattr(each, "__name__", ""))
@@ -157,11 +167,14 @@ def test_a_union_with_a_discriminator_takes_no_case_without_it() -> None:
     assert not found.accepts(b'{"pet": {"tricks": []}}')
 
 
-@pytest.mark.parametrize(("field", "words"), [
-    (set[str], "uniqueItems"),
-    (Annotated[str, Field(json_schema_extra={"pattern": "a(?=b)"})], "looks ahead"),
-    (bytes, "'binary'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        (set[str], "uniqueItems"),
+        (Annotated[str, Field(json_schema_extra={"pattern": "a(?=b)"})], "looks ahead"),
+        (bytes, "'binary'"),
+    ],
+)
 def test_a_field_that_cannot_be_kept_is_named(field: Any, words: str) -> None:
     class Holder(BaseModel):
         fine: int

@@ -70,14 +70,17 @@ def test_a_tenth_is_ten_to_the_minus_one() -> None:
     assert found.accepts(b"0.3") and not found.accepts(b"0.35")
 
 
-@pytest.mark.parametrize(("schema", "words"), [
-    ({"type": "integer", "minimum": 0.2, "maximum": 0.8}, "allows no text"),
-    ({"type": "number", "minimum": 0.11, "maximum": 0.19, "multipleOf": 0.1}, "allows no text"),
-    ({"type": "number", "exclusiveMinimum": 0.5, "maximum": 0.5}, "allows no text"),
-    ({"type": "number", "minimum": 5e-324}, "minimum=5e-324 is not a number of at most 300 digits"),
-    ({"type": "number", "maximum": 1e305}, "maximum=1e+305 is not a number of at most 300 digits"),
-    ({"type": "number", "multipleOf": 0.123456789}, "multipleOf=0.123456789 is too much"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "integer", "minimum": 0.2, "maximum": 0.8}, "allows no text"),
+        ({"type": "number", "minimum": 0.11, "maximum": 0.19, "multipleOf": 0.1}, "allows no text"),
+        ({"type": "number", "exclusiveMinimum": 0.5, "maximum": 0.5}, "allows no text"),
+        ({"type": "number", "minimum": 5e-324}, "minimum=5e-324 is not a number of at most 300 digits"),
+        ({"type": "number", "maximum": 1e305}, "maximum=1e+305 is not a number of at most 300 digits"),
+        ({"type": "number", "multipleOf": 0.123456789}, "multipleOf=0.123456789 is too much"),
+    ],
+)
 def test_no_number_and_too_long_ones_are_refused(schema: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words)):
         automaton_of(JsonSchema(schema))
@@ -131,13 +134,22 @@ def test_what_may_be_left_out_may_be_impossible() -> None:
     assert found.accepts(b"{}") and not found.accepts(b'{"a":"xx"}')
 
 
-@pytest.mark.parametrize(("schema", "says"), [
-    ({"type": "array", "items": {"type": "string"}, "maxItems": 10**6}, "at #: maxItems=1000000 is too much: the "
-     "constraint needs more than 99 states at depth 4. Lower it, or raise constraint.limit=99 (a server takes "
-     "no other)."),
-    (held({"type": "integer", "multipleOf": 10**9}), "at #/properties/a~1b: multipleOf=1000000000 is too much"),
-    (held({"type": "string", "pattern": "^a{1,200}$"}), "at #/properties/a~1b: pattern with a number in {}=200 is too"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        (
+            {"type": "array", "items": {"type": "string"}, "maxItems": 10**6},
+            "at #: maxItems=1000000 is too much: the "
+            "constraint needs more than 99 states at depth 4. Lower it, or raise constraint.limit=99 (a server takes "
+            "no other).",
+        ),
+        (held({"type": "integer", "multipleOf": 10**9}), "at #/properties/a~1b: multipleOf=1000000000 is too much"),
+        (
+            held({"type": "string", "pattern": "^a{1,200}$"}),
+            "at #/properties/a~1b: pattern with a number in {}=200 is too",
+        ),
+    ],
+)
 def test_what_takes_too_many_states_names_the_largest_number(schema: Any, says: str) -> None:
     with pytest.raises(UserError) as refusal:
         automaton_of(JsonSchema(schema, limit=99))

@@ -151,20 +151,27 @@ def test_depth_is_counted_at_the_start_rule_whatever_is_ignored(rest: str) -> No
     ("grammar", "says"),
     [
         ("start: missing\n", "constraint.grammar: Rule 'missing' used but not defined (in rule start)."),
-        ("start: (\n", "constraint.grammar: "), ("start: A\nA: A | \"x\"\n", "Recursion in terminal 'A'"),
-        ('start: a\na: b "x" | "y"\nb: a "z" | "w"\n',
-         "constraint.grammar: the rule 'a' begins with itself by way of others (left recursion). Begin it with "
-         "something that reads text, or use repetition: x*."),
+        ("start: (\n", "constraint.grammar: "),
+        ('start: A\nA: A | "x"\n', "Recursion in terminal 'A'"),
+        (
+            'start: a\na: b "x" | "y"\nb: a "z" | "w"\n',
+            "constraint.grammar: the rule 'a' begins with itself by way of others (left recursion). Begin it with "
+            "something that reads text, or use repetition: x*.",
+        ),
         ('start: a\na: b a "x" | "y"\nb: "z"?\n', "'a' begins with itself"),
         ("start: A\nA: /a(?=b)/\n", "constraint.grammar: terminal A='a(?=b)' looks ahead or behind, "),
-        ("start: /(a)\\1/\n", "constraint.grammar: terminal '(a)\\\\1' refers back"), ("start: /^a/\n", "anchor"),
-        ("start: /a b/x\n", "sets a flag"), ("start: /a*/\n", "may be empty"), ("start: A\n%declare A\n", "declared"),
-        ("begin: \"x\"\n", "constraint.start='start' is not a rule of the grammar."),
-        ("start: \"x\"~3..2\n", "is not a range"),
-        ("start: t{\"x\"}\nt{y}: y t{t{y}}\n", "without an end"), ("start: start\n", "no text at all"),
-        ("%import nothing.of.this\nstart: \"x\"\n", "constraint.grammar: "),
+        ("start: /(a)\\1/\n", "constraint.grammar: terminal '(a)\\\\1' refers back"),
+        ("start: /^a/\n", "anchor"),
+        ("start: /a b/x\n", "sets a flag"),
+        ("start: /a*/\n", "may be empty"),
+        ("start: A\n%declare A\n", "declared"),
+        ('begin: "x"\n', "constraint.start='start' is not a rule of the grammar."),
+        ('start: "x"~3..2\n', "is not a range"),
+        ('start: t{"x"}\nt{y}: y t{t{y}}\n', "without an end"),
+        ("start: start\n", "no text at all"),
+        ('%import nothing.of.this\nstart: "x"\n', "constraint.grammar: "),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused_says_why(grammar: str, says: str) -> None:
     with pytest.raises(UserError) as refusal:
         automaton_of(Grammar(grammar))

@@ -34,9 +34,14 @@ def drawn_case(draw: random.Random) -> tuple[Case, dict[str, Any]]:
     rule = draw.choice([{"name": "threshold", "threshold": 0.3}, {"name": "schedule", "per_step": draw.randint(1, 4)}])
     confidence = draw.choice(["model", "admissible"])
     return case, {
-        "mask": ids - 1, "ends": case.ends, "rule": rule, "block_length": draw.choice([2, 8]), "logits": logits,
-        "canvas": case.cells, "confidence": confidence,
-    }  # fmt: skip
+        "mask": ids - 1,
+        "ends": case.ends,
+        "rule": rule,
+        "block_length": draw.choice([2, 8]),
+        "logits": logits,
+        "canvas": case.cells,
+        "confidence": confidence,
+    }
 
 
 def before(case: Case, turn: Turn) -> Case:

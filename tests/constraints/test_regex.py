@@ -68,19 +68,32 @@ def test_what_is_no_complete_text_is_no_word() -> None:
 @pytest.mark.parametrize(
     ("pattern", "says"),
     [
-        ("a(", "constraint.pattern='a(' is no regular expression: missing ), unterminated subpattern at "
-               "position 1."),
-        ("a(?=b)", "constraint.pattern='a(?=b)' looks ahead or behind, which is no regular language here. Write the "
-                   "alternatives out."),
-        ("(?<!a)b", "looks ahead or behind"), (r"(a)\1", "refers back to a group, "), ("(a)(?(1)b|c)", "refers back"),
-        ("(?m)a", "sets a flag; only (?s) and (?i) are known. Write the cases out."), ("(?i:a)b", "sets a flag"),
-        ("(?x)a b", "sets a flag"), ("(?a)a", "sets a flag"), ("(?-i:a)", "sets a flag"),
-        ("a^b", "has an anchor inside. Only ^ and $ are known, at the two ends."), (r"\ba", "anchor"),
+        ("a(", "constraint.pattern='a(' is no regular expression: missing ), unterminated subpattern at position 1."),
+        (
+            "a(?=b)",
+            "constraint.pattern='a(?=b)' looks ahead or behind, which is no regular language here. Write the "
+            "alternatives out.",
+        ),
+        ("(?<!a)b", "looks ahead or behind"),
+        (r"(a)\1", "refers back to a group, "),
+        ("(a)(?(1)b|c)", "refers back"),
+        ("(?m)a", "sets a flag; only (?s) and (?i) are known. Write the cases out."),
+        ("(?i:a)b", "sets a flag"),
+        ("(?x)a b", "sets a flag"),
+        ("(?a)a", "sets a flag"),
+        ("(?-i:a)", "sets a flag"),
+        ("a^b", "has an anchor inside. Only ^ and $ are known, at the two ends."),
+        (r"\ba", "anchor"),
         ("(^a)*", "anchor"),
-        ("a$b", "anchor"), ("a*+", "possessive"), ("(?>a)", "atomic"), ("a{99999999999}", "no regular expression"),
-        ("[", "no regular"), ("(" * 2000 + ")" * 2000, "nested too deeply"), (r"[^\s\S]", "no text at all"),
+        ("a$b", "anchor"),
+        ("a*+", "possessive"),
+        ("(?>a)", "atomic"),
+        ("a{99999999999}", "no regular expression"),
+        ("[", "no regular"),
+        ("(" * 2000 + ")" * 2000, "nested too deeply"),
+        (r"[^\s\S]", "no text at all"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused_says_why(pattern: str, says: str) -> None:
     with pytest.raises(UserError) as refusal:
         automaton_of(Regex(pattern))

@@ -25,13 +25,21 @@ from dllm.parts import Constraint, JsonSchema, Model, Regex, Transformer, UserEr
 ROWS, LENGTH = 8, 40
 BATCHES = range(125 if full() else 2)  # of eight texts
 PARTS = [
-    {"sampler": "static", "blocks": "whole"}, {"sampler": "confidence", "cache": "dual"}, {"sampler": "localleap"},
-    {"sampler": "factor", "blocks": "whole"}, {"sampler": "eb", "cache": "prefix"}, {"sampler": "klass"},
-]  # fmt: skip
+    {"sampler": "static", "blocks": "whole"},
+    {"sampler": "confidence", "cache": "dual"},
+    {"sampler": "localleap"},
+    {"sampler": "factor", "blocks": "whole"},
+    {"sampler": "eb", "cache": "prefix"},
+    {"sampler": "klass"},
+]
 HEATS: list[dict[str, float]] = [
-    {}, {"temperature": 0.7, "top_p": 0.9}, {"temperature": 1.5, "top_k": 5}, {"temperature": 1.0, "guidance": 1.5},
-    {"temperature": 1.2, "top_p": 0.6, "top_k": 20}, {"guidance": 0.5},
-]  # fmt: skip
+    {},
+    {"temperature": 0.7, "top_p": 0.9},
+    {"temperature": 1.5, "top_k": 5},
+    {"temperature": 1.0, "guidance": 1.5},
+    {"temperature": 1.2, "top_p": 0.6, "top_k": 20},
+    {"guidance": 0.5},
+]
 
 
 @cache
@@ -52,8 +60,13 @@ def drawn_schemas(seed: int, decoder: Decoder) -> Iterator[JsonSchema]:
     while True:
         number += 1
         try:
-            one = JsonSchema(Schemas(number).root(), depth=1, additional=draw.random() < 0.3,
-                             whitespace=draw.choice(["any", "one", "none"]), joint=draw.random() < 0.2)  # fmt: skip
+            one = JsonSchema(
+                Schemas(number).root(),
+                depth=1,
+                additional=draw.random() < 0.3,
+                whitespace=draw.choice(["any", "one", "none"]),
+                joint=draw.random() < 0.2,
+            )
             if decoder.min_tokens(one) <= LENGTH:
                 yield one
         except UserError:
@@ -85,9 +98,11 @@ ZIP = {
     "additionalProperties": False,
 }
 LETTER = {
-    "type": "object", "required": ["title", "body"], "additionalProperties": False,
+    "type": "object",
+    "required": ["title", "body"],
+    "additionalProperties": False,
     "properties": {"title": {"type": "string", "maxLength": 200}, "body": {"type": "string", "maxLength": 4000}},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.5}])
@@ -102,13 +117,17 @@ def test_patterns_and_long_strings_hold_for_random_weights(sampling: dict[str, f
 
 LIST = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 6}
 RECORD = {
-    "type": "object", "required": ["name", "age"], "additionalProperties": False,
+    "type": "object",
+    "required": ["name", "age"],
+    "additionalProperties": False,
     "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0}},
-}  # fmt: skip
+}
 ASKED: list[tuple[str, Constraint | None]] = [
-    ('Shuffle the list:\n["Kai", "Emma", "Hugo"]', JsonSchema(LIST)), ("Sort the list:\n[]", None),
-    ('Copy the list:\n["Kai", "Emma"]', JsonSchema(RECORD, whitespace="one")), ("Write", Regex("[a-z]+( [a-z]+)*")),
-]  # fmt: skip
+    ('Shuffle the list:\n["Kai", "Emma", "Hugo"]', JsonSchema(LIST)),
+    ("Sort the list:\n[]", None),
+    ('Copy the list:\n["Kai", "Emma"]', JsonSchema(RECORD, whitespace="one")),
+    ("Write", Regex("[a-z]+( [a-z]+)*")),
+]
 
 
 @cache

@@ -70,7 +70,12 @@ def test_ends_and_ids_beyond_the_logits_write_nothing() -> None:
 
 def test_equal_tables_have_one_fingerprint() -> None:
     tables: list[tuple[bytes | None, ...]] = [
-        (b"a", b"b"), (b"ab", b""), (b"a", None), (None, b"a"), (b"a", b"b", None)]  # fmt: skip
+        (b"a", b"b"),
+        (b"ab", b""),
+        (b"a", None),
+        (None, b"a"),
+        (b"a", b"b", None),
+    ]
     prints = [Vocabulary(texts).fingerprint for texts in tables]
     assert len(set(prints)) == len(tables) and Vocabulary((b"a", b"b")).fingerprint == prints[0]
 

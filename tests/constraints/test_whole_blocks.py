@@ -24,8 +24,15 @@ def decoded(
     model: Model, constraint: Any, length: int = 16, rule: Sampler | None = None, seeds: int = 4
 ) -> list[Result]:
     rule = rule or part("sampler", "renoise", steps=4)
-    decoder = Decoder(model, rule, part("blocks", "fixed", block_length=BLOCK), "finished", "fill_after_block",
-                      gen_length=length, constraint=constraint)  # fmt: skip
+    decoder = Decoder(
+        model,
+        rule,
+        part("blocks", "fixed", block_length=BLOCK),
+        "finished",
+        "fill_after_block",
+        gen_length=length,
+        constraint=constraint,
+    )
     return [decoder([7, 9, 11], seed=seed, trace=True)[0] for seed in range(seeds)]
 
 

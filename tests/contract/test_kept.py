@@ -101,8 +101,13 @@ def test_state_that_a_rule_says_it_has_not_is_refused() -> None:
         Game(Forgets(state={"seen": torch.zeros(1)}), 5).turn(0.5)
 
 
-def decode(sampler: Sampler, blocks: Blocks | None = None, cache: Cache | None = None, eos: EndOfText | None = None,
-           lag: int | None = None) -> None:  # fmt: skip
+def decode(
+    sampler: Sampler,
+    blocks: Blocks | None = None,
+    cache: Cache | None = None,
+    eos: EndOfText | None = None,
+    lag: int | None = None,
+) -> None:
     results(
         model("tiny-llada"), Parts(sampler, blocks or Fixed(8), cache or NoCache(), eos or FullLength()), ROWS, lag=lag
     )
@@ -166,10 +171,12 @@ def test_a_rule_around_another_one_leaves_the_prompt_alone_and_the_gate_shut() -
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda rows: rows[:1], r"result has the shape \[1\]"), (lambda rows: rows.double(), "is of torch.float64"),
-        (lambda rows: rows * 0, "names a candidate of another row"), (lambda rows: rows + 99, "another row"),
+        (lambda rows: rows[:1], r"result has the shape \[1\]"),
+        (lambda rows: rows.double(), "is of torch.float64"),
+        (lambda rows: rows * 0, "names a candidate of another row"),
+        (lambda rows: rows + 99, "another row"),
     ],
-)  # fmt: skip
+)
 def test_a_choice_among_others_candidates_is_refused(wrong: Callable[[Tensor], Tensor], words: str) -> None:
     class Chooses(FreeDave):
         def choose(self, view: View, owner: Owner, state: State) -> Tensor:

@@ -10,12 +10,17 @@ from harness import Combination, allowed, choices, full, parts_of, requests, tur
 NEEDY = [
     Combination(sampler, blocks, cache, eos, name)
     for sampler, blocks, eos in (
-        ("confidence", "adablock", "none"), ("static", "adablock", "fill_after_block"), ("eb", "adablock", "eotp"),
-        ("prophet", "fixed", "none"), ("prophet", "whole", "eotp"), ("confidence", "fixed", "eotp"),
+        ("confidence", "adablock", "none"),
+        ("static", "adablock", "fill_after_block"),
+        ("eb", "adablock", "eotp"),
+        ("prophet", "fixed", "none"),
+        ("prophet", "whole", "eotp"),
+        ("confidence", "fixed", "eotp"),
         ("ete", "lengths", "eotp"),
     )
-    for cache in choices("cache") for name in ("tiny-llada", "tiny-dream", "sdar_b4")
-]  # fmt: skip
+    for cache in choices("cache")
+    for name in ("tiny-llada", "tiny-dream", "sdar_b4")
+]
 SERVED = [combination for combination in NEEDY if allowed(combination)]
 
 
@@ -40,5 +45,15 @@ def test_what_was_asked_for_is_scored(combination: Combination) -> None:
 
 def test_the_caches_that_cannot_are_refused_and_the_others_serve() -> None:
     found = {one.cache for one in SERVED if one.blocks == "adablock" and one.sampler == "confidence"}
-    assert found == {"none", "prefix", "dual", "vicinity", "dllm_cache", "dkv", "dkv_prefill", "dkv_pd", "sparsed",
-                     "sparse_dllm"}  # fmt: skip
+    assert found == {
+        "none",
+        "prefix",
+        "dual",
+        "vicinity",
+        "dllm_cache",
+        "dkv",
+        "dkv_prefill",
+        "dkv_pd",
+        "sparsed",
+        "sparse_dllm",
+    }

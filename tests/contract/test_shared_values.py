@@ -79,16 +79,28 @@ def test_a_rule_reads_its_network_alone_and_inside_another(wrap: Any) -> None:
 def test_names_inside_are_the_rules_own() -> None:
     pair = Prophet(Prophet(Judged()))
     assert set(pair.shared()) == {
-        "bars", "breaks", "inner.bars", "inner.breaks", "inner.inner.network", "inner.inner.bar",
-    }  # fmt: skip
+        "bars",
+        "breaks",
+        "inner.bars",
+        "inner.breaks",
+        "inner.inner.network",
+        "inner.inner.bar",
+    }
     inside = Shared.of(pair.shared(), CPU, "").inside("inner.").inside("inner.")
     assert inside.tensor("bar") == 0.2 and inside.inside("inner.") is NOTHING_SHARED
 
 
-@pytest.mark.parametrize(("given", "words"), [
-    ([1], "^sampler=x: shared\\(\\) returned list, and must return a dict by name.$"),
-    ({"table": [1, 2]}, "^sampler=x: shared\\(\\)\\['table'\\] is list, and must be a tensor or a torch.nn.Module.$"),
-], ids=["list", "entry"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([1], "^sampler=x: shared\\(\\) returned list, and must return a dict by name.$"),
+        (
+            {"table": [1, 2]},
+            "^sampler=x: shared\\(\\)\\['table'\\] is list, and must be a tensor or a torch.nn.Module.$",
+        ),
+    ],
+    ids=["list", "entry"],
+)
 def test_what_cannot_be_shared_is_refused(given: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
         Shared.of(given, CPU, "sampler=x")

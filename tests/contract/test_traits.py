@@ -48,10 +48,14 @@ from dllm.parts import (
 )
 
 EOS, PROMPT, LENGTH, BLOCK = 9, 2, 8, 4
-POLICIES = {**{name: build("eos", name) for name in choices("eos")}, "all": FillAfterBlock("all"),
-            "stop_front": StopFront(), "own": CutFirst(),
-            "strings": StopStrings(FullLength(), ["x"], lambda ids: "x" * (EOS in ids)),
-            "strings of an early one": StopStrings(CutFirst(), ["x"], lambda ids: "")}  # fmt: skip
+POLICIES = {
+    **{name: build("eos", name) for name in choices("eos")},
+    "all": FillAfterBlock("all"),
+    "stop_front": StopFront(),
+    "own": CutFirst(),
+    "strings": StopStrings(FullLength(), ["x"], lambda ids: "x" * (EOS in ids)),
+    "strings of an early one": StopStrings(CutFirst(), ["x"], lambda ids: ""),
+}
 
 
 def turns_of_a_block() -> Iterator[tuple[Canvas, View, Step, bool]]:
@@ -64,8 +68,14 @@ def turns_of_a_block() -> Iterator[tuple[Canvas, View, Step, bool]]:
         where[0, PROMPT : PROMPT + BLOCK] = torch.tensor([filled >> at & 1 for at in range(BLOCK)]).bool()
         tokens = torch.full_like(canvas.tokens, EOS)
         scores = Scores(known, tokens, known.double(), known)
-        view = View.of(canvas, scores, Fixed(BLOCK).start(canvas).after_forward(), None,
-                       Owner.single(1, canvas.start.device), NOTHING_SHARED)  # fmt: skip
+        view = View.of(
+            canvas,
+            scores,
+            Fixed(BLOCK).start(canvas).after_forward(),
+            None,
+            Owner.single(1, canvas.start.device),
+            NOTHING_SHARED,
+        )
         step = view.step(where, accepted=where).but(edit=canvas.no_positions)  # of a rule that edits
         yield canvas.commit(where, tokens), view, step, filled == (1 << BLOCK) - 1
 
@@ -95,11 +105,18 @@ def test_an_editing_rule_goes_with_policies_that_wait(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("base", "method", "kind"),
-    [(Sampler, "step", "SamplerTraits"), (Blocks, "containing", "BlocksTraits"), (Cache, "start", "CacheTraits"),
-     (EndOfText, "cut", "EosTraits"), (Fixed, "advance", "BlocksTraits"), (Fixed, "revise", "BlocksTraits"),
-     (Fixed, "_open_end", "BlocksTraits"),
-     (FullLength, "cut", "EosTraits"), (Length, "change", "LengthTraits")],
-)  # fmt: skip
+    [
+        (Sampler, "step", "SamplerTraits"),
+        (Blocks, "containing", "BlocksTraits"),
+        (Cache, "start", "CacheTraits"),
+        (EndOfText, "cut", "EosTraits"),
+        (Fixed, "advance", "BlocksTraits"),
+        (Fixed, "revise", "BlocksTraits"),
+        (Fixed, "_open_end", "BlocksTraits"),
+        (FullLength, "cut", "EosTraits"),
+        (Length, "change", "LengthTraits"),
+    ],
+)
 def test_a_part_that_says_nothing_of_itself_cannot_be_made(base: type, method: str, kind: str) -> None:
     """Nor one that does otherwise than the class it extends, in what the traits of that one speak of."""
     with pytest.raises(UserError, match=rf"^Silent declares no traits: write traits = {kind}\(\.\.\.\) in the"):

@@ -160,9 +160,13 @@ KAI = {"type": "choice", "name": "first", "choices": ["Kai", "Emma"], "template"
     ],
 )
 def test_what_the_command_cannot_answer_is_refused_before_weights_are_read(
-    files: Files, monkeypatch: pytest.MonkeyPatch, question: dict[str, Any], lines: list[tuple[str, str | None]],
-    words: list[str], told: str,
-) -> None:  # fmt: skip
+    files: Files,
+    monkeypatch: pytest.MonkeyPatch,
+    question: dict[str, Any],
+    lines: list[tuple[str, str | None]],
+    words: list[str],
+    told: str,
+) -> None:
     monkeypatch.setattr("dllm.app.runs.plan.RunPlan.load", lambda plan: pytest.fail("weights were read"))
     (files.folder / "q.json").write_text(json.dumps([{**KAI, **question}]))
     states = [json.dumps({"prompt": state, "truth": {"first": truth} if truth else {}}) for state, truth in lines]

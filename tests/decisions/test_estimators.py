@@ -138,8 +138,15 @@ def test_a_slot_in_the_first_column(model: Model) -> None:
 
 
 # Causal models decode in blocks, within which the answer lies here.
-ALL_MODELS = {"tiny-llada": "whole", "tiny-dream": "whole", "tiny-nbdiff": "fixed", "tiny-wedlm": "whole",
-              "tiny-a2d-bd3lm": "fixed", "tiny-diffcoder": "fixed", "tiny-fastdllm-v2": "fixed"}  # fmt: skip
+ALL_MODELS = {
+    "tiny-llada": "whole",
+    "tiny-dream": "whole",
+    "tiny-nbdiff": "fixed",
+    "tiny-wedlm": "whole",
+    "tiny-a2d-bd3lm": "fixed",
+    "tiny-diffcoder": "fixed",
+    "tiny-fastdllm-v2": "fixed",
+}
 
 
 @pytest.mark.parametrize("name", ALL_MODELS if full() else [*ALL_MODELS][:4])
@@ -158,8 +165,16 @@ def test_local_is_the_law_of_drawing_from_left_to_right_under_the_constraint(
     slot = Slot((3, 5, 8), tuple(ids), (), 3, model.ids.placeholder, length)
     law = [exp(score) for score in scores(model, slot, "local").scores]
     among = Among(texts, confidence="admissible")
-    decoder = Decoder(model, Order("left_to_right"), ALL_MODELS[name], eos="none", gen_length=length, batch_size=60,
-                      temperature=8.0, constraint=among)  # fmt: skip
+    decoder = Decoder(
+        model,
+        Order("left_to_right"),
+        ALL_MODELS[name],
+        eos="none",
+        gen_length=length,
+        batch_size=60,
+        temperature=8.0,
+        constraint=among,
+    )
     reached = {
         result.text: prod(one.confidence for one in final_commits(result.traced()))
         for result in decoder([3, 5, 8], samples=60, trace=True)

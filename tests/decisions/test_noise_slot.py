@@ -17,8 +17,14 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 def decoder(model: Model) -> Decoder:
-    return Decoder(model, part("sampler", "renoise", steps=5), part("blocks", "fixed", block_length=8), "finished",
-                   "fill_after_block", gen_length=16)  # fmt: skip
+    return Decoder(
+        model,
+        part("sampler", "renoise", steps=5),
+        part("blocks", "fixed", block_length=8),
+        "finished",
+        "fill_after_block",
+        gen_length=16,
+    )
 
 
 def by_hand(network: DiffusionGemma, prompt: list[int], given: list[int], ids: list[int]) -> list[float]:

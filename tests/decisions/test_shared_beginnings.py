@@ -10,9 +10,18 @@ from dllm.parts import ReadCanvas, ReadQuery, load, read_canvases
 from tests.support.harness import DATA, full
 
 # Columns of two prompts, and what is computed of them: all but what lies before the last cut that canvases share.
-KINDS = {"tiny-nbdiff": (13, 9), "tiny-wedlm": (13, 9), "tiny-a2d-bd3lm": (13, 9), "tiny-diffcoder": (12, 8),
-         "sdar_b4": (12, 8), "tiny-fastdllm-v2": (8, 8), "dreamreasoner": (8, 8), "tiny-nemotron": (13, 9),
-         "tiny-llada": (0, 0), "tiny-dream": (0, 0)}  # fmt: skip
+KINDS = {
+    "tiny-nbdiff": (13, 9),
+    "tiny-wedlm": (13, 9),
+    "tiny-a2d-bd3lm": (13, 9),
+    "tiny-diffcoder": (12, 8),
+    "sdar_b4": (12, 8),
+    "tiny-fastdllm-v2": (8, 8),
+    "dreamreasoner": (8, 8),
+    "tiny-nemotron": (13, 9),
+    "tiny-llada": (0, 0),
+    "tiny-dream": (0, 0),
+}
 DAILY = ("tiny-nbdiff", "tiny-wedlm", "tiny-diffcoder", "tiny-dream")
 
 

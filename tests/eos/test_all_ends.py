@@ -14,9 +14,14 @@ from dllm.parts import NOTHING_SHARED, Canvas, Fixed, Ids, Owner, Request, Score
 
 EOS, TURN, WORD = 61, 55, 7
 ACTING = (
-    "fill_after_block", "fill_at_once", "stop_at_eos", "stop_at_last_eos", "stop_front", "stop_opening",
+    "fill_after_block",
+    "fill_at_once",
+    "stop_at_eos",
+    "stop_at_last_eos",
+    "stop_front",
+    "stop_opening",
     "truncate_at_eos",
-)  # fmt: skip
+)
 
 
 def before_and_after(name: str, ends: tuple[int, ...], written: Sequence[int] = (2, 3, 4, 5)) -> tuple[Canvas, Canvas]:

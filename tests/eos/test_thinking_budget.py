@@ -17,8 +17,11 @@ from dllm import Decoder, load, part
 from dllm.parts import Choice, ContextCausal, Model, Transformer, UserError
 
 MASK, EOS, END = 60, 61, 57
-CASES = [one for one in json.loads((DATA / "goldens" / "nemotron.json").read_text())["cases"]
-         if one["params"]["mode"] == "generate"]  # fmt: skip
+CASES = [
+    one
+    for one in json.loads((DATA / "goldens" / "nemotron.json").read_text())["cases"]
+    if one["params"]["mode"] == "generate"
+]
 
 
 def network(case: dict[str, Any]) -> Transformer:
@@ -56,8 +59,13 @@ def published(network: Transformer, case: dict[str, Any]) -> dict[str, Any]:
             context = context[: context.index(EOS, start) + 1]
             break
     computed = [start, *[block] * (len(kinds) - 1)]
-    return {"tokens": context, "nfe": len(kinds) - 1, "kinds": kinds, "committed": committed,
-            "forward_tokens": computed}  # fmt: skip
+    return {
+        "tokens": context,
+        "nfe": len(kinds) - 1,
+        "kinds": kinds,
+        "committed": committed,
+        "forward_tokens": computed,
+    }
 
 
 def logits(network: Transformer, context: list[int], block: list[int]) -> Tensor:
@@ -97,10 +105,13 @@ def words() -> Model:
 PROMPTS = ['Sort the list: ["Kai", "Emma", "Hugo"]', "Which names are there? Ada, Nell, Otto, Kai", "Reverse: Kai, Ada"]
 WORD = "Otto"
 SETTINGS = [
-    ("confidence", "fixed", "none", "eager"), ("localleap", "fixed", "dual", "static"),
-    ("confidence", "whole", "window", "static"), ("static", "adablock", "prefix", "eager"),
-    ("eb", "whole", "elastic", "eager"), ("saber", "fixed", "none", "static"),
-]  # fmt: skip
+    ("confidence", "fixed", "none", "eager"),
+    ("localleap", "fixed", "dual", "static"),
+    ("confidence", "whole", "window", "static"),
+    ("static", "adablock", "prefix", "eager"),
+    ("eb", "whole", "elastic", "eager"),
+    ("saber", "fixed", "none", "static"),
+]
 
 
 @pytest.mark.parametrize(("sampler", "blocks", "cache", "runtime"), SETTINGS, ids=lambda one: one)

@@ -14,8 +14,17 @@ from dllm.parts import load_model
 from experiments.bench import llama_cpp, packed_files, random_checkpoint
 from experiments.bench.packed_files import KINDS, main, write
 
-SMALL = {"d_model": 128, "n_heads": 2, "n_kv_heads": 2, "mlp_hidden_size": 256, "vocab_size": 320,
-         "embedding_size": 320, "mask_token_id": 310, "eos_token_id": 311, "pad_token_id": 311}  # fmt: skip
+SMALL = {
+    "d_model": 128,
+    "n_heads": 2,
+    "n_kv_heads": 2,
+    "mlp_hidden_size": 256,
+    "vocab_size": 320,
+    "embedding_size": 320,
+    "mask_token_id": 310,
+    "eos_token_id": 311,
+    "pad_token_id": 311,
+}
 STEM = "model.transformer.blocks.0.attn_out"
 Parts = dict[str, Tensor]
 

@@ -14,8 +14,16 @@ from experiments.bench import forward_kinds, random_checkpoint
 from experiments.bench import peers as bench_peers
 from experiments.bench.random_checkpoint import SHAPES, config_of
 
-SIZES = ["--width=64", "--layers=1", "--mlp=32", "--vocabulary=500", "--prompt=9", "--answer=6", "--block=3",
-         "--rounds=1"]  # fmt: skip
+SIZES = [
+    "--width=64",
+    "--layers=1",
+    "--mlp=32",
+    "--vocabulary=500",
+    "--prompt=9",
+    "--answer=6",
+    "--block=3",
+    "--rounds=1",
+]
 MODEL = """
 import torch
 from dllm.models.weights.weights import load_model
@@ -128,9 +136,13 @@ def test_equal_tokens_and_other_tokens_are_told_apart(
     lines = [line.split() for line in out.splitlines()[3:]]
     found = {(line[0], next(word for word in line if word in folders)): "same" in line for line in lines}
     assert found == {
-        ("none", "fast-dllm"): True, ("none", "d2cache"): False, ("none", "dkv-cache"): False,
-        ("prefix", "fast-dllm"): False, ("prefix", "d2cache"): False, ("dkv_greedy", "dkv-cache"): False,
-    }  # fmt: skip
+        ("none", "fast-dllm"): True,
+        ("none", "d2cache"): False,
+        ("none", "dkv-cache"): False,
+        ("prefix", "fast-dllm"): False,
+        ("prefix", "d2cache"): False,
+        ("dkv_greedy", "dkv-cache"): False,
+    }
     assert "DIFFER" in out
     named = errors.splitlines()
     assert len(named) == 5, "one sentence for each that differs"

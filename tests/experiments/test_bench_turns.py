@@ -17,8 +17,9 @@ BLOCKS = {"elastic": "whole", "window": "whole"}
 
 @pytest.mark.parametrize(
     ("cache", "options"),
-    [("none", {}), ("dual", {}), ("elastic", {"gamma": 0.995}), ("elastic", {}), ("window", {})], ids=str,
-)  # fmt: skip
+    [("none", {}), ("dual", {}), ("elastic", {"gamma": 0.995}), ("elastic", {}), ("window", {})],
+    ids=str,
+)
 def test_the_decode_by_hand_gives_our_tokens(cache: str, options: dict[str, Any]) -> None:
     model = load("mini-llada", pack=False)
     schedule = part("blocks", "whole") if cache in BLOCKS else part("blocks", "fixed", block_length=8)

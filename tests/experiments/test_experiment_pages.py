@@ -62,8 +62,12 @@ def seen(picture: str, second: float) -> list[str]:
     shown = []
     for group in root.iter(f"{SVG}g"):
         names = group.get("class", "").split()
-        stops = [(float(at), how) for name in names if name in rules
-                 for at, how in re.findall(r"([\d.]+)%\{visibility:(\w+)\}", rules[name])]  # fmt: skip
+        stops = [
+            (float(at), how)
+            for name in names
+            if name in rules
+            for at, how in re.findall(r"([\d.]+)%\{visibility:(\w+)\}", rules[name])
+        ]
         state = [how for at, how in stops if at <= 100 * second / total]
         if not stops or state[-1] == "visible":
             shown.append(texts(group))
@@ -121,10 +125,14 @@ def test_a_page_without_the_lines_is_left_alone(tmp_path: Path) -> None:
 
 
 NOWHERE = {  # commands that take a model, and how they are told of one
-    "compare.constrained_tasks": ["nosuch"], "compare.decisions": ["nosuch"], "compare.rounding": ["nosuch"],
-    "mini.card": ["nosuch", "--again", "speed"], "mini.derive": ["nosuch"], "mini.evaluate": ["nosuch"],
+    "compare.constrained_tasks": ["nosuch"],
+    "compare.decisions": ["nosuch"],
+    "compare.rounding": ["nosuch"],
+    "mini.card": ["nosuch", "--again", "speed"],
+    "mini.derive": ["nosuch"],
+    "mini.evaluate": ["nosuch"],
     "mini.token_frequencies": [__file__, "--model", "nosuch"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "given"), NOWHERE.items(), ids=NOWHERE.keys())

@@ -31,11 +31,25 @@ from experiments.support.marked import marks
 
 CPU = torch.device("cpu")
 BEGIN, END = marks("gpu_hour")
-MINE = {"device": "card", "code": "abc", "commit": None, "python": "3", "cuda": None, "dry": True, "torch": "2",
-        "triton": None, "torchao": None}  # fmt: skip
+MINE = {
+    "device": "card",
+    "code": "abc",
+    "commit": None,
+    "python": "3",
+    "cuda": None,
+    "dry": True,
+    "torch": "2",
+    "triton": None,
+    "torchao": None,
+}
 STATIC = replace(cells.BASE, runtime="static")
-FEW = [STATIC, replace(STATIC, batch=2), cells.eager(replace(STATIC, cache="elastic")), cells.eager(STATIC),
-       replace(STATIC, cache="dkv_greedy")]  # fmt: skip
+FEW = [
+    STATIC,
+    replace(STATIC, batch=2),
+    cells.eager(replace(STATIC, cache="elastic")),
+    cells.eager(STATIC),
+    replace(STATIC, cache="dkv_greedy"),
+]
 TINY = [cells.tiny(one) for one in FEW]
 
 
@@ -287,10 +301,18 @@ def test_what_pytest_said_is_read(tmp_path: Path) -> None:
 
 
 def test_targets_are_judged() -> None:
-    base = {"model": "llada-8b", "cache": "dual", "rule": "fixed", "weights": "bfloat16", "runtime": "cudagraph",
-            "lag": 1}  # fmt: skip
-    steps = {"one": {"figures": {**base, "batch": 1, "p50_ms": 4.4, "share_weights": 0.82}},
-             "all": {"figures": {**base, "batch": 16, "p50_ms": 15.0, "share_weights": 0.2}}}  # fmt: skip
+    base = {
+        "model": "llada-8b",
+        "cache": "dual",
+        "rule": "fixed",
+        "weights": "bfloat16",
+        "runtime": "cudagraph",
+        "lag": 1,
+    }
+    steps = {
+        "one": {"figures": {**base, "batch": 1, "p50_ms": 4.4, "share_weights": 0.82}},
+        "all": {"figures": {**base, "batch": 16, "p50_ms": 15.0, "share_weights": 0.2}},
+    }
     rows = {"row_statistics": {"figures": {"256 x 9": {"triton": {"copy": 0.79}}, "32 x 9": {"triton": {"copy": 0.1}}}}}
     tests = {"tokens under static": {"figures": {"passed": 3}}, "tokens under compile": {"failed": "1 of 2"}}
     found = [one.met for one in verdicts({"steps": steps, "kernels": rows, "tests": tests}, "NVIDIA H200")]
@@ -299,9 +321,18 @@ def test_targets_are_judged() -> None:
 
 
 def test_cards_are_known_by_their_names() -> None:
-    names = {"NVIDIA H100 80GB HBM3": 3.35, "NVIDIA H100 PCIe": 2.0, "NVIDIA H200": 4.8, "NVIDIA A100-SXM4-40GB": 1.555,
-             "NVIDIA A100-SXM4-80GB": 2.039, "NVIDIA A100 80GB PCIe": 1.935, "NVIDIA A100-PCIE-40GB": 1.555,
-             "NVIDIA L4": 0.3, "NVIDIA L40S": 0.864, "NVIDIA H100 NVL": 3.9}  # fmt: skip
+    names = {
+        "NVIDIA H100 80GB HBM3": 3.35,
+        "NVIDIA H100 PCIe": 2.0,
+        "NVIDIA H200": 4.8,
+        "NVIDIA A100-SXM4-40GB": 1.555,
+        "NVIDIA A100-SXM4-80GB": 2.039,
+        "NVIDIA A100 80GB PCIe": 1.935,
+        "NVIDIA A100-PCIE-40GB": 1.555,
+        "NVIDIA L4": 0.3,
+        "NVIDIA L40S": 0.864,
+        "NVIDIA H100 NVL": 3.9,
+    }
     assert {name: (peak_bytes(name) or 0) / 1e12 for name in names} == names
     assert peak_bytes("AMD Instinct MI300X") is None
 

@@ -13,8 +13,16 @@ from dllm.parts import Model
 from dllm.tasks.mini import tasks
 from experiments.support.inflate import Spread, inflated, shares
 
-SIZES = {"width": 512, "layers": 5, "heads": 8, "kv_heads": 8, "head_dim": 64, "rotary_dim": 64, "mlp_width": 1152,
-         "vocab": 5600}  # fmt: skip
+SIZES = {
+    "width": 512,
+    "layers": 5,
+    "heads": 8,
+    "kv_heads": 8,
+    "head_dim": 64,
+    "rotary_dim": 64,
+    "mlp_width": 1152,
+    "vocab": 5600,
+}
 CPU = torch.device("cpu")
 
 
@@ -77,10 +85,14 @@ def test_an_8b_shape_takes_every_copy_exactly() -> None:
     assert spread.config.eps == pytest.approx(31 / 32 * small.eps - spread.constant**2 / 32) and spread.config.eps > 0
 
 
-@pytest.mark.parametrize(("sizes", "said"), [
-    ({"width": 200}, "width=200 must be a multiple of 128"), ({"kv_heads": 2}, "Heads with shared keys"),
-    ({"layers": 3}, "as many layers"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"width": 200}, "width=200 must be a multiple of 128"),
+        ({"kv_heads": 2}, "Heads with shared keys"),
+        ({"layers": 3}, "as many layers"),
+    ],
+)
 def test_sizes_that_do_not_fit_are_named(sizes: dict[str, int], said: str) -> None:
     small = models()[0]
     with pytest.raises(ValueError, match=said):

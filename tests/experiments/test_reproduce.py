@@ -70,11 +70,15 @@ def test_tables_are_found_by_their_heading() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("61", "61"), []), (("61", "63"), []), (("61", "64"), ["column 2", "'61'", "'64'"]),
-        (("| b | 61 | |\n", ""), ["'b'", "not made again"]), (("| b |", "| c |"), ["'c'", "missing in the document"]),
-        (("3.8 ±0.5 |", "3.8 |"), ["column 3"]), (("| 61 | |", "| 61 |"), ["2 cells", "1 now"]),
+        (("61", "61"), []),
+        (("61", "63"), []),
+        (("61", "64"), ["column 2", "'61'", "'64'"]),
+        (("| b | 61 | |\n", ""), ["'b'", "not made again"]),
+        (("| b |", "| c |"), ["'c'", "missing in the document"]),
+        (("3.8 ±0.5 |", "3.8 |"), ["column 3"]),
+        (("| 61 | |", "| 61 |"), ["2 cells", "1 now"]),
     ],
-)  # fmt: skip
+)
 def test_what_differs_is_named(
     change: tuple[str, str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,9 +154,12 @@ def test_a_column_may_have_a_tolerance_of_its_own(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("printed", "words"),
-    [("4.40x   same tokens: True", ""), ("9.00x   same tokens: True", "5.0x in the document, 9.00x now"),
-     ("5.00x   same tokens: False", "not the same")],
-)  # fmt: skip
+    [
+        ("4.40x   same tokens: True", ""),
+        ("9.00x   same tokens: True", "5.0x in the document, 9.00x now"),
+        ("5.00x   same tokens: False", "not the same"),
+    ],
+)
 def test_a_ratio_of_two_loops(printed: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = entry_for("", tmp_path, monkeypatch, Tolerance(share=0.5))
     entry = replace(entry, commands=(("-m", "it", "--threads", "2"),), rows=("it",))
@@ -171,12 +178,18 @@ def write_csv(entry: Entry, *texts: str) -> None:
 ONE, TWO = "| a | b |\n|---|---|\n| x | 1 |\n| x | 2, 3 |\n", "\n| c |\n|---|\n| y |\n"
 
 
-@pytest.mark.parametrize(("printed", "words"), [
-    (ONE + TWO, ""), (ONE, "printed 1 tables for one, two"), (ONE.replace("2, 3", "2, 4") + TWO, "one: x, column 2"),
-    (ONE.replace("| x | 2, 3 |\n", "") + TWO, "one: row 'x' in the file, '' now"),
-    (ONE + "| z | 1 |\n" + TWO, "one: row '' in the file, 'z' now"), (ONE + TWO.replace("c", "d"), "two: row 'c'"),
-    (ONE.replace("| x | 2, 3 |\n", "") + "\nand\n\n| a | b |\n|---|---|\n| x | 2, 3 |\n" + TWO, ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        (ONE + TWO, ""),
+        (ONE, "printed 1 tables for one, two"),
+        (ONE.replace("2, 3", "2, 4") + TWO, "one: x, column 2"),
+        (ONE.replace("| x | 2, 3 |\n", "") + TWO, "one: row 'x' in the file, '' now"),
+        (ONE + "| z | 1 |\n" + TWO, "one: row '' in the file, 'z' now"),
+        (ONE + TWO.replace("c", "d"), "two: row 'c'"),
+        (ONE.replace("| x | 2, 3 |\n", "") + "\nand\n\n| a | b |\n|---|---|\n| x | 2, 3 |\n" + TWO, ""),
+    ],
+)
 def test_rows_of_csv_files(printed: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are compared in the order of the files, line by line; what several commands print of one is one."""
     entry = replace(entry_for("", tmp_path, monkeypatch, Tolerance()), compare=same_rows, rows=("one", "two"))
@@ -208,9 +221,19 @@ def test_every_table_of_the_site_has_its_command() -> None:
 # Made by other programs, of an 8B model that was loaded for it, on processors of three kinds, on a quiet machine, or by
 # a test.
 ELSEWHERE = (
-    "answers_avx2", "answers_avx512", "forwards_amx", "forwards_avx2", "forwards_avx512", "kept_memory", "load_8b",
-    "load_head", "peers", "scheduler", "start_8b", "streams",
-)  # fmt: skip
+    "answers_avx2",
+    "answers_avx512",
+    "forwards_amx",
+    "forwards_avx2",
+    "forwards_avx512",
+    "kept_memory",
+    "load_8b",
+    "load_head",
+    "peers",
+    "scheduler",
+    "start_8b",
+    "streams",
+)
 
 
 def test_every_command_of_the_docs_that_can_run_here_has_an_entry() -> None:
@@ -265,11 +288,18 @@ def test_the_pictures_of_the_docs_come_out_again() -> None:
         assert agree((doc_pictures.FOLDER / f"{name}.svg").read_text(), svg, Tolerance(0.2)), name
 
 
-@pytest.mark.parametrize(("said", "found", "good"), [
-    ("97 (95-98)", "90 (83-95)", True), ("97 (95-98)", "85 (77-91)", False), ("-", "-", True),
-    ("-", "97 (95-98)", False), ("95.7 ±0.3", "93.0 ±2.5", True), ("95.7 ±0.3", "90.0 ±2.5", False),
-    ("32, one block", "32, one block", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("said", "found", "good"),
+    [
+        ("97 (95-98)", "90 (83-95)", True),
+        ("97 (95-98)", "85 (77-91)", False),
+        ("-", "-", True),
+        ("-", "97 (95-98)", False),
+        ("95.7 ±0.3", "93.0 ±2.5", True),
+        ("95.7 ±0.3", "90.0 ±2.5", False),
+        ("32, one block", "32, one block", True),
+    ],
+)
 def test_of_a_sample_the_intervals_meet(said: str, found: str, good: bool) -> None:
     entry = Entry("t", "docs", (), 0, same_tables, sampled=True)
     assert (list(different_cells("row", [said], [found], entry)) == []) == good

@@ -26,8 +26,18 @@ from under import RUNTIMES, model, way
 from dllm.parts import RECORDED, Runtime, UserError
 
 SAMPLE = {"static": 40, "cudagraph": 30, "compile": 12, "compile_cudagraph": 12} if GPU else dict.fromkeys(RUNTIMES, 2)
-PASSES = ("first_column", "full", "queries", "ranges", "schedule", "verify", "steps", "selected", "value_tokens",
-          "kept_masks")  # fmt: skip
+PASSES = (
+    "first_column",
+    "full",
+    "queries",
+    "ranges",
+    "schedule",
+    "verify",
+    "steps",
+    "selected",
+    "value_tokens",
+    "kept_masks",
+)
 WHOLE_RUNS = ("exit_step", "static_nfe", "lossless")  # fields that need more than one decode
 
 

@@ -69,8 +69,11 @@ def adds_and_norms(build: Build) -> None:
 
 def gates(build: Build) -> None:
     kind = kind_of(build, "a")
-    ours, reference = (silu_times.gelu_times, silu_times.gelu_reference) if build.constants["GELU"] else (
-        silu_times.silu_times, silu_times.reference)  # fmt: skip
+    ours, reference = (
+        (silu_times.gelu_times, silu_times.gelu_reference)
+        if build.constants["GELU"]
+        else (silu_times.silu_times, silu_times.reference)
+    )
     for rows in ROWS:
         a, b = noise(rows, 2 * 12_288, dtype=kind).chunk(2, -1)
         close(ours(a, b, True), reference(a, b), BITS[kind])
@@ -152,8 +155,9 @@ def looks_logits_up(build: Build) -> None:
     for rows in ROWS:
         ids = torch.randint(0, VOCABULARY, (rows, credit.SLOTS), generator=DICE).to(DEVICE)
         hidden = noise(rows, width, dtype=kind)
-        close(slot_logits.slot_logits(hidden, weight, ids, True), slot_logits.reference(hidden, weight, ids),
-              BITS[kind])  # fmt: skip
+        close(
+            slot_logits.slot_logits(hidden, weight, ids, True), slot_logits.reference(hidden, weight, ids), BITS[kind]
+        )
 
 
 def multiplies_groups(build: Build) -> None:
@@ -174,8 +178,9 @@ def multiplies_narrow_weights(build: Build) -> None:
     narrow = narrow_product.narrowed(weight, 4 if build.constants["FOUR"] else 8)
     for count in (rows, rows // 2 + 1):
         x = noise(count, width, dtype=torch.bfloat16)
-        close(narrow_product.narrow_product(x, *narrow, True), narrow_product.reference(x, *narrow),
-              BITS[torch.bfloat16])  # fmt: skip
+        close(
+            narrow_product.narrow_product(x, *narrow, True), narrow_product.reference(x, *narrow), BITS[torch.bfloat16]
+        )
 
 
 def multiplies_narrow_groups(build: Build) -> None:
@@ -183,8 +188,9 @@ def multiplies_narrow_groups(build: Build) -> None:
     most, bits = build.constants["GROUPS"], 4 if build.constants["FOUR"] else 8
     groups, outputs, width = (most, 2816, 704) if GPU else (most // 2 + 1, 8, 96)
     rows = groups * (build.config.blocks["BLOCK_R"] // 2 + 1)
-    pairs = (narrow_product.narrowed(noise(outputs, width, dtype=torch.bfloat16) / width**0.5, bits)
-             for _ in range(groups))  # fmt: skip
+    pairs = (
+        narrow_product.narrowed(noise(outputs, width, dtype=torch.bfloat16) / width**0.5, bits) for _ in range(groups)
+    )
     weight, scale = map(torch.stack, zip(*pairs, strict=True))
     x = noise(rows, width, dtype=torch.bfloat16)
     ends = torch.randint(0, rows + 1, (groups,), generator=DICE).sort().values
@@ -216,8 +222,10 @@ def sums_drift(build: Build) -> None:
     rows, length, heads, width, watched = (3, 1050, 32, 16, 33) if GPU else (2, 50, 3, 2, 3)
     old, new = (noise(rows, width + watched, heads, 64) for _ in range(2))
     keys, count = noise(rows, heads, length, 64), torch.tensor([length, 7, length - 9][:rows]).int().to(DEVICE)
-    scores = [attention_scores.reference(one[:, :most], None, keys, count)
-              for one, most in ((new, width + watched), (old, watched))]  # fmt: skip
+    scores = [
+        attention_scores.reference(one[:, :most], None, keys, count)
+        for one, most in ((new, width + watched), (old, watched))
+    ]
     real, mean = noise(rows, width) > -1, noise(rows, watched).abs()
     found = drift_sums.drift_sums(scores[0], scores[1], real, mean, count, True)
     for one, other in zip(found, drift_sums.reference(scores[0], scores[1], real, mean, count), strict=True):
@@ -225,12 +233,21 @@ def sums_drift(build: Build) -> None:
 
 
 CHECKS: dict[str, Callable[[Build], None]] = {
-    "_add_norm": adds_and_norms, "_silu_times": gates, "_rope_scatter": rotates_and_stores,
-    "_summarise": summarises_rows, "_finish": summarises_rows, "_head": multiplies_the_head, "_credit": fuses_credit,
-    "_slot_logits": looks_logits_up, "_grouped": multiplies_groups, "_narrow": multiplies_narrow_weights,
-    "_grouped_narrow": multiplies_narrow_groups, "_gumbel_argmax": draws, "_scores": scores_attention,
+    "_add_norm": adds_and_norms,
+    "_silu_times": gates,
+    "_rope_scatter": rotates_and_stores,
+    "_summarise": summarises_rows,
+    "_finish": summarises_rows,
+    "_head": multiplies_the_head,
+    "_credit": fuses_credit,
+    "_slot_logits": looks_logits_up,
+    "_grouped": multiplies_groups,
+    "_narrow": multiplies_narrow_weights,
+    "_grouped_narrow": multiplies_narrow_groups,
+    "_gumbel_argmax": draws,
+    "_scores": scores_attention,
     "_drift_sums": sums_drift,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.name)

@@ -23,8 +23,11 @@ from triton.compiler import ASTSource
 from dllm.kernels.builds import BUILDS
 from dllm.parts import Build
 
-TARGETS = {"sm_80": GPUTarget("cuda", 80, 32), "sm_90": GPUTarget("cuda", 90, 32),
-           "gfx942": GPUTarget("hip", "gfx942", 64)}  # fmt: skip
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
@@ -35,8 +38,11 @@ def compiled(build: Build, target: GPUTarget) -> Any:
     constants = {name: given[name] for name in kernel.arg_names if name in given}
     signature = {name: types.get(name, "constexpr").removesuffix("/16") for name in kernel.arg_names}
     # What Triton finds out by itself at a launch: pointers of tensors, and arguments marked /16, are multiples of 16.
-    aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(kernel.arg_names)
-               if types.get(name, "").startswith("*") or types.get(name, "").endswith("/16")}  # fmt: skip
+    aligned = {
+        (at,): [["tt.divisibility", 16]]
+        for at, name in enumerate(kernel.arg_names)
+        if types.get(name, "").startswith("*") or types.get(name, "").endswith("/16")
+    }
     values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature, values, aligned)
     options = {"num_warps": build.config.warps, "num_stages": build.config.stages}

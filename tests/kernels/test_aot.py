@@ -26,8 +26,14 @@ REGISTERS = {"sm_80": 65536, "sm_90": 65536, "gfx942": 4 * 512 * 64}  # of all t
 def compiled(cache: Path, chosen: list[str]) -> list[dict[str, int | str | bool]]:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(cache), "TRITON_DEFAULT_FP_FUSION": "1"}
-    done = subprocess.run([sys.executable, str(Path(__file__).with_name("aot.py")), *chosen], env=environment, cwd=ROOT,
-                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("aot.py")), *chosen],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -70,8 +76,13 @@ def name_of(module: ModuleType) -> str:
 def launchers(module: ModuleType) -> list[str]:
     """Public functions of the file itself that can run a kernel."""
     functions = {name: value for name, value in vars(module).items() if inspect.isfunction(value)}
-    return [name for name, function in functions.items() if function.__module__ == module.__name__
-            and not name.startswith("_") and "triton" in inspect.signature(function).parameters]  # fmt: skip
+    return [
+        name
+        for name, function in functions.items()
+        if function.__module__ == module.__name__
+        and not name.startswith("_")
+        and "triton" in inspect.signature(function).parameters
+    ]
 
 
 def test_every_file_with_a_kernel_is_listed() -> None:

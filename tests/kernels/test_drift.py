@@ -50,9 +50,11 @@ def test_scores_are_the_logarithms_of_attention_weights(shape: str) -> None:
     asking = query[torch.arange(len(query))[:, None], at].transpose(1, 2)
     groups, mask = query.shape[2] // keys.shape[1], torch.arange(keys.shape[2]) < count[:, None]
     weights = torch.nn.functional.scaled_dot_product_attention(
-        asking, keys.repeat_interleave(groups, 1), torch.eye(keys.shape[2]).double().expand(*asking.shape[:2], -1, -1),
+        asking,
+        keys.repeat_interleave(groups, 1),
+        torch.eye(keys.shape[2]).double().expand(*asking.shape[:2], -1, -1),
         mask[:, None, None],
-    )  # fmt: skip
+    )
     torch.testing.assert_close((scores - sums.logsumexp(-1, keepdim=True)).exp(), weights, rtol=1e-9, atol=1e-12)
 
 

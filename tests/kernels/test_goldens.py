@@ -21,8 +21,16 @@ from dllm.parts import Kernel, LaunchConfig
 from tests.replay import MODELS, differences, model_of, run_case
 
 FOLDER = Path(__file__).parents[1] / "data" / "goldens"
-METHODS = ("llada_generate", "fastdllm_prefix", "fastdllm_dual", "dkv_decode", "dkv_greedy", "elastic",
-           "window_diffusion", "creditdecoding")  # fmt: skip
+METHODS = (
+    "llada_generate",
+    "fastdllm_prefix",
+    "fastdllm_dual",
+    "dkv_decode",
+    "dkv_greedy",
+    "elastic",
+    "window_diffusion",
+    "creditdecoding",
+)
 
 
 def rows(case: dict[str, Any]) -> int:

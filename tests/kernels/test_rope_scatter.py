@@ -19,8 +19,11 @@ CASES = {  # rows, n, heads, kv heads, head size, half of what rotates, buffer r
 
 
 @pytest.mark.daily(20)
-@pytest.mark.parametrize(("fused", "normed"), [(True, True), (True, False), (False, False)],
-                         ids=["one product, normed", "one product", "apart"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fused", "normed"),
+    [(True, True), (True, False), (False, False)],
+    ids=["one product, normed", "one product", "apart"],
+)
 @pytest.mark.parametrize("listed", [True, False], ids=["columns", "in order"])
 @pytest.mark.parametrize("wide", [True, False], ids=["wide", "rounded"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)

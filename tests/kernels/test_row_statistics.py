@@ -29,9 +29,12 @@ def test_the_definition_is_the_textbook_on_one_row() -> None:
     found = reference(torch.tensor([z], dtype=torch.float64))
     assert found["token"].item() == 2
     for name, value in {
-        "first": p[0], "second": p[1], "gap": 0.5, "entropy": -sum(x * math.log(x) for x in p if x),
+        "first": p[0],
+        "second": p[1],
+        "gap": 0.5,
+        "entropy": -sum(x * math.log(x) for x in p if x),
         "logsumexp": math.log(sum(math.exp(x) for x in z)),
-    }.items():  # fmt: skip
+    }.items():
         assert found[name].item() == pytest.approx(value, rel=1e-12), name
 
 

@@ -22,9 +22,18 @@ from dllm.parts import Canvas, Kernel, Sampling, Transformer, denoise
 
 pytest.importorskip("triton")
 LAUNCHERS = (
-    "add_norm", "silu_times", "grouped_product", "rope_scatter", "head_statistics", "row_statistics", "slot_logits",
-    "sparse_credit", "gumbel_argmax", "attention_scores", "drift_sums",
-)  # fmt: skip
+    "add_norm",
+    "silu_times",
+    "grouped_product",
+    "rope_scatter",
+    "head_statistics",
+    "row_statistics",
+    "slot_logits",
+    "sparse_credit",
+    "gumbel_argmax",
+    "attention_scores",
+    "drift_sums",
+)
 Key = tuple[tuple[str, Any], ...]  # one entry per parameter: its type, and what Triton learns of its value
 
 

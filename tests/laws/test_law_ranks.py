@@ -76,10 +76,17 @@ def decoded(network: Any, case: Case) -> list[Any]:
     """The canvas of every turn, and what was counted, of each request."""
     found = recorded(network, parts_of(case.combination, case.sampling), requests(), case.sampling)
     return [
-        (one.canvases, one.result.turns, one.result.nfe, one.result.query_tokens, one.result.computed_tokens,
-         one.result.flops, one.result.bytes)
+        (
+            one.canvases,
+            one.result.turns,
+            one.result.nfe,
+            one.result.query_tokens,
+            one.result.computed_tokens,
+            one.result.flops,
+            one.result.bytes,
+        )
         for one in found
-    ]  # fmt: skip
+    ]
 
 
 def on_ranks(case: Case) -> list[list[Any]]:

@@ -164,8 +164,12 @@ BOUNDED = [name for name in choices("cache") if build("cache", name).traits.boun
 def test_every_cache_that_bounds_its_shapes_bounds_them(name: str) -> None:
     """Each with the options of ``harness``, which widen what a forward computes, in every daily run: a bound that is
     too small drops rows of a forward."""
-    tried = [Case("static", Combination(sampler, BLOCKS.get(name, "fixed"), name, "none", model), lag, 0.0)
-             for model in MODELS for lag in (0, 2) for sampler in ("confidence", "order", "slowfast")]  # fmt: skip
+    tried = [
+        Case("static", Combination(sampler, BLOCKS.get(name, "fixed"), name, "none", model), lag, 0.0)
+        for model in MODELS
+        for lag in (0, 2)
+        for sampler in ("confidence", "order", "slowfast")
+    ]
     accepted = [case for case in tried if case.accepted()]
     assert accepted, "no case says anything of the cache"
     for case in accepted if full() else accepted[:1]:

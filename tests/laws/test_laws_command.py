@@ -69,11 +69,14 @@ def test_a_part_may_return_another_that_knows_the_model(kind: type[wrong_parts.T
     assert mine.vocab == 0 and next(failing_case(trials, next(cases(trials))), None) is None
 
 
-@pytest.mark.parametrize(("kind", "said"), [
-    (wrong_parts.TellsItself, "TellsItself.vocab was written on a part that others use: write on a copy, as "),
-    (wrong_parts.AfterTelling, "AfterTelling.low was written on a part"),
-    (wrong_parts.Mistaken, "AttributeError: 'ModelConfig' object has no attribute 'vocab_size' ("),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (wrong_parts.TellsItself, "TellsItself.vocab was written on a part that others use: write on a copy, as "),
+        (wrong_parts.AfterTelling, "AfterTelling.low was written on a part"),
+        (wrong_parts.Mistaken, "AttributeError: 'ModelConfig' object has no attribute 'vocab_size' ("),
+    ],
+)
 def test_a_part_that_is_written_on_breaks_the_first_law_with_a_small_example(kind: type, said: str) -> None:
     trials = Trials("sampler", kind())
     case = next(cases(trials))
@@ -85,13 +88,17 @@ def test_a_part_that_is_written_on_breaks_the_first_law_with_a_small_example(kin
 
 
 @pytest.mark.program
-@pytest.mark.parametrize(("words", "code", "said"), [
-    (["wrong_parts.TellsItself"], 1, "smallest: sampler=TellsItself"),
-    (["wrong_parts.Honest", "low=0.4"], 0, "sampler=Honest: 6 of"),
-    (["wrong_parts.Leaky"], 1, "smallest: sampler=Leaky"),
-    (["wrong_parts.Hnoest"], 2, "Hnoest"),
-    (["wrong_parts.Honest", "high=1"], 2, "sampler.high=1"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["wrong_parts.TellsItself"], 1, "smallest: sampler=TellsItself"),
+        (["wrong_parts.Honest", "low=0.4"], 0, "sampler=Honest: 6 of"),
+        (["wrong_parts.Leaky"], 1, "smallest: sampler=Leaky"),
+        (["wrong_parts.Hnoest"], 2, "Hnoest"),
+        (["wrong_parts.Honest", "high=1"], 2, "sampler.high=1"),
+    ],
+    ids=str,
+)
 def test_the_command_says_what_ran_and_what_broke(
     words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

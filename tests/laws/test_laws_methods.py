@@ -68,19 +68,28 @@ def prompts(count: int) -> list[list[int]]:
 
 
 def decode(
-    name: str, sampler: Sampler, blocks: Blocks, count: int = 12, cache: Cache | None = None,
+    name: str,
+    sampler: Sampler,
+    blocks: Blocks,
+    count: int = 12,
+    cache: Cache | None = None,
     eos: EndOfText | None = None,
-) -> list[Result]:  # fmt: skip
+) -> list[Result]:
     network = model(name)
     batch = [Request.answer(prompt, LENGTH, 60, seed) for seed, prompt in enumerate(prompts(count))]
     return results(network, Parts(sampler, blocks, cache or NoCache(), eos or FullLength()), batch)
 
 
 STATIC = {
-    "one": Static(), "even": Static(steps=12), "uneven": Static(steps=9), "margin": Static(score="margin"),
+    "one": Static(),
+    "even": Static(steps=12),
+    "uneven": Static(steps=9),
+    "margin": Static(score="margin"),
     "entropy": Static(score="entropy"),
-    "dus": DUS(), "left-to-right": Order("left_to_right", steps=6), "random-order": Order(),
-}  # fmt: skip
+    "dus": DUS(),
+    "left-to-right": Order("left_to_right", steps=6),
+    "random-order": Order(),
+}
 
 
 @dataclass(frozen=True)
@@ -122,15 +131,28 @@ def test_deeper_drafts_save_forwards() -> None:
 
 
 VERIFIED = {name: STATIC[name] for name in ("one", "even", "uneven", "entropy", "dus", "random-order")} | {
-    "confidence": Confidence(0.2), "factor": Factor(), "frechet": Frechet(0.2), "localleap": LocalLeap(0.3, 0.1, 2),
-    "dparallel": DParallel(2.0), "easing": Easing(0.3), "eb": EntropyBound(4.0), "dawn": Dawn(0.3, 0.2, 0.1),
-    "entropy-distance": EntropyDistance(2.0), "prior": Prior(Static()), "adas": Adas(EntropyBound(3.0), 3.0),
-    "frontier": Frontier(Factor(), 5), "pc": PC(),
-}  # fmt: skip
+    "confidence": Confidence(0.2),
+    "factor": Factor(),
+    "frechet": Frechet(0.2),
+    "localleap": LocalLeap(0.3, 0.1, 2),
+    "dparallel": DParallel(2.0),
+    "easing": Easing(0.3),
+    "eb": EntropyBound(4.0),
+    "dawn": Dawn(0.3, 0.2, 0.1),
+    "entropy-distance": EntropyDistance(2.0),
+    "prior": Prior(Static()),
+    "adas": Adas(EntropyBound(3.0), 3.0),
+    "frontier": Frontier(Factor(), 5),
+    "pc": PC(),
+}
 ENDS = [name for name in choices("eos") if name not in ("eotp", "fill_at_once")]  # judges forwards; is refused
 CACHES: dict[str, Cache] = {
-    "none": NoCache(), "prefix": Prefix(), "dual": Dual(), "prefix-forced": Prefix(False), "dual-forced": Dual(False),
-}  # fmt: skip
+    "none": NoCache(),
+    "prefix": Prefix(),
+    "dual": Dual(),
+    "prefix-forced": Prefix(False),
+    "dual-forced": Dual(False),
+}
 
 
 @dataclass(frozen=True)

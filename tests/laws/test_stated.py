@@ -71,12 +71,16 @@ def test_traits_are_what_options_make_of_them(rule: Sampler, stated: tuple[bool,
     tried(rule)
 
 
-@pytest.mark.parametrize(("rule", "claim"), [
-    (wrong_parts.Drawn(), "deterministic=True, and decides otherwise in a later turn"),
-    (wrong_parts.LeftFirst(), "by_confidence=True, and commits a confidence of -1 before others"),
-    (wrong_parts.Spread(), "ranks_by='confidence', and commits another position"),
-    (wrong_parts.Measured(), "thresholds=False, and decides otherwise where all confidences are halved"),
-], ids=["draws", "left-to-right", "spread", "threshold"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rule", "claim"),
+    [
+        (wrong_parts.Drawn(), "deterministic=True, and decides otherwise in a later turn"),
+        (wrong_parts.LeftFirst(), "by_confidence=True, and commits a confidence of -1 before others"),
+        (wrong_parts.Spread(), "ranks_by='confidence', and commits another position"),
+        (wrong_parts.Measured(), "thresholds=False, and decides otherwise where all confidences are halved"),
+    ],
+    ids=["draws", "left-to-right", "spread", "threshold"],
+)
 def test_a_false_claim_is_found(rule: Sampler, claim: str) -> None:
     with pytest.raises(Broken, match=f"^{type(rule).__name__} states {claim}"):
         tried(rule)

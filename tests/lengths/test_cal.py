@@ -87,9 +87,10 @@ def test_gaps_are_sized_in_a_batch_as_alone_and_their_forwards_count(model: Mode
 
 
 REFUSED: list[tuple[str, list[str | int | None], str]] = [
-    ("fixed", ["a", None, "b"], "use length=cal"), ("cal", ["a", None, "b", 2], "no other beside it"),
+    ("fixed", ["a", None, "b"], "use length=cal"),
+    ("cal", ["a", None, "b", 2], "no other beside it"),
     ("cal", ["a", None, "b", None], "no other beside it"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("length", "pieces", "words"), REFUSED, ids=["no part", "two gaps", "two unknown"])

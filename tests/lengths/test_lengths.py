@@ -10,8 +10,12 @@ import torch
 from dllm import Decoder, load, part
 from dllm.parts import NOTHING_SHARED, Canvas, Model, Owner, Request, Scores, Trace, UserError, View, end_confidence
 
-PROMPTS = ['Copy the list:\n["Kai", "Emma", "Hugo", "Ada", "Zoe"]', 'Sort the list:\n["Kai", "Ada"]',
-           'Copy the list:\n["Kai"]', 'Reverse the list:\n["Kai", "Ada", "Emma"]']  # fmt: skip
+PROMPTS = [
+    'Copy the list:\n["Kai", "Emma", "Hugo", "Ada", "Zoe"]',
+    'Sort the list:\n["Kai", "Ada"]',
+    'Copy the list:\n["Kai"]',
+    'Reverse the list:\n["Kai", "Ada", "Emma"]',
+]
 PARTS: dict[str, dict[str, Any]] = {
     "daedal": {"factor": 3, "checked": 4},
     "rho_eos": {"factor": 4, "checked": 4, "low": 0.2, "high": 0.9},
@@ -40,8 +44,11 @@ def test_rows_decode_in_a_batch_as_alone_while_others_join_and_leave(model: Mode
     for prompt, result in zip(PROMPTS, together, strict=True):
         (own,) = alone(prompt, trace=True)
         assert (own.canvas, own.turns, own.nfe, own.query_tokens) == (
-            result.canvas, result.turns, result.nfe, result.query_tokens
-        )  # fmt: skip
+            result.canvas,
+            result.turns,
+            result.nfe,
+            result.query_tokens,
+        )
         assert [turn.length for turn in own.traced().turns] == [turn.length for turn in result.traced().turns]
         assert [turn.candidates for turn in own.traced().turns] == [turn.candidates for turn in result.traced().turns]
 
@@ -80,12 +87,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"gen_length": 9, "length": part("length", "daedal", limit=8)}, "length.limit=8 is less than gen_length=9"),
     ({"blocks": "sliding"}, "does not say where a block ends"),
     ({"cache": "prefix"}, "keeps keys and values by column"),
-    ({"eos": "fill_after_block"}, "Use eos=none"), ({"sampler": "static"}, "plans how many turns"),
-    ({"sampler": "wino"}, "Use sampler=confidence"), ({"sampler": "lopa"}, "offers several candidates"),
+    ({"eos": "fill_after_block"}, "Use eos=none"),
+    ({"sampler": "static"}, "plans how many turns"),
+    ({"sampler": "wino"}, "Use sampler=confidence"),
+    ({"sampler": "lopa"}, "offers several candidates"),
     ({"sampler": "slowfast"}, "keeps the columns of a span"),
-    ({"guidance": 1.0}, "Set guidance=0"), ({"stop": ["]"]}, "Drop stop"),
+    ({"guidance": 1.0}, "Set guidance=0"),
+    ({"stop": ["]"]}, "Drop stop"),
     ({"runtime": "static"}, "Use runtime=eager"),
-]  # fmt: skip
+]
 
 
 def test_options_that_cannot_work_are_refused() -> None:

@@ -154,9 +154,12 @@ def test_the_model_says_what_ends_a_text() -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"limit": 0}, r"eos\.limit=0 must be at least 1"), ({"stops": [3, -1]}, r"stops=\[3, -1\] must be at least 0"),
-     ({"stops": [64]}, r"eos\.stops=\(64,\) holds 64, but the model's ids end at 63")],
-)  # fmt: skip
+    [
+        ({"limit": 0}, r"eos\.limit=0 must be at least 1"),
+        ({"stops": [3, -1]}, r"stops=\[3, -1\] must be at least 0"),
+        ({"stops": [64]}, r"eos\.stops=\(64,\) holds 64, but the model's ids end at 63"),
+    ],
+)
 def test_stops_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         Decoder(checkpoint("tiny-wedlm"), eos=StopFront(**options), gen_length=8)
@@ -188,8 +191,11 @@ def test_attention_blocks_of_one_column_decode_as_an_autoregressive_model(sample
     """One row of the prompt's length, then one column a forward, a forward for each token; several rows at once."""
     network = autoregressive()
     asked = prompts(3)
-    turns, results = run(network, Parts(sampler, Sliding(1), Finished(), StopFront()), [
-        Request.answer(prompt, 20, 60, seed) for seed, prompt in enumerate(asked)])  # fmt: skip
+    turns, results = run(
+        network,
+        Parts(sampler, Sliding(1), Finished(), StopFront()),
+        [Request.answer(prompt, 20, 60, seed) for seed, prompt in enumerate(asked)],
+    )
     for prompt, result in zip(asked, results, strict=True):
         expected = greedy(network, prompt, 20)
         assert result.canvas[: len(expected)] == expected and result.nfe == len(expected)
@@ -232,9 +238,14 @@ def test_nbdiff_by_one_word() -> None:
     assert vars(parts.sampler)["score"] == "entropy" and parts.blocks.fixed_length == 4
     assert parts.sampling == Sampling(temperature=1.0, top_p=0.8, tempered=True) and vars(parts.eos)["when"] == "any"
     decoder = Decoder(
-        checkpoint("tiny-nbdiff"), parts.sampler, parts.blocks, parts.cache, parts.eos, gen_length=32,
+        checkpoint("tiny-nbdiff"),
+        parts.sampler,
+        parts.blocks,
+        parts.cache,
+        parts.eos,
+        gen_length=32,
         sampling=parts.sampling,
-    )  # fmt: skip
+    )
     assert decoder.parts.sampling.tempered
     prompt = list(requests()[0].tokens[: requests()[0].answer_start])
     one, other, again = (decoder([prompt], seed=seed)[0] for seed in (1, 2, 1))

@@ -89,10 +89,13 @@ def counted(take: TakeTurn, combination: Combination, lag: int | None) -> Counte
                 assert sum(1 for _ in first) == TURNS
         finally:
             sys.setprofile(None)
-    return operations.found + Counter({
-        (code.co_filename, code.co_qualname): count
-        for code, count in calls.items() if "/dllm/" in code.co_filename and code not in OUTER
-    })  # fmt: skip
+    return operations.found + Counter(
+        {
+            (code.co_filename, code.co_qualname): count
+            for code, count in calls.items()
+            if "/dllm/" in code.co_filename and code not in OUTER
+        }
+    )
 
 
 def of_lengths(found: Counter[Key]) -> set[str]:

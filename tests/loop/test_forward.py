@@ -174,9 +174,16 @@ NARROW: dict[str, Cache] = {
     "prefix": Prefix(query_left=False),
 }
 SCHEDULES: dict[str, Sampler] = {
-    "one-step": Static(1), "steps": Static(7), "three": Static(per_step=3), "order": Order(steps=5),
-    "order-four": Order(per_step=4), "pc": PC(steps=3), "dream": Dream(steps=4), "rcr": RCR(3), "remdm": ReMDM(4),
-}  # fmt: skip
+    "one-step": Static(1),
+    "steps": Static(7),
+    "three": Static(per_step=3),
+    "order": Order(steps=5),
+    "order-four": Order(per_step=4),
+    "pc": PC(steps=3),
+    "dream": Dream(steps=4),
+    "rcr": RCR(3),
+    "remdm": ReMDM(4),
+}
 
 
 @dataclass(frozen=True)

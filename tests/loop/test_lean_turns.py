@@ -80,9 +80,13 @@ def least(cache: str, lag: int | None) -> Counter[str]:
 
 # What a rule of mixtures adds to a turn, by file and function.
 OF_MIXTURES = {
-    ("mixed_inputs.py", ""), ("conditioning.py", ""), ("self_conditioning.py", "at_queries"), ("rows.py", "handed_on"),
-    ("step.py", "stands"), ("turns.py", "mixtures_of"),
-}  # fmt: skip
+    ("mixed_inputs.py", ""),
+    ("conditioning.py", ""),
+    ("self_conditioning.py", "at_queries"),
+    ("rows.py", "handed_on"),
+    ("step.py", "stands"),
+    ("turns.py", "mixtures_of"),
+}
 
 
 def calls_of_mixtures(sampler: Any) -> int:

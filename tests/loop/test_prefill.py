@@ -31,8 +31,11 @@ def computed(name: str, request: Request, chunk: int, known: KnownPrefix | None 
 def same(one: KnownPrefix | None, other: KnownPrefix | None, columns: int) -> bool:
     assert one is not None and other is not None
     pairs = zip(one.layers, other.layers, strict=True)
-    return all(torch.allclose(a[:columns], b[:columns], rtol=0, atol=1e-12)
-               for first, second in pairs for a, b in zip(first, second, strict=True))  # fmt: skip
+    return all(
+        torch.allclose(a[:columns], b[:columns], rtol=0, atol=1e-12)
+        for first, second in pairs
+        for a, b in zip(first, second, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -29,10 +29,16 @@ def found(size: int) -> dict[str, list[dict[str, Any]]]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "tests.support.rank_program"]
     running = [
-        subprocess.Popen([*command, str(rank), str(size), str(port), ",".join(CASES)], cwd=ROOT, env=environment,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, str(rank), str(size), str(port), ",".join(CASES)],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for rank in range(size)
-    ]  # fmt: skip
+    ]
     said = [one.communicate(timeout=1800) for one in running]
     assert all(one.returncode == 0 for one in running), said[0][1][-3000:]
     lines = [[json.loads(line) for line in out.splitlines() if line.startswith("{")] for out, _ in said]

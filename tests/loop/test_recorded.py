@@ -38,8 +38,14 @@ from dllm.parts import (
 CACHES = ("none", "prefix", "dual", "window")
 SAMPLERS = ("confidence", "localleap", "credit", "eb", "klass", "static", "dream")  # those whose launches are counted
 # Every cache, and most samplers; DLLM_LAWS=all takes all pairs.
-FEW = [*((kv, "confidence") for kv in CACHES), ("dual", "localleap"), ("prefix", "credit"), ("none", "eb"),
-       ("prefix", "klass"), ("none", "dream")]  # fmt: skip
+FEW = [
+    *((kv, "confidence") for kv in CACHES),
+    ("dual", "localleap"),
+    ("prefix", "credit"),
+    ("none", "eb"),
+    ("prefix", "klass"),
+    ("none", "dream"),
+]
 # Outside a recording: the replay, the copy of what the rows report, and which of them are wide, where that has changed.
 LAUNCHES = (2, 3)
 

@@ -15,11 +15,15 @@ from dllm.parts import Canvas, HeadSlice, Ids, OwnIds, Proposer, Ranks, Request,
 VOCAB, ROWS, LENGTH = 53, 3, 7
 WANTED = frozenset({"first", "second", "gap", "entropy", "logsumexp", "current", "own", "drawn", "likeliest"})
 SAMPLINGS: dict[str, dict[str, Any]] = {
-    "warm": {"temperature": 0.8}, "hot": {"temperature": 3.0, "tempered": True},
-    "few": {"temperature": 1.0, "top_k": 3}, "tempered": {"temperature": 0.7, "top_k": 19, "tempered": True},
-    "all": {"temperature": 1.0, "top_k": 60}, "late": {"min_tokens": 4},
-    "both": {"temperature": 1.3, "min_tokens": 3, "forbid_eos": True, "eos_last": True}, "cold": {"top_k": 2},
-}  # fmt: skip
+    "warm": {"temperature": 0.8},
+    "hot": {"temperature": 3.0, "tempered": True},
+    "few": {"temperature": 1.0, "top_k": 3},
+    "tempered": {"temperature": 0.7, "top_k": 19, "tempered": True},
+    "all": {"temperature": 1.0, "top_k": 60},
+    "late": {"min_tokens": 4},
+    "both": {"temperature": 1.3, "min_tokens": 3, "forbid_eos": True, "eos_last": True},
+    "cold": {"top_k": 2},
+}
 
 
 def canvas_of(dice: random.Random) -> Canvas:

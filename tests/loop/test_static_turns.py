@@ -88,9 +88,13 @@ def test_no_copy_to_the_host_inside_a_turn(combination: Combination, monkeypatch
 
 ALL_AT_ONCE: dict[str, Any] = {"refresh_scope": "all", "refresh_candidates": "all", "recent_includes_refresh": False}
 COUNTING = [
-    DKV(3), DKV(3, "un"), Window(4, 14, 5, **ALL_AT_ONCE), Window(4, 12, 6), Elastic(4, 0.96, 2),
+    DKV(3),
+    DKV(3, "un"),
+    Window(4, 14, 5, **ALL_AT_ONCE),
+    Window(4, 12, 6),
+    Elastic(4, 0.96, 2),
     Elastic(4, 0.96, block_caching=False),
-]  # fmt: skip
+]
 
 
 @pytest.mark.daily(3)

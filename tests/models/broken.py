@@ -193,10 +193,13 @@ def header_entry(folder: Path, base: str, chance: random.Random) -> Broken:
     entry, shape = content[name], content[name]["shape"]
     kind = chance.choice(["dtype", "shape", "negative", "dimension", "offsets", "rename", "float"])
     entry |= {
-        "dtype": {"dtype": chance.choice(["I32", "U32", "F8", 5])}, "shape": {"shape": [*shape, 1]},
-        "negative": {"shape": [-1, *shape]}, "dimension": {"shape": [2**62, 2**62]}, "float": {"shape": ["64"]},
+        "dtype": {"dtype": chance.choice(["I32", "U32", "F8", 5])},
+        "shape": {"shape": [*shape, 1]},
+        "negative": {"shape": [-1, *shape]},
+        "dimension": {"shape": [2**62, 2**62]},
+        "float": {"shape": ["64"]},
         "offsets": {"data_offsets": [0, 10**12]},
-    }.get(kind, {})  # fmt: skip
+    }.get(kind, {})
     if kind == "rename":
         content[f"{name}x"] = content.pop(name)
     write_header(folder, content, data)
@@ -208,10 +211,13 @@ def header_bytes(folder: Path, base: str, chance: random.Random) -> Broken:
     file = folder / WEIGHTS
     data = file.read_bytes()
     bad = {
-        "cut": data[: chance.randrange(len(data) - 1)], "empty": b"", "tail": data + b"xx",
-        "no header": b"\x00" * 8 + data[8:], "long header": HUGE.to_bytes(8, "little") + data[8:],
+        "cut": data[: chance.randrange(len(data) - 1)],
+        "empty": b"",
+        "tail": data + b"xx",
+        "no header": b"\x00" * 8 + data[8:],
+        "long header": HUGE.to_bytes(8, "little") + data[8:],
         "deep": len(DEEP).to_bytes(8, "little") + DEEP.encode(),
-    }  # fmt: skip
+    }
     kind = chance.choice(sorted(bad))
     file.write_bytes(bad[kind])
     return Broken(f"{kind} {WEIGHTS}", (WEIGHTS,))

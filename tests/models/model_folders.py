@@ -120,8 +120,13 @@ def write_tokenizer(folder: Path, backend: Tokenizer, **settings: Any) -> None:
 
 def llada_tokenizer(folder: Path, chat: bool = True) -> None:
     special = [
-        "<|startoftext|>", "<|endoftext|>", "<|mdm_mask|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
-    ]  # fmt: skip
+        "<|startoftext|>",
+        "<|endoftext|>",
+        "<|mdm_mask|>",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<|eot_id|>",
+    ]
     template = {"chat_template": HEADERS} if chat else {}
     names = {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
     write_tokenizer(folder, byte_tokenizer(dict.fromkeys(special, True)), **names, **template)
@@ -146,9 +151,16 @@ def dream_tokenizer(folder: Path) -> None:
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in merges) + "\n")
     added = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "<|beginoftext|>", "<|mask|>"]
     decoder = {str(258 + i): {"content": text, "special": text != "<tool_call>"} for i, text in enumerate(added)}
-    (folder / "tokenizer_config.json").write_text(json.dumps({
-        "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]}, "tokenizer_class": "DreamTokenizer",
-        "added_tokens_decoder": decoder, "eos_token": "<|endoftext|>", "mask_token": "<|mask|>",
-        "chat_template": IMSTYLE,
-    }))  # fmt: skip
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(
+            {
+                "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
+                "tokenizer_class": "DreamTokenizer",
+                "added_tokens_decoder": decoder,
+                "eos_token": "<|endoftext|>",
+                "mask_token": "<|mask|>",
+                "chat_template": IMSTYLE,
+            }
+        )
+    )
     (folder / "tokenization_dream.py").write_text("raise SystemExit('remote code was run')\n")

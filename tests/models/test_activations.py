@@ -101,12 +101,15 @@ def test_heads_and_experts_stay_as_they_are() -> None:
         save_model(model.transformer, "nowhere")
 
 
-@pytest.mark.parametrize(("options", "sentence"), [
-    ({}, r"activations=int8 goes with layers in int8 or int4, and there is quantize=None\. Set quantize=int8"),
-    ({"quantize": "int8", "activations": "int9"}, r"activations='int9' must be None or int8\. Did you mean 'int8'"),
-    ({"quantize": "int8", "quantize_head": "int8", "kernels": "invariant"}, "with a narrow head in another way"),
-    ({"quantize": "int8", "activations": None, "kernels": "invariant"}, r"or activations=int8 on a CPU\."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, r"activations=int8 goes with layers in int8 or int4, and there is quantize=None\. Set quantize=int8"),
+        ({"quantize": "int8", "activations": "int9"}, r"activations='int9' must be None or int8\. Did you mean 'int8'"),
+        ({"quantize": "int8", "quantize_head": "int8", "kernels": "invariant"}, "with a narrow head in another way"),
+        ({"quantize": "int8", "activations": None, "kernels": "invariant"}, r"or activations=int8 on a CPU\."),
+    ],
+)
 def test_what_does_not_fit_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         load("mini-llada", dtype="bfloat16", **{"activations": "int8", **options})

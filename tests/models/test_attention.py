@@ -42,9 +42,18 @@ CPU = torch.device("cpu")
 
 
 def plainly(
-    query: Tensor, key: Tensor, value: Tensor, starts_q: Tensor, starts_k: Tensor, most_q: int, most_k: int, *,
-    enable_gqa: bool = False, seqused_k: Tensor, **rest: Any,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    starts_q: Tensor,
+    starts_k: Tensor,
+    most_q: int,
+    most_k: int,
+    *,
+    enable_gqa: bool = False,
+    seqused_k: Tensor,
+    **rest: Any,
+) -> Tensor:
     """What the documentation of PyTorch's ``varlen_attn`` says, row by row. No key outside a row's own is read."""
     assert starts_q.dtype == starts_k.dtype == seqused_k.dtype == torch.int32 and not rest
     assert enable_gqa == (query.shape[1] != key.shape[1])
@@ -242,13 +251,17 @@ def test_seeds_of_blocks_from_column_0_leave_the_prompts_block_alone() -> None:
     assert alone == ["...........", "....x......", "..........."]
 
 
-@pytest.mark.parametrize(("place", "given", "kind", "words"), [
-    ("a2d", None, FULL, "full attention is taken, as the -mdlm checkpoints have it"),
-    ("Qwen3-0.6B-diffusion-bd3lm-v0.1", None, AnswerBlocks(32), "blocks of 32 columns are taken, since the name"),
-    ("models--dllm-hub--Qwen3-diffusion-bd3lm-v0.1/snapshots/0a", None, AnswerBlocks(32), "-bd3lm-v0.1 says so"),
-    ("bd3lm/mdlm", None, FULL, "since the name mdlm says so"),
-    ("bd3lm", 0, FULL, ""), ("mdlm", 16, AnswerBlocks(16), ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "given", "kind", "words"),
+    [
+        ("a2d", None, FULL, "full attention is taken, as the -mdlm checkpoints have it"),
+        ("Qwen3-0.6B-diffusion-bd3lm-v0.1", None, AnswerBlocks(32), "blocks of 32 columns are taken, since the name"),
+        ("models--dllm-hub--Qwen3-diffusion-bd3lm-v0.1/snapshots/0a", None, AnswerBlocks(32), "-bd3lm-v0.1 says so"),
+        ("bd3lm/mdlm", None, FULL, "since the name mdlm says so"),
+        ("bd3lm", 0, FULL, ""),
+        ("mdlm", 16, AnswerBlocks(16), ""),
+    ],
+)
 def test_an_a2d_folder_does_not_tell_its_attention(
     place: str, given: int | None, kind: object, words: str, tmp_path: Path
 ) -> None:
@@ -275,15 +288,20 @@ def test_a_block_that_the_file_leaves_out_is_the_users() -> None:
     assert config_of("dream_gqa", 0).attention is config_of("dream_gqa", None).attention is FULL
 
 
-@pytest.mark.parametrize(("name", "block", "words"), [
-    ("sdar_b4", 8, "attention_block=8, but config.json says block_size=4"),
-    ("fastdllm_v2", 4, "attention_block=4, but config.json says bd_size=8"),
-    ("dream_gqa", 999, "attention_block=999 must be from 0 to the model's"),
-    ("llada_moe", 32, "attention_block=32: the attention of LLaDAMoEModelLM is full, which has no blocks"),
-    ("wedlm_bias", 4, "known tokens before masks, which has no blocks"),
-    ("a2d_qwen3", -1, "attention_block=-1 must be from 0 to the model's 256 positions"),
-    ("a2d_qwen3", 257, "must be from 0 to"), ("diffcoder", 0, "must be from 1 to"), ("diffcoder", 999, "from 1 to"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "block", "words"),
+    [
+        ("sdar_b4", 8, "attention_block=8, but config.json says block_size=4"),
+        ("fastdllm_v2", 4, "attention_block=4, but config.json says bd_size=8"),
+        ("dream_gqa", 999, "attention_block=999 must be from 0 to the model's"),
+        ("llada_moe", 32, "attention_block=32: the attention of LLaDAMoEModelLM is full, which has no blocks"),
+        ("wedlm_bias", 4, "known tokens before masks, which has no blocks"),
+        ("a2d_qwen3", -1, "attention_block=-1 must be from 0 to the model's 256 positions"),
+        ("a2d_qwen3", 257, "must be from 0 to"),
+        ("diffcoder", 0, "must be from 1 to"),
+        ("diffcoder", 999, "from 1 to"),
+    ],
+)
 def test_a_block_that_cannot_be_is_refused(name: str, block: int, words: str) -> None:
     with pytest.raises(UserError) as caught:
         config_of(name, block)
@@ -297,14 +315,20 @@ def test_a_mask_that_nothing_names_is_asked_for(tmp_path: Path) -> None:
     assert describe(copy_of("illada", tmp_path))[3].mask == 5
 
 
-@pytest.mark.parametrize(("config", "words"), [
-    ({"architectures": ["VLMModel"]}, "a Nemotron-Labs-Diffusion with a tower for images.*NemotronLabsDiffusionModel"),
-    ({"architectures": ["NemotronHTwoTowerForCausalLM"]}, "Nemotron-Labs-TwoTower.*Take Nemotron-Labs-Diffusion"),
-    ({"architectures": ["MMadaModelLM"]}, "MMaDA, which reads and draws images"),
-    ({"architectures": ["Other"], "vision_config": {}}, "towers beside the text model"),
-    ({"architectures": ["Qwen3MoeForCausalLM"]}, "predicts the next token, and a mask means nothing to it"),
-    ({"architectures": ["NoSuchModel"]}, "known architectures are"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            {"architectures": ["VLMModel"]},
+            "a Nemotron-Labs-Diffusion with a tower for images.*NemotronLabsDiffusionModel",
+        ),
+        ({"architectures": ["NemotronHTwoTowerForCausalLM"]}, "Nemotron-Labs-TwoTower.*Take Nemotron-Labs-Diffusion"),
+        ({"architectures": ["MMadaModelLM"]}, "MMaDA, which reads and draws images"),
+        ({"architectures": ["Other"], "vision_config": {}}, "towers beside the text model"),
+        ({"architectures": ["Qwen3MoeForCausalLM"]}, "predicts the next token, and a mask means nothing to it"),
+        ({"architectures": ["NoSuchModel"]}, "known architectures are"),
+    ],
+)
 def test_other_models_are_refused_by_name(config: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         ModelConfig.from_published(published("diffcoder", **config, auto_map=None))
@@ -336,8 +360,13 @@ def test_masks_of_some_queries_are_parts_of_the_mask(kind: AttentionKind, monkey
         torch.testing.assert_close(attend(query, key, value, some, tiled=True), tiled, rtol=0, atol=0)
 
 
-LONG = [("confidence", "sdar_b4", "none"), ("confidence", "tiny-wedlm", "finished"), ("wino", "tiny-llada", "dual"),
-        ("wino", "tiny-llada", "none"), ("wino", "sdar_b4", "none")]  # fmt: skip
+LONG = [
+    ("confidence", "sdar_b4", "none"),
+    ("confidence", "tiny-wedlm", "finished"),
+    ("wino", "tiny-llada", "dual"),
+    ("wino", "tiny-llada", "none"),
+    ("wino", "sdar_b4", "none"),
+]
 
 
 @pytest.mark.daily(2)

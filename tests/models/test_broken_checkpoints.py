@@ -106,22 +106,50 @@ def test_a_broken_checkpoint_is_refused_or_works(number: int, bases: dict[str, P
 
 # What was found by hand before there was a generator: base, what config.json gets, and what the sentence names.
 CONFIGS: list[tuple[str, dict[str, Any]]] = [
-    *(("llada_mha_untied", {key: value}) for key, value in [
-        ("d_model", "96"), ("n_heads", 0), ("n_layers", "4"), ("n_layers", 4.5), ("mask_token_id", "abc"),
-        ("n_layers", HUGE), ("n_layers", 9000), ("eos_token_id", "5"), ("rms_norm_eps", "x"), ("rms_norm_eps", NAN),
-        ("rope_theta", 0), ("rope_scaling", "linear"), ("embedding_size", 5), ("block_group_size", 0),
-        ("mask_token_id", 272), ("eos_token_id", 272), ("pad_token_id", 272),
-    ]),
-    ("dream_gqa", {"rope_scaling": "linear"}), ("dream_gqa", {"rope_parameters": {"rope_type": "yarn"}}),
+    *(
+        ("llada_mha_untied", {key: value})
+        for key, value in [
+            ("d_model", "96"),
+            ("n_heads", 0),
+            ("n_layers", "4"),
+            ("n_layers", 4.5),
+            ("mask_token_id", "abc"),
+            ("n_layers", HUGE),
+            ("n_layers", 9000),
+            ("eos_token_id", "5"),
+            ("rms_norm_eps", "x"),
+            ("rms_norm_eps", NAN),
+            ("rope_theta", 0),
+            ("rope_scaling", "linear"),
+            ("embedding_size", 5),
+            ("block_group_size", 0),
+            ("mask_token_id", 272),
+            ("eos_token_id", 272),
+            ("pad_token_id", 272),
+        ]
+    ),
+    ("dream_gqa", {"rope_scaling": "linear"}),
+    ("dream_gqa", {"rope_parameters": {"rope_type": "yarn"}}),
     *(("sdar_b4", {"block_size": value}) for value in ("four", -4, 0, 300)),
-    *(("llada2_moe", {key: value}) for key, value in [
-        ("num_experts", 10**8), ("num_experts", 9000), ("num_experts_per_tok", 999), ("n_group", 0), ("n_group", 3),
-        ("topk_group", 5), ("num_experts_per_tok", 7), ("partial_rotary_factor", 0.2), ("moe_intermediate_size", HUGE),
-    ]),
+    *(
+        ("llada2_moe", {key: value})
+        for key, value in [
+            ("num_experts", 10**8),
+            ("num_experts", 9000),
+            ("num_experts_per_tok", 999),
+            ("n_group", 0),
+            ("n_group", 3),
+            ("topk_group", 5),
+            ("num_experts_per_tok", 7),
+            ("partial_rotary_factor", 0.2),
+            ("moe_intermediate_size", HUGE),
+        ]
+    ),
     ("nemotron", {"quantization": {"quant_method": "gptq"}}),
-    ("llada_moe", {"num_experts_per_tok": 999}), ("llada_moe", {"moe_layer_freq": [1]}),
+    ("llada_moe", {"num_experts_per_tok": 999}),
+    ("llada_moe", {"moe_layer_freq": [1]}),
     ("llada_moe", {"dense_intermediate_size": None, "moe_layer_freq": [1, 0]}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("base", "change"), CONFIGS, ids=[f"{base}-{change!r:.40}" for base, change in CONFIGS])
@@ -171,10 +199,15 @@ def test_a_file_of_another_kind_is_named(
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"])
-@pytest.mark.parametrize(("kind", "said"), [
-    ("pipe", "a device or a pipe"), ("link", "a link to nothing"), ("loop", "a link to nothing"),
-    ("folder", "a folder"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("pipe", "a device or a pipe"),
+        ("link", "a link to nothing"),
+        ("loop", "a link to nothing"),
+        ("folder", "a folder"),
+    ],
+)
 def test_what_is_no_file_is_named_and_never_waited_for(
     name: str, kind: str, said: str, bases: dict[str, Path], tmp_path: Path
 ) -> None:

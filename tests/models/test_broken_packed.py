@@ -24,8 +24,11 @@ from tests.support.packed_weights import packed_folder
 from tests.support.scaled_weights import FORMS, write_pair
 
 GROUPED: dict[str, dict[str, Any]] = {
-    "gptq": {}, "gptq-8": {"bits": 8}, "gptq-ordered": {"ordered": True}, "awq": {"method": "awq"},
-}  # fmt: skip
+    "gptq": {},
+    "gptq-8": {"bits": 8},
+    "gptq-ordered": {"ordered": True},
+    "awq": {"method": "awq"},
+}
 VALUES = (None, -1, 0, 1, 2, 7, 2**40, 2**63, 1.5, -0.0, float("nan"), True, False, "x", "", "../../x", "re:(",
           "a" * 10**4, [], {}, [[]], [None], {"a": []}, [0, 0], [-1, -1], [2**40, 1], "0x0", "float",
           "Linear")  # fmt: skip

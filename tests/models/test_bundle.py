@@ -104,10 +104,15 @@ def test_an_unknown_mask_id_asks_for_one() -> None:
         describe(DATA / "llada2_moe")
 
 
-@pytest.mark.parametrize(("mask", "rule"), [
-    (500, "outside the embedding's ids, 0 to 263"), (-1, "outside"), (257, "also the pad id"),
-    (263, "not a token of the tokenizer, which has 262 tokens. Its own mask token has id 258"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mask", "rule"),
+    [
+        (500, "outside the embedding's ids, 0 to 263"),
+        (-1, "outside"),
+        (257, "also the pad id"),
+        (263, "not a token of the tokenizer, which has 262 tokens. Its own mask token has id 258"),
+    ],
+)
 def test_an_impossible_mask_id_is_refused(mask: int, rule: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"mask_id={mask} .*{rule}"):
         describe(with_tokenizer(tmp_path), mask_id=mask)

@@ -90,20 +90,30 @@ PUBLISHED = (
 )
 AWKWARD = [
     # whitespace
-    "  {% if true %}\n  a\n  {% endif %}\n{# a note #}\n b\n\n", "{{ 'a' }}\n", "\r\n{%- if 1 %} x{% endif -%}  \r\n y",
+    "  {% if true %}\n  a\n  {% endif %}\n{# a note #}\n b\n\n",
+    "{{ 'a' }}\n",
+    "\r\n{%- if 1 %} x{% endif -%}  \r\n y",
     # names that are there, and those that are not
     "{{ bos_token }}{{ eos_token }}{{ mask_token }}{{ pad_token }}{{ unk_token }}{{ additional_special_tokens }}",
     "{{ tools is none }}{{ tools is defined }}{{ documents is none }}{{ add_generation_prompt }}{{ nothing }}",
     "{{ messages[0].name }}{{ messages[0].thinking }}{{ messages[-1]['reasoning_content'] is defined }}",
     "{{ messages | length }}{{ messages[0] | tojson }}{% for key in messages[0] %}{{ key }},{% endfor %}",
-    "{{ nothing.at_all }}", "{{ messages[9]['content'] }}", "{{ messages + 1 }}", "{{ messages[0]['content'] / 2 }}",
+    "{{ nothing.at_all }}",
+    "{{ messages[9]['content'] }}",
+    "{{ messages + 1 }}",
+    "{{ messages[0]['content'] / 2 }}",
     # JSON
-    "{{ messages | tojson(indent=2) }}", "{{ {'b': 1, 'a': '<é>'} | tojson(sort_keys=true, separators=(',', ':')) }}",
-    "{{ messages | tojson(ensure_ascii=true) }}", "{{ '<b>' | e }}{{ '<b>' | safe }}",
+    "{{ messages | tojson(indent=2) }}",
+    "{{ {'b': 1, 'a': '<é>'} | tojson(sort_keys=true, separators=(',', ':')) }}",
+    "{{ messages | tojson(ensure_ascii=true) }}",
+    "{{ '<b>' | e }}{{ '<b>' | safe }}",
     # what jinja itself cannot
-    "{{ strftime_now('%Y') }}", "{{ strftime_now(1) }}", "{{ raise_exception('users only') }}",
+    "{{ strftime_now('%Y') }}",
+    "{{ strftime_now(1) }}",
+    "{{ raise_exception('users only') }}",
     "{{ dict(a=1, **{'b': 2}) }}{{ dict.fromkeys('ab') }}{{ dict.fromkeys('ab', 0) }}",
-    "{{ dict(1) }}", "{{ dict(a=1).items() | list }}",
+    "{{ dict(1) }}",
+    "{{ dict(a=1).items() | list }}",
     "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
     "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}{% endfor %}",
     "{% set n = 0 %}{% generation %}{% set n = 1 %}{{ n }}{% endgeneration %}{{ n }}",
@@ -111,22 +121,34 @@ AWKWARD = [
     "{% generation %}{% generation %}a{% endgeneration %}{% endgeneration %}",
     "{% generation %}\n a\n{% endgeneration %}\nb",
     # namespaces
-    "{% set n = namespace(a=1) %}{% set n.a = n.a + 1 %}{{ n.a }}{{ n.b }}", "{{ namespace(self=3).self }}",
-    "{{ namespace({'a': 1}, b=2).a }}", "{{ namespace(1) }}", "{{ namespace({1: 2}) is defined }}",
+    "{% set n = namespace(a=1) %}{% set n.a = n.a + 1 %}{{ n.a }}{{ n.b }}",
+    "{{ namespace(self=3).self }}",
+    "{{ namespace({'a': 1}, b=2).a }}",
+    "{{ namespace(1) }}",
+    "{{ namespace({1: 2}) is defined }}",
     # the sandbox
-    "{{ messages.__class__ }}", "{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}",
+    "{{ messages.__class__ }}",
+    "{{ ''.__class__.__mro__ }}",
+    "{{ messages.append(1) }}",
     "{% set _ = messages[0].update(a=1) %}",
-    "{{ messages.clear }}{{ messages | length }}", "{{ range.__globals__ }}", "{{ '{0.__class__}'.format(1) }}",
-    "{{ '%s' | format(messages[0].role) }}", "{{ 'a'.join(['b', 'c']) }}", "{{ range(1000000) }}",
+    "{{ messages.clear }}{{ messages | length }}",
+    "{{ range.__globals__ }}",
+    "{{ '{0.__class__}'.format(1) }}",
+    "{{ '%s' | format(messages[0].role) }}",
+    "{{ 'a'.join(['b', 'c']) }}",
+    "{{ range(1000000) }}",
     "{{ range(3) | list }}",
     # macros, filters, tests
     "{% macro turn(m) %}[{{ m.role }}]{{ caller() if caller }}{% endmacro %}{{ turn(messages[0]) }}",
     "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join('|') }}",
-    "{{ messages[1:] | map(attribute='role') | list }}{{ messages[::-1][0].role }}", "{{ 'x' | no_such_filter }}",
+    "{{ messages[1:] | map(attribute='role') | list }}{{ messages[::-1][0].role }}",
+    "{{ 'x' | no_such_filter }}",
     "{% if messages is mapping %}a{% elif messages is iterable %}b{% endif %}{{ messages[0] is mapping }}",
-    "{{ 7 // 2 }}{{ 7 % 4 }}{{ 2 ** 10 }}{{ 'a' ~ 1 }}{{ 'b' in 'abc' }}{{ none }}{{ true }}", "{% include 'x' %}",
-    "{% set text %}{{ messages[0].content }}{% endset %}{{ text | upper }}", "{% filter upper %}a{% endfilter %}",
-]  # fmt: skip
+    "{{ 7 // 2 }}{{ 7 % 4 }}{{ 2 ** 10 }}{{ 'a' ~ 1 }}{{ 'b' in 'abc' }}{{ none }}{{ true }}",
+    "{% include 'x' %}",
+    "{% set text %}{{ messages[0].content }}{% endset %}{{ text | upper }}",
+    "{% filter upper %}a{% endfilter %}",
+]
 # Refused in words that name what stands behind: of these the kind of error is compared, and its words are ours.
 OWN_WORDS = [
     "{% for m in messages %}{% generation %}{% break %}{% endgeneration %}{% endfor %}",  # a line of compiled code

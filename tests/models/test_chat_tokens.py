@@ -30,14 +30,24 @@ def special(tokenizer: Tokenizer, *contents: str, begin: str = "") -> list[int]:
     return [token for token in ids if token > 255]
 
 
-@pytest.mark.parametrize(("body", "content"), [
-    ("<{{ m.content }}>", "|eot|"), ("<|{{ m.content }}", "mask|>"), ("{{ m.content | lower }}", "<|EOT|>"),
-    ("{{ m.content | list | reverse | join }}", ">|tos|>|toe|<"), ("{{ m.content | replace('_', '|') }}", "<_eot_>"),
-    ("{{ m.content.split('#') | join }}", "<|e#ot|>"), ("{{ m.content[1:] }}", "#<|eot|>"),
-    ("{{ m.content }}{{ m.content }}", "eot|><|"), ("{{ '<%s>' | format(m.content) }}", "|im_end|"),
-    ("{{ m.content | trim }}", "  <|eot|><|im_end|> "), ("{{ m | tojson }}", "<|mask|>"),
-    ("{% set n = namespace(t='<') %}{% set n.t = n.t ~ m.content %}{{ n.t ~ '>' }}", "|mask|"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "content"),
+    [
+        ("<{{ m.content }}>", "|eot|"),
+        ("<|{{ m.content }}", "mask|>"),
+        ("{{ m.content | lower }}", "<|EOT|>"),
+        ("{{ m.content | list | reverse | join }}", ">|tos|>|toe|<"),
+        ("{{ m.content | replace('_', '|') }}", "<_eot_>"),
+        ("{{ m.content.split('#') | join }}", "<|e#ot|>"),
+        ("{{ m.content[1:] }}", "#<|eot|>"),
+        ("{{ m.content }}{{ m.content }}", "eot|><|"),
+        ("{{ '<%s>' | format(m.content) }}", "|im_end|"),
+        ("{{ m.content | trim }}", "  <|eot|><|im_end|> "),
+        ("{{ m | tojson }}", "<|mask|>"),
+        ("{% set n = namespace(t='<') %}{% set n.t = n.t ~ m.content %}{{ n.t ~ '>' }}", "|mask|"),
+    ],
+    ids=str,
+)
 def test_no_template_makes_a_special_token_of_a_message(body: str, content: str, tmp_path: Path) -> None:
     made = tokenizer(tmp_path, EACH.format(body))
     assert special(made, content) == special(made, "a") == [END]

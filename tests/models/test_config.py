@@ -58,25 +58,42 @@ def test_unknown_extra_keys_are_ignored() -> None:
     assert read("sdar_b4", torch_dtype="bfloat16", fuse_something=True) == read("sdar_b4")
 
 
-@pytest.mark.parametrize(("name", "key"), [
-    ("llada_mha_untied", "n_heads"), ("dream_gqa", "hidden_size"), ("llada_moe", "num_hidden_layers"),
-    ("llada2_moe", "num_hidden_layers"), ("llada2_moe", "hidden_size"), ("sdar_b4", "vocab_size"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("llada_mha_untied", "n_heads"),
+        ("dream_gqa", "hidden_size"),
+        ("llada_moe", "num_hidden_layers"),
+        ("llada2_moe", "num_hidden_layers"),
+        ("llada2_moe", "hidden_size"),
+        ("sdar_b4", "vocab_size"),
+    ],
+)
 def test_a_missing_size_is_named(name: str, key: str) -> None:
     with pytest.raises(UserError, match=key):
         read(name, **{key: None})
 
 
-@pytest.mark.parametrize(("name", "change"), [
-    ("llada_mha_untied", {"block_type": "sequential"}), ("llada_mha_untied", {"activation_type": "swiglu"}),
-    ("llada_mha_untied", {"layer_norm_type": "default"}), ("llada_mha_untied", {"rope": False}),
-    ("llada_mha_untied", {"attention_layer_norm": True}), ("dream_gqa", {"use_sliding_window": True}),
-    ("dream_gqa", {"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}), ("sdar_b4", {"attention_bias": True}),
-    ("llada_moe", {"moe_router_enable_expert_bias": True}), ("llada2_moe", {"score_function": "softmax"}),
-    ("wedlm_bias", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
-    ("wedlm_bias", {"use_sliding_window": True}), ("wedlm_bias", {"rope_scaling": {"type": "yarn", "factor": 0.5}}),
-    ("nbdiff_gqa", {"hidden_act": "gelu"}), ("nbdiff_gqa", {"block_length": 512}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("llada_mha_untied", {"block_type": "sequential"}),
+        ("llada_mha_untied", {"activation_type": "swiglu"}),
+        ("llada_mha_untied", {"layer_norm_type": "default"}),
+        ("llada_mha_untied", {"rope": False}),
+        ("llada_mha_untied", {"attention_layer_norm": True}),
+        ("dream_gqa", {"use_sliding_window": True}),
+        ("dream_gqa", {"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}),
+        ("sdar_b4", {"attention_bias": True}),
+        ("llada_moe", {"moe_router_enable_expert_bias": True}),
+        ("llada2_moe", {"score_function": "softmax"}),
+        ("wedlm_bias", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
+        ("wedlm_bias", {"use_sliding_window": True}),
+        ("wedlm_bias", {"rope_scaling": {"type": "yarn", "factor": 0.5}}),
+        ("nbdiff_gqa", {"hidden_act": "gelu"}),
+        ("nbdiff_gqa", {"block_length": 512}),
+    ],
+)
 def test_what_no_published_checkpoint_uses_is_refused(name: str, change: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(change))):
         read(name, **change)

@@ -12,14 +12,28 @@ from dllm.parts import ModelConfig, UserError
 
 # configuration_*.py of each published checkpoint: the default of every key that a file may leave out.
 _QWEN: dict[str, Any] = {
-    "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-    "rope_scaling": None, "tie_word_embeddings": False, "use_sliding_window": False, "num_key_value_heads": 32,
-}  # fmt: skip
+    "hidden_act": "silu",
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "num_key_value_heads": 32,
+}
 _LLAMA: dict[str, Any] = {
-    "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-    "rope_scaling": None, "tie_word_embeddings": False, "num_key_value_heads": None, "head_dim": None,
-    "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1,
-}  # fmt: skip
+    "hidden_act": "silu",
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "pretraining_tp": 1,
+}
 CLASSES: dict[str, dict[str, Any]] = {
     # of transformers 4.57: Qwen3Config, Qwen2Config, LlamaConfig, Qwen3MoeConfig; 5.23: Ministral3Config
     "a2d_qwen3": {**_QWEN, "head_dim": 128, "attention_bias": False, "layer_types": None, "sliding_window": None},

@@ -82,12 +82,18 @@ def test_results_and_streams_are_those_of_one_decode(model: A2DQwen3LMHeadModel)
     assert row.nfe >= 1 and streamer.told == [*PROMPT[0].tolist(), *answers(model, PROMPT[:1].tolist())[0], "end"]
 
 
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"num_beams": 2}, "there is no beam search"), ({"repetition_penalty": 1.3}, "RepetitionPenaltyLogitsProcessor"),
-    ({"output_scores": True, "return_dict_in_generate": True}, "results=True returns what is known"),
-    ({"max_time": 3.0}, "MaxTimeCriteria works from left to right"), ({"sampler": "ebb"}, "Did you mean 'eb'"),
-    ({"sampler": part("sampler", "eb"), "threshold": 0.5}, "threshold goes with sampler by its name."),
-], ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_beams": 2}, "there is no beam search"),
+        ({"repetition_penalty": 1.3}, "RepetitionPenaltyLogitsProcessor"),
+        ({"output_scores": True, "return_dict_in_generate": True}, "results=True returns what is known"),
+        ({"max_time": 3.0}, "MaxTimeCriteria works from left to right"),
+        ({"sampler": "ebb"}, "Did you mean 'eb'"),
+        ({"sampler": part("sampler", "eb"), "threshold": 0.5}, "threshold goes with sampler by its name."),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
 def test_what_an_autoregressive_decode_alone_can_do_is_refused(
     model: A2DQwen3LMHeadModel, settings: dict[str, Any], words: str
 ) -> None:

@@ -67,12 +67,22 @@ def rotation(**changes: Any) -> dict[str, Any]:
 
 
 OTHER = text_config(  # two global layers inside, odd sizes, groups of heads, other bases and shares
-    num_hidden_layers=5, hidden_size=40, num_attention_heads=6, num_key_value_heads=3, head_dim=6, sliding_window=11,
-    layer_types=["sliding_attention", "full_attention", *["sliding_attention"] * 2, "full_attention"], vocab_size=83,
-    per_layer_config={str(at): {"head_dim": 24, "num_key_value_heads": 2} for at in (1, 4)}, num_experts=5,
-    top_k_experts=3, intermediate_size=30, moe_intermediate_size=16, rms_norm_eps=1e-5,
+    num_hidden_layers=5,
+    hidden_size=40,
+    num_attention_heads=6,
+    num_key_value_heads=3,
+    head_dim=6,
+    sliding_window=11,
+    layer_types=["sliding_attention", "full_attention", *["sliding_attention"] * 2, "full_attention"],
+    vocab_size=83,
+    per_layer_config={str(at): {"head_dim": 24, "num_key_value_heads": 2} for at in (1, 4)},
+    num_experts=5,
+    top_k_experts=3,
+    intermediate_size=30,
+    moe_intermediate_size=16,
+    rms_norm_eps=1e-5,
     rope_parameters=rotation(),
-)  # fmt: skip
+)
 
 
 def saved(folder: Path, text: dict[str, Any]) -> Any:
@@ -178,13 +188,18 @@ def test_the_file_says_what_the_network_is() -> None:
 
 def test_kinds_of_layers_have_the_defaults_of_the_class() -> None:
     """Without kinds every sixth layer is global; without overrides these have heads of 512."""
-    text = {key: value for key, value in text_config(num_hidden_layers=12).items()
-            if key not in ("layer_types", "per_layer_config", "rope_parameters")}  # fmt: skip
+    text = {
+        key: value
+        for key, value in text_config(num_hidden_layers=12).items()
+        if key not in ("layer_types", "per_layer_config", "rope_parameters")
+    }
     gemma = ModelConfig.from_published({**published("dg_dev"), "text_config": text}).gemma
     assert gemma is not None
     assert [at for at, kind in enumerate(gemma.layers) if not kind.sliding] == [5, 11]
     assert {(kind.head_dim, kind.kv_heads, kind.theta, kind.pairs) for kind in gemma.layers} == {
-        (8, 2, 1e4, 4), (512, 2, 1e6, 64)}  # fmt: skip
+        (8, 2, 1e4, 4),
+        (512, 2, 1e6, 64),
+    }
     own = {**text, "global_head_dim": 24, "num_global_key_value_heads": 4}
     gemma = ModelConfig.from_published({**published("dg_dev"), "text_config": own}).gemma
     assert gemma is not None and (gemma.layers[5].head_dim, gemma.layers[5].kv_heads) == (24, 4)
@@ -237,7 +252,8 @@ def test_the_file_holds_every_parameter_and_towers_are_left_out() -> None:
     assert others and all(name.startswith(towers) for name in others)
     report = inspect_checkpoint(FOLDER)
     assert report.usable and [note for note in report.notes if "left out" in note] == [
-        "The towers for images are left out: only text is read."]  # fmt: skip
+        "The towers for images are left out: only text is read."
+    ]
     assert report.parameters == sum(tensor.numel() for name, tensor in stored(FOLDER).items() if name in names)
     assert report.kv_bytes("float32") == 4 * 2 * (5 * 2 * 8 + 16)
 
@@ -277,8 +293,10 @@ def test_a_file_may_hold_the_causal_passs_names(tmp_path: Path) -> None:
     """Its class ties both. A file with both is refused: one of them would be ignored."""
     folder, begin = copy_of("dg_dev", tmp_path), "model.decoder.layers."
     tensors = stored(FOLDER)
-    other = {name.replace(begin, CAUSAL) if name.startswith(begin) and "layer_scalar" not in name else name: tensor
-             for name, tensor in tensors.items()}  # fmt: skip
+    other = {
+        name.replace(begin, CAUSAL) if name.startswith(begin) and "layer_scalar" not in name else name: tensor
+        for name, tensor in tensors.items()
+    }
     save_file(other, folder / "model.safetensors")
     expected, found = (dict(network(place).named_parameters()) for place in (FOLDER, folder))
     assert all(torch.equal(expected[name], found[name]) for name in expected)
@@ -306,8 +324,13 @@ def test_a_mask_is_refused() -> None:
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with products of 128 rows and columns, which int4 takes."""
-    text = text_config(hidden_size=128, intermediate_size=256, moe_intermediate_size=128, head_dim=32,
-                       per_layer_config={"5": {"head_dim": 64, "num_key_value_heads": 2}})  # fmt: skip
+    text = text_config(
+        hidden_size=128,
+        intermediate_size=256,
+        moe_intermediate_size=128,
+        head_dim=32,
+        per_layer_config={"5": {"head_dim": 64, "num_key_value_heads": 2}},
+    )
     folder = tmp_path_factory.mktemp("wide")
     config = {**published("dg_dev"), "vision_config": None, "text_config": text}
     model = DiffusionGemma(ModelConfig.from_published(config)).eval()
@@ -316,8 +339,11 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, source in parameter_sources(model).items():
         shape = model.get_parameter(name).shape
         gains = len(shape) == 1
-        tensors[source.name] = torch.rand(shape, generator=noise) / 2 + 0.75 if gains else torch.randn(
-            shape, generator=noise) * shape[-1] ** -0.5  # fmt: skip
+        tensors[source.name] = (
+            torch.rand(shape, generator=noise) / 2 + 0.75
+            if gains
+            else torch.randn(shape, generator=noise) * shape[-1] ** -0.5
+        )
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
     return folder
@@ -378,8 +404,13 @@ def test_another_canvas_is_refused() -> None:
 def test_flops_count_both_kinds_of_layers() -> None:
     """Of one row, by counting products of the network's own modules; each token uses two experts of four."""
     model = network()
-    products = sum(part.weight.numel() for layer in model.layers for part in layer.modules()
-                   if isinstance(part, torch.nn.Linear))  # fmt: skip
-    experts = sum((part.gate_up.numel() + part.down.numel()) // 2 for layer in model.layers
-                  for part in layer.modules() if type(part).__name__ == "StackedExperts")  # fmt: skip
+    products = sum(
+        part.weight.numel() for layer in model.layers for part in layer.modules() if isinstance(part, torch.nn.Linear)
+    )
+    experts = sum(
+        (part.gate_up.numel() + part.down.numel()) // 2
+        for layer in model.layers
+        for part in layer.modules()
+        if type(part).__name__ == "StackedExperts"
+    )
     assert float(CostModel(model.config).rows.sum()) == 2 * (products + experts)

@@ -73,9 +73,13 @@ def test_more_ways_than_are_tried_are_a_sentence() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "matched"),
-    [(WIDE, True), (r"^(?!.*visual).*(?:q_proj|k_proj)$", False), (r".*layers\.(?:1|3)\..*", True),
-     (r"(?:model\.)?layers\.\d+\.", True)],
-)  # fmt: skip
+    [
+        (WIDE, True),
+        (r"^(?!.*visual).*(?:q_proj|k_proj)$", False),
+        (r".*layers\.(?:1|3)\..*", True),
+        (r"(?:model\.)?layers\.\d+\.", True),
+    ],
+)
 def test_what_people_write_is_matched(pattern: str, matched: bool) -> None:
     assert expression(pattern).matches(NAME[:40]) == matched
 

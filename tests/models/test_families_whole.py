@@ -81,12 +81,16 @@ def refusal(folder: Path, **options: Any) -> str:
     return sentence
 
 
-@pytest.mark.parametrize(("architecture", "parts"), [
-    ("VLMModel", ("Nemotron-Labs-Diffusion with a tower", "NemotronLabsDiffusionModel")),
-    ("NemotronHTwoTowerForCausalLM", ("TwoTower", "Take Nemotron-Labs-Diffusion")),
-    ("LlavaLLaDAModelLM", ("LLaDA-V", "GSAI-ML/LLaDA-8B-Instruct")), ("MMadaModelLM", ("MMaDA", "GSAI-ML")),
-    ("Qwen3MoeForCausalLM", ("predicts the next token", "RND1", "RND1LM")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("architecture", "parts"),
+    [
+        ("VLMModel", ("Nemotron-Labs-Diffusion with a tower", "NemotronLabsDiffusionModel")),
+        ("NemotronHTwoTowerForCausalLM", ("TwoTower", "Take Nemotron-Labs-Diffusion")),
+        ("LlavaLLaDAModelLM", ("LLaDA-V", "GSAI-ML/LLaDA-8B-Instruct")),
+        ("MMadaModelLM", ("MMaDA", "GSAI-ML")),
+        ("Qwen3MoeForCausalLM", ("predicts the next token", "RND1", "RND1LM")),
+    ],
+)
 def test_an_architecture_that_is_not_ours_is_refused_with_the_nearest(
     architecture: str, parts: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -126,14 +130,21 @@ def test_a_mask_text_that_the_tokenizer_lacks_is_told(tmp_path: Path) -> None:
     assert "neither config.json (mask_token_id) nor the tokenizer names a mask token" in sentence
 
 
-@pytest.mark.parametrize(("name", "block", "sentence"), [
-    ("a2d-bd3lm", -1, "attention_block=-1 must be from 0 to the model's 512 positions."),
-    ("a2d-bd3lm", 999, "attention_block=999 must be from 0 to the model's 512 positions."),
-    ("fastdllm_v2", 1, "attention_block=1, but config.json says bd_size=8. Set attention_block=None."),
-    ("nemotron", 4, "attention_block=4, but config.json says block_size=8. Set attention_block=None."),
-    ("diffcoder", 0, "attention_block=0 must be from 1 to the model's 512 positions."),
-    ("rnd1", 8, "attention_block=8: the attention of RND1LM is full, which has no blocks. Set attention_block=None."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "block", "sentence"),
+    [
+        ("a2d-bd3lm", -1, "attention_block=-1 must be from 0 to the model's 512 positions."),
+        ("a2d-bd3lm", 999, "attention_block=999 must be from 0 to the model's 512 positions."),
+        ("fastdllm_v2", 1, "attention_block=1, but config.json says bd_size=8. Set attention_block=None."),
+        ("nemotron", 4, "attention_block=4, but config.json says block_size=8. Set attention_block=None."),
+        ("diffcoder", 0, "attention_block=0 must be from 1 to the model's 512 positions."),
+        (
+            "rnd1",
+            8,
+            "attention_block=8: the attention of RND1LM is full, which has no blocks. Set attention_block=None.",
+        ),
+    ],
+)
 def test_a_block_that_the_attention_cannot_have_is_told(name: str, block: int, sentence: str, tmp_path: Path) -> None:
     assert refusal(make_family(name, tmp_path / name), attention_block=block) == sentence
 

@@ -23,8 +23,13 @@ from dllm.parts import (
 CONFIG = read_model_config(CHECKPOINTS / "mini-llada")
 CPU = Residence(torch.bfloat16, torch.device("cpu"))
 # Seconds over 32 and 256 rows, by kind and whether rows are in eight bits.
-EPYC = {("bfloat16", False): (44.4, 333.0), ("int8", False): (47.8, 340.0), ("int8", True): (8.6, 38.0),
-        ("int4", False): (16.7, 95.9), ("int4", True): (14.7, 50.0)}  # fmt: skip
+EPYC = {
+    ("bfloat16", False): (44.4, 333.0),
+    ("int8", False): (47.8, 340.0),
+    ("int8", True): (8.6, 38.0),
+    ("int4", False): (16.7, 95.9),
+    ("int4", True): (14.7, 50.0),
+}
 XEON = {("bfloat16", False): (1.4, 5.1), ("int8", False): (3.5, 7.2), ("int4", False): (5.9, 12.0)}
 
 
@@ -45,12 +50,15 @@ def gib_of(kind: str, head: str | None = None) -> float:
     return Footprint.of(CONFIG, kind, head).loading / 2**30
 
 
-@pytest.mark.parametrize(("kind", "head", "expected"), [
-    ("bfloat16", None, Kinds("int8", None, "int8")),  # all fit: the fastest
-    ("int8", None, Kinds("int8", None, "int8")),
-    ("int8", "int8", Kinds("int8", "int8", "int8")),  # a head in bfloat16 does not fit
-    ("int4", "int4", Kinds("int4", "int4", "int8")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "head", "expected"),
+    [
+        ("bfloat16", None, Kinds("int8", None, "int8")),  # all fit: the fastest
+        ("int8", None, Kinds("int8", None, "int8")),
+        ("int8", "int8", Kinds("int8", "int8", "int8")),  # a head in bfloat16 does not fit
+        ("int4", "int4", Kinds("int4", "int4", "int8")),
+    ],
+)
 def test_the_fastest_that_fits_is_taken(
     clock: Mapping[str, object], kind: str, head: str | None, expected: Kinds
 ) -> None:
@@ -82,14 +90,17 @@ def test_where_nothing_fits_the_least_is_told_in_bytes_by_kind(clock: Mapping[st
     assert settled_kinds(CONFIG, Kinds(AUTO_KIND), CPU._replace(memory_gib=enough)).quantize is not None
 
 
-@pytest.mark.parametrize(("asked", "place", "words"), [
-    (Kinds(AUTO_KIND), {"device": torch.device("cuda")}, "measures a CPU, and the model is on cuda"),
-    (Kinds(AUTO_KIND), {"tp": 2}, "model.tp=2: each rank would choose for itself"),
-    (Kinds(AUTO_KIND), {"dtype": torch.float32}, "among bfloat16 and narrower kinds. Set model.dtype=bfloat16"),
-    (Kinds(AUTO_KIND), {"memory_gib": -1.0}, "model.memory_gib=-1 must be above 0"),
-    (Kinds(AUTO_KIND, "int3"), {}, "quantize_head='int3' must be"),
-    (Kinds("int8"), {"memory_gib": 3.0}, "model.memory_gib=3 is for model.quantize=auto, and it is int8. Drop it"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("asked", "place", "words"),
+    [
+        (Kinds(AUTO_KIND), {"device": torch.device("cuda")}, "measures a CPU, and the model is on cuda"),
+        (Kinds(AUTO_KIND), {"tp": 2}, "model.tp=2: each rank would choose for itself"),
+        (Kinds(AUTO_KIND), {"dtype": torch.float32}, "among bfloat16 and narrower kinds. Set model.dtype=bfloat16"),
+        (Kinds(AUTO_KIND), {"memory_gib": -1.0}, "model.memory_gib=-1 must be above 0"),
+        (Kinds(AUTO_KIND, "int3"), {}, "quantize_head='int3' must be"),
+        (Kinds("int8"), {"memory_gib": 3.0}, "model.memory_gib=3 is for model.quantize=auto, and it is int8. Drop it"),
+    ],
+)
 def test_mistakes_are_refused(clock: Mapping[str, object], asked: Kinds, place: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         settled_kinds(CONFIG, asked, CPU._replace(**place))

@@ -49,10 +49,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llada_mha_untied": {"d_model": 256, "mlp_hidden_size": 256, "n_heads": 4, "n_kv_heads": 4},
     "llada_gqa_tied": {"d_model": 256, "mlp_hidden_size": 256, "n_heads": 4, "n_kv_heads": 2},
     "dream_gqa": WIDE,
-    "llada_moe": {**WIDE, "expert_intermediate_size": 256, "num_key_value_heads": 4, "head_dim": 64,
-                  "dense_intermediate_size": 256, "moe_layer_freq": [1, 1]},
+    "llada_moe": {
+        **WIDE,
+        "expert_intermediate_size": 256,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "dense_intermediate_size": 256,
+        "moe_layer_freq": [1, 1],
+    },
     "rnd1": {**WIDE, "moe_intermediate_size": 256, "head_dim": 64},
-}  # fmt: skip
+}
 SMALL = {"num_hidden_layers": 2, "n_layers": 2}
 
 
@@ -64,10 +70,16 @@ def converted(name: str, where: Path, kind: Kind, **more: Any) -> tuple[Path, Pa
     return where / "model.gguf", made.save_wide(where / "wide")
 
 
-@pytest.mark.parametrize(("name", "kind"), [
-    *(("llada_mha_untied", kind) for kind in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0")),
-    ("llada_gqa_tied", "Q8_0"), ("dream_gqa", "Q8_0"), ("llada_moe", "Q4_0"), ("rnd1", "Q8_0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("llada_mha_untied", kind) for kind in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0")),
+        ("llada_gqa_tied", "Q8_0"),
+        ("dream_gqa", "Q8_0"),
+        ("llada_moe", "Q4_0"),
+        ("rnd1", "Q8_0"),
+    ],
+)
 def test_widened_it_computes_what_its_float32_copy_does(name: str, kind: str, tmp_path: Path) -> None:
     """Bit for bit, with q and k of LLaDA in their published order, and experts out of one tensor."""
     file, wide = converted(name, tmp_path, Kind[kind])
@@ -171,7 +183,11 @@ def test_quantised_once_it_is_what_memory_would_hold(tmp_path: Path) -> None:
     once, own = Tokenizer.from_folder(tmp_path / "once"), tokenizer_at(file)
     assert own is not None and once.backend.to_str() == own.backend.to_str()
     assert (once.stop_ids, once.mask_id, once.eos_id, once.template) == (
-        own.stop_ids, own.mask_id, own.eos_id, own.template)  # fmt: skip
+        own.stop_ids,
+        own.mask_id,
+        own.eos_id,
+        own.template,
+    )
 
 
 @pytest.mark.parametrize("kind", ["BF16", "Q8_0"])
@@ -188,8 +204,15 @@ def test_a_file_decodes_as_its_folder(kind: str, tmp_path: Path) -> None:
 def test_a_file_says_whether_plain_texts_begin_with_the_first_token(adds: bool | None, tmp_path: Path) -> None:
     """llama.cpp's ``add_bos_token``; a conversation begins as its chat template says."""
     split_tokenizer(tmp_path / "source", "qwen2")
-    config = published("llada_mha_untied", vocab_size=280, embedding_size=280, eos_token_id=261, mask_token_id=263,
-                       bos_token_id=260, pad_token_id=None)  # fmt: skip
+    config = published(
+        "llada_mha_untied",
+        vocab_size=280,
+        embedding_size=280,
+        eos_token_id=261,
+        mask_token_id=263,
+        bos_token_id=260,
+        pad_token_id=None,
+    )
     random_folder(tmp_path / "source", config)
     said = {} if adds is None else {"tokenizer__ggml__add_bos_token": adds}
     Converted(tmp_path / "source", tmp_path / "model.gguf", Kind.F16, tokenizer__ggml__pre="qwen2", **said)
@@ -212,9 +235,13 @@ def split_tokenizer(folder: Path, cut: str) -> Tokenizer:
     }
     backend = byte_tokenizer(special, merges=(("h", "e"), ("Ġ", "t"), ("Ġt", "he"), ("1", "2")))
     written = json.loads(backend.to_str())
-    written["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [
-        {"type": "Split", "pattern": {"Regex": SPLITS[cut]}, "behavior": "Isolated", "invert": False},
-        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]}  # fmt: skip
+    written["pre_tokenizer"] = {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": SPLITS[cut]}, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+        ],
+    }
     if cut == "qwen2":
         written["normalizer"] = {"type": "NFC"}
     write_tokenizer(folder, backend, bos_token="<|startoftext|>", eos_token="<|endoftext|>")
@@ -226,8 +253,15 @@ def split_tokenizer(folder: Path, cut: str) -> Tokenizer:
 @pytest.mark.parametrize("cut", ["bailingmoe", "qwen2"])
 def test_tokens_merges_and_template_make_the_tokenizer(cut: str, tmp_path: Path) -> None:
     expected = split_tokenizer(tmp_path / "source", cut)
-    config = published("llada_mha_untied", vocab_size=280, embedding_size=280, eos_token_id=261, mask_token_id=263,
-                       bos_token_id=260, pad_token_id=None)  # fmt: skip
+    config = published(
+        "llada_mha_untied",
+        vocab_size=280,
+        embedding_size=280,
+        eos_token_id=261,
+        mask_token_id=263,
+        bos_token_id=260,
+        pad_token_id=None,
+    )
     random_folder(tmp_path / "source", config)
     Converted(tmp_path / "source", tmp_path / "model.gguf", Kind.F16, tokenizer__ggml__pre=cut)
     found = tokenizer_at(tmp_path / "model.gguf")
@@ -310,16 +344,26 @@ def test_any_byte_of_a_header_may_be_wrong(sound: bytes, tmp_path: Path) -> None
                 assert len(str(error)) < 1000
 
 
-@pytest.mark.parametrize(("old", "new", "sentence"), [
-    (b"GGUF", b"GGML", "does not begin as a GGUF file does"),
-    (struct.pack("<I", 3), struct.pack(">I", 3), r"bytes in the other order \(big-endian\)\. Take the little"),
-    (b"\x05\0\0\0\0\0\0\0llada", b"\x05\0\0\0\0\0\0\0mamba",
-     "architecture='mamba'; models that are read from GGUF are llada, llada-moe, dream"),
-    (b"blk.1.attn_q.weight", b"blk.1.attn_x.weight", r"has blk\.1\.attn_x\.weight, which is not part of LLaDAModelLM"),
-    (b"blk.1.attn_q.weight", b"blk.0.attn_q.weight", r"blocks\.1\.q_proj\.weight is missing"),
-    (b"llada.rope.freq_base", b"llada.rope.freq_bass", r"lacks llada\.rope\.freq_base"),
-    (b"token_embd.weight", b"token_embt.weight", r"has no tensor token_embd\.weight"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (b"GGUF", b"GGML", "does not begin as a GGUF file does"),
+        (struct.pack("<I", 3), struct.pack(">I", 3), r"bytes in the other order \(big-endian\)\. Take the little"),
+        (
+            b"\x05\0\0\0\0\0\0\0llada",
+            b"\x05\0\0\0\0\0\0\0mamba",
+            "architecture='mamba'; models that are read from GGUF are llada, llada-moe, dream",
+        ),
+        (
+            b"blk.1.attn_q.weight",
+            b"blk.1.attn_x.weight",
+            r"has blk\.1\.attn_x\.weight, which is not part of LLaDAModelLM",
+        ),
+        (b"blk.1.attn_q.weight", b"blk.0.attn_q.weight", r"blocks\.1\.q_proj\.weight is missing"),
+        (b"llada.rope.freq_base", b"llada.rope.freq_bass", r"lacks llada\.rope\.freq_base"),
+        (b"token_embd.weight", b"token_embt.weight", r"has no tensor token_embd\.weight"),
+    ],
+)
 def test_another_file_is_refused(old: bytes, new: bytes, sentence: str, sound: bytes, tmp_path: Path) -> None:
     assert re.search(sentence, refused(sound.replace(old, new, 1), tmp_path / "other.gguf"))
 

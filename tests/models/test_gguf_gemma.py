@@ -94,20 +94,33 @@ def set_to(**values: Any) -> Any:
 REFUSED: list[tuple[Any, str]] = [
     (without("self_cond_"), r"has no self_cond_\* tensors: its converter left out the self-conditioning, without"),
     (without("self_cond_up"), r"lacks self_cond_up\.weight, a part of its self-conditioning"),
-    (without("rope_freqs"), r"has no tensor rope_freqs\.weight"), (without("token_embd"), "has no tensor token_embd"),
+    (without("rope_freqs"), r"has no tensor rope_freqs\.weight"),
+    (without("token_embd"), "has no tensor token_embd"),
     (without("output_norm"), r"tensor model\.decoder\.norm\.weight is missing"),
     (without("blk.2.ffn_down_exps.scale"), r"layers\.2\.router\.per_expert_scale is missing"),
     (without("blk.1.enc_layer_output_scale"), r"language_model\.layers\.1\.layer_scalar is missing"),
     (without("blk.1.layer_output_scale"), r"decoder\.layers\.1\.layer_scalar is missing"),
     (without("blk.0.attn_v"), r"layers\.0\.self_attn\.v_proj\.weight is missing"),
-    *((without(key), rf"lacks {key}") for key in (A + "block_count", A + "rope.freq_base_swa", A + "expert_count",
-      A + "final_logit_softcapping", A + "attention.head_count_kv", A + "attention.sliding_window_pattern",
-      A + "attention.value_length_swa", A + "context_length", "diffusion.canvas_length")),
+    *(
+        (without(key), rf"lacks {key}")
+        for key in (
+            A + "block_count",
+            A + "rope.freq_base_swa",
+            A + "expert_count",
+            A + "final_logit_softcapping",
+            A + "attention.head_count_kv",
+            A + "attention.sliding_window_pattern",
+            A + "attention.value_length_swa",
+            A + "context_length",
+            "diffusion.canvas_length",
+        )
+    ),
     (set_to(output__weight=np.ones((64, 32))), r"has a head of its own, output\.weight"),
     (set_to(rope_freqs__weight=np.array([1, 1, 2e30, 1e30, 1e30, 1e30, 1e30, 1e30])), "scaled rotary embeddings"),
     (set_to(rope_freqs__weight=np.ones(7)), "scaled rotary embeddings"),
     (set_to(attention__causal=True), r"attention\.causal=true, and only false is supported"),
-    (set_to(attention__shared_kv_layers=2), r"shared_kv_layers=2"), (set_to(rope__scaling__factor=2.0), "factor=2"),
+    (set_to(attention__shared_kv_layers=2), r"shared_kv_layers=2"),
+    (set_to(rope__scaling__factor=2.0), "factor=2"),
     (set_to(attention__value_length=4), r"value_length=4, and keys of 16"),
     (set_to(rope__dimension_count_swa=4), r"dimension_count_swa=4, and keys of 8"),
     (set_to(attention__head_count_kv=[2, 2]), r"has 2 values of .*head_count_kv for 6 layers"),
@@ -115,7 +128,7 @@ REFUSED: list[tuple[Any, str]] = [
     (set_to(general__type="mmproj"), r"general\.type='mmproj'"),
     (set_to(blk__0__odd__weight=np.ones(3)), r"has blk\.0\.odd\.weight, which is not part of"),
     (set_to(diffusion__shift_logits=True), "shift_logits=true"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("edit", "sentence"), REFUSED, ids=[str(at) for at in range(len(REFUSED))])
@@ -142,14 +155,26 @@ SPECIAL = {"<|turn>": 3, "<turn|>": 3, "<|channel>": 4, "<|tool_call>": 1, "<|od
 
 def vocabulary(keys: dict[str, Any], tensors: dict[str, Any]) -> None:
     letters = [*"abcdefghinort12▁\n", *(merge.replace(" ", "") for merge in MERGES)]
-    words = {"<pad>": 3, "<eos>": 3, "<bos>": 3, "<unk>": 2, **SPECIAL, **{f"<0x{at:02X}>": 6 for at in range(256)},
-             **dict.fromkeys(letters, 1)}  # fmt: skip
+    words = {
+        "<pad>": 3,
+        "<eos>": 3,
+        "<bos>": 3,
+        "<unk>": 2,
+        **SPECIAL,
+        **{f"<0x{at:02X}>": 6 for at in range(256)},
+        **dict.fromkeys(letters, 1),
+    }
     embedding = tensors["token_embd.weight"]
     tensors["token_embd.weight"] = np.resize(embedding, (len(words), embedding.shape[1]))
     ids = {"bos": 2, "unknown": 3}
-    keys |= {"tokenizer.ggml.model": "gemma4", "tokenizer.ggml.tokens": list(words), "tokenizer.ggml.merges": MERGES,
-             "tokenizer.ggml.token_type": list(words.values()), "tokenizer.ggml.add_bos_token": True,
-             **{f"tokenizer.ggml.{name}_token_id": number for name, number in ids.items()}}  # fmt: skip
+    keys |= {
+        "tokenizer.ggml.model": "gemma4",
+        "tokenizer.ggml.tokens": list(words),
+        "tokenizer.ggml.merges": MERGES,
+        "tokenizer.ggml.token_type": list(words.values()),
+        "tokenizer.ggml.add_bos_token": True,
+        **{f"tokenizer.ggml.{name}_token_id": number for name, number in ids.items()},
+    }
 
 
 def merged(text: str, known: dict[str, int]) -> list[int]:

@@ -22,15 +22,26 @@ from tests.parity import compare
 
 SIZE, VOCAB, LAYERS = 32, 64, 2
 NUMBER = {bool: Type.BOOL, int: Type.UINT32, float: Type.FLOAT32, str: Type.STRING}
-SIZES = {"block_count": LAYERS, "context_length": 128, "embedding_length": SIZE, "feed_forward_length": SIZE,
-         "attention.head_count": 2, "attention.head_count_kv": 2, "rope.freq_base": 1e4,
-         "attention.layer_norm_rms_epsilon": 1e-5}  # fmt: skip
+SIZES = {
+    "block_count": LAYERS,
+    "context_length": 128,
+    "embedding_length": SIZE,
+    "feed_forward_length": SIZE,
+    "attention.head_count": 2,
+    "attention.head_count_kv": 2,
+    "rope.freq_base": 1e4,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+}
 
 
 def written(
-    file: Path, more: Mapping[str, Any] = {}, tensors: Mapping[str, Any] = {}, name: str = "llada",
-    order: gguf.GGUFEndian = gguf.GGUFEndian.LITTLE, wide: type = np.float32,
-) -> dict[str, np.ndarray[Any, Any]]:  # fmt: skip
+    file: Path,
+    more: Mapping[str, Any] = {},
+    tensors: Mapping[str, Any] = {},
+    name: str = "llada",
+    order: gguf.GGUFEndian = gguf.GGUFEndian.LITTLE,
+    wide: type = np.float32,
+) -> dict[str, np.ndarray[Any, Any]]:
     """A file of random weights, with ``more`` in its metadata; a key that begins with a dot is the architecture's.
     Returns its matrices."""
     draw, writer = np.random.default_rng(3), gguf.GGUFWriter(file, name, endianess=order)
@@ -67,15 +78,17 @@ def written(
 
 PASSES: dict[str, dict[str, Any]] = {
     "linear by one": {".rope.scaling.type": "linear", ".rope.scaling.factor": 1.0},
-    "linear without a factor": {".rope.scaling.type": "linear"}, "a factor of zero": {".rope.scaling.factor": 0.0},
+    "linear without a factor": {".rope.scaling.type": "linear"},
+    "a factor of zero": {".rope.scaling.factor": 0.0},
     "a factor that none switches off": {".rope.scaling.type": "none", ".rope.scaling.factor": 4.0},
     "lengths of pretraining": {".rope.scaling.original_context_length": 64, ".rope.scaling.finetuned": True},
     "one number for each layer": {".attention.head_count_kv": [2, 2], ".feed_forward_length": [SIZE, SIZE]},
     "switched off": {".attention.causal": False, ".attention.sliding_window": 0, ".logit_scale": 1.0},
     "keys of other things": {"other.key": "x", "tokenizer.ggml.odd": 2},
     "where it comes from": {"general.name": "x", "general.tags": ["a"], "quantize.imatrix.file": "y"},
-    "a text that is not UTF-8": {"general.description": b"caf\xe9"}, "unshifted": {"diffusion.shift_logits": False},
-}  # fmt: skip
+    "a text that is not UTF-8": {"general.description": b"caf\xe9"},
+    "unshifted": {"diffusion.shift_logits": False},
+}
 
 
 @pytest.mark.parametrize("name", PASSES)
@@ -136,9 +149,13 @@ def test_factors_of_frequencies_pass_where_all_are_one(factors: tuple[int, int],
 
 def test_keys_of_the_network_that_nothing_reads_are_reported(tmp_path: Path) -> None:
     more = {
-        ".attention.sliding_window": 64, ".attention.causal": True, ".logit_scale": 0.5, ".attention.clamp_kqv": 8.0,
-        ".new": 1, "diffusion.odd": 2,
-    }  # fmt: skip
+        ".attention.sliding_window": 64,
+        ".attention.causal": True,
+        ".logit_scale": 0.5,
+        ".attention.clamp_kqv": 8.0,
+        ".new": 1,
+        "diffusion.odd": 2,
+    }
     written(tmp_path / "m.gguf", more)
     (sentence,) = load_model(tmp_path / "m.gguf").config.warnings
     assert sentence.startswith("m.gguf has keys that are not known here, and so are not read: ")
@@ -186,15 +203,21 @@ SPELLINGS: dict[str, dict[str, Any]] = {
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({**REFERENCE, "rotary_dim": 16}, "rotary_dim=16, partial_rotary_factor=0.5, head_dim=16: they contradict"),
     ({"rope_theta": 600000, "rotary_dim": 16}, "rotary_dim=16, partial_rotary_factor=0.5"),
-    ({**REFERENCE, "rope_parameters": {"partial_rotary_factor": 1.0}},
-     "partial_rotary_factor=0.5, rope_parameters.partial_rotary_factor=1.0: they contradict"),
+    (
+        {**REFERENCE, "rope_parameters": {"partial_rotary_factor": 1.0}},
+        "partial_rotary_factor=0.5, rope_parameters.partial_rotary_factor=1.0: they contradict",
+    ),
     ({**REFERENCE, "rope_parameters": {"rope_theta": 5.0}}, "rope_theta=600000, rope_parameters.rope_theta=5.0"),
-    ({**REFERENCE, "rope_parameters": {"full_attention": {"rope_theta": 5.0}}},
-     "rope_parameters.full_attention.rope_theta=5.0"),
-    ({"rope_parameters": {"full_attention": UNSCALED, "sliding_attention": {**UNSCALED, "rope_theta": 5.0}}},
-     "rope_parameters.sliding_attention.rope_theta=5.0"),
+    (
+        {**REFERENCE, "rope_parameters": {"full_attention": {"rope_theta": 5.0}}},
+        "rope_parameters.full_attention.rope_theta=5.0",
+    ),
+    (
+        {"rope_parameters": {"full_attention": UNSCALED, "sliding_attention": {**UNSCALED, "rope_theta": 5.0}}},
+        "rope_parameters.sliding_attention.rope_theta=5.0",
+    ),
     ({"rope_parameters": {"rope_theta": 5.0}, "rope_scaling": {"rope_theta": 6.0}}, "rope_scaling.rope_theta=6.0"),
-]  # fmt: skip
+]
 SCALED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters: neither factor nor"),
     ({"rope_parameters": {"full_attention": {"rope_type": "llama3"}}}, "rope_parameters.full_attention.factor"),
@@ -232,8 +255,9 @@ def test_a_file_that_transformers_5_wrote_computes_the_published_logits(tmp_path
     assert all(one.passed for one in compare(folder))
 
 
-@pytest.mark.parametrize(("keys", "sentence"), CONTRADICTIONS + SCALED, ids=[str(one[0]) for one in
-                                                                             CONTRADICTIONS + SCALED])  # fmt: skip
+@pytest.mark.parametrize(
+    ("keys", "sentence"), CONTRADICTIONS + SCALED, ids=[str(one[0]) for one in CONTRADICTIONS + SCALED]
+)
 def test_what_contradicts_itself_or_is_scaled_is_refused_by_its_place(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         ModelConfig.from_published(config_of("llada2_moe", keys))
@@ -246,8 +270,11 @@ def test_where_whole_heads_rotate_no_spelling_may_say_otherwise(name: str) -> No
     found = ModelConfig.from_published(config_of(name, whole))
     assert found.rotary_dim == found.head_dim
     assert found == ModelConfig.from_published(config_of(name, whole | {"rotary_dim": found.head_dim}))
-    for keys in ({"rotary_dim": found.head_dim // 2}, {"partial_rotary_factor": 0.5},
-                 {"rope_parameters": {"partial_rotary_factor": 0.5}}):  # fmt: skip
+    for keys in (
+        {"rotary_dim": found.head_dim // 2},
+        {"partial_rotary_factor": 0.5},
+        {"rope_parameters": {"partial_rotary_factor": 0.5}},
+    ):
         with pytest.raises(UserError, match=next(iter(keys)) if "rotary_dim" in keys else "partial_rotary_factor"):
             ModelConfig.from_published(config_of(name, whole | keys))
 

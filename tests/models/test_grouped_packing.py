@@ -34,10 +34,15 @@ from dllm.parts import (
 from tests.support.packed_weights import packed_folder
 
 FORMS: dict[str, dict[str, Any]] = {
-    "gptq-32": {}, "gptq-64-sym": {"group": 64, "symmetric": True}, "gptq-whole": {"group": -1},
-    "gptq-v2-128": {"group": 128, "first_format": False}, "gptq-ordered": {"ordered": True},
-    "gptq-8-bits": {"bits": 8, "group": 64}, "awq-32": {"method": "awq"}, "awq-128": {"method": "awq", "group": 128},
-}  # fmt: skip
+    "gptq-32": {},
+    "gptq-64-sym": {"group": 64, "symmetric": True},
+    "gptq-whole": {"group": -1},
+    "gptq-v2-128": {"group": 128, "first_format": False},
+    "gptq-ordered": {"ordered": True},
+    "gptq-8-bits": {"bits": 8, "group": 64},
+    "awq-32": {"method": "awq"},
+    "awq-128": {"method": "awq", "group": 128},
+}
 TOKENS = torch.arange(5, 18)[None]
 
 

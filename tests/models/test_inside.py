@@ -20,15 +20,20 @@ STRIPPED = decoders.Sequence(
 SPACED = normalizers.Replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
 KINDS: dict[str, tuple[Any, Any, Any]] = {  # normalizer, pre-tokenizer, decoder
     "Prepend": (normalizers.Sequence([normalizers.Prepend("\N{LOWER ONE EIGHTH BLOCK}"), SPACED]), None, STRIPPED),
-    "a rule for the beginning":
-        (normalizers.Sequence([normalizers.Replace(Regex("^"), " "), SPACED]), None, STRIPPED),
+    "a rule for the beginning": (normalizers.Sequence([normalizers.Replace(Regex("^"), " "), SPACED]), None, STRIPPED),
     "Metaspace, always": (None, pre_tokenizers.Metaspace(prepend_scheme="always"), decoders.Metaspace()),
-    "Metaspace, first":
-        (None, pre_tokenizers.Metaspace(prepend_scheme="first"), decoders.Metaspace(prepend_scheme="first")),
-    "Metaspace in a sequence":
-        (None, pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="always")]), decoders.Metaspace()),
+    "Metaspace, first": (
+        None,
+        pre_tokenizers.Metaspace(prepend_scheme="first"),
+        decoders.Metaspace(prepend_scheme="first"),
+    ),
+    "Metaspace in a sequence": (
+        None,
+        pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="always")]),
+        decoders.Metaspace(),
+    ),
     "none": (SPACED, None, decoders.Sequence([decoders.Replace("\N{LOWER ONE EIGHTH BLOCK}", " "), decoders.Fuse()])),
-}  # fmt: skip
+}
 
 
 def backend(kind: str) -> Backend:

@@ -30,12 +30,15 @@ def test_a_complete_checkpoint_is_ready(name: str) -> None:
     assert printed(report).rstrip().endswith("ready")
 
 
-@pytest.mark.parametrize(("name", "attention", "cache"), [
-    ("dream_gqa", "full, both ways", "approximate"),
-    ("sdar_b4", "block-causal; decode with blocks.block_length=4", "exact"),
-    ("wedlm_qknorm", "causal, known tokens before masks", "exact"),
-    ("tiny-nbdiff", "causal; both ways inside the block that is decoded, of 32 columns", "exact"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "attention", "cache"),
+    [
+        ("dream_gqa", "full, both ways", "approximate"),
+        ("sdar_b4", "block-causal; decode with blocks.block_length=4", "exact"),
+        ("wedlm_qknorm", "causal, known tokens before masks", "exact"),
+        ("tiny-nbdiff", "causal; both ways inside the block that is decoded, of 32 columns", "exact"),
+    ],
+)
 def test_attention_is_told_with_what_it_means_for_caches(name: str, attention: str, cache: str) -> None:
     rows = dict(inspect_checkpoint(DATA / name, mask_id=60).rows())
     assert rows["attention"].startswith(attention) and rows["caches"].startswith(cache)
@@ -149,8 +152,12 @@ def test_tokenizer_and_ids_are_shown_with_their_strings(tmp_path: Path) -> None:
     random_folder(tmp_path, published("llada_mha_untied", vocab_size=264, embedding_size=264, **ids))
     llada_tokenizer(tmp_path)
     text = printed(inspect_checkpoint(tmp_path))
-    for part in ("258 <|mdm_mask|>", "257 <|endoftext|>, 261 <|eot_id|>", "262 ids in the tokenizer, 264 logit columns",
-                 "2 logit columns lie beyond"):  # fmt: skip
+    for part in (
+        "258 <|mdm_mask|>",
+        "257 <|endoftext|>, 261 <|eot_id|>",
+        "262 ids in the tokenizer, 264 logit columns",
+        "2 logit columns lie beyond",
+    ):
         assert part in text
 
 

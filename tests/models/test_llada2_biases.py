@@ -137,16 +137,19 @@ def test_a_bias_that_the_config_denies_is_no_part(tmp_path: Path) -> None:
 FOREIGN: list[tuple[str, dict[str, Any], str]] = [
     *(("sdar_b4", {"block_size": block}, "I-DLM") for block in (1, 2, 3)),
     ("sdar_b4", {"use_regular_causal": True}, "I-DLM"),
-    ("llada2_moe", {"expert_capacity": 4}, "LLaDA2.2"), ("llada2_moe", {"delete_token_id": 1}, "LLaDA2.2"),
+    ("llada2_moe", {"expert_capacity": 4}, "LLaDA2.2"),
+    ("llada2_moe", {"delete_token_id": 1}, "LLaDA2.2"),
     ("llada2_moe", {"split_token_id": 0}, "LLaDA2.2"),
-]  # fmt: skip
+]
 METHODS: list[tuple[dict[str, Any], str]] = [
-    *(({"quantization_config": {"quant_method": method}}, repr(method)) for method in (
-        "aqlm", "eetq", "quark", "auto-round", "hqq", "torchao", "mxfp4")),
+    *(
+        ({"quantization_config": {"quant_method": method}}, repr(method))
+        for method in ("aqlm", "eetq", "quark", "auto-round", "hqq", "torchao", "mxfp4")
+    ),
     ({"quantization": True}, "quantization=true"),
     ({"quantization_config": {"group_size": 64, "bits": 4}}, "'bits': 4"),
     ({"compression_config": {"quant_method": "sparse"}}, "sparse"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "change", "model"), FOREIGN, ids=[f"{one[0]}-{one[1]}" for one in FOREIGN])
@@ -234,7 +237,14 @@ def test_a_key_that_changes_the_computation_is_refused_by_name(name: str, change
 def test_neutral_values_pass_without_a_word(tmp_path: Path) -> None:
     folder = copy_of("dream_gqa", tmp_path)
     before = load_model(folder)
-    edit_config(folder, mlp_bias=False, num_experts=0, logit_scale=1.0, layer_types=["full_attention"] * 3,
-                attention_bias=True, quantization_config=None)  # fmt: skip
+    edit_config(
+        folder,
+        mlp_bias=False,
+        num_experts=0,
+        logit_scale=1.0,
+        layer_types=["full_attention"] * 3,
+        attention_bias=True,
+        quantization_config=None,
+    )
     after = load_model(folder)
     assert after.config == before.config and after.config.warnings == ()

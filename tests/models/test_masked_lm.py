@@ -92,13 +92,19 @@ def test_a_constrained_answer_fits(tmp_path: Path, folder: Path) -> None:
         assert re.fullmatch("[0-9]{2}-[a-c]+", row.text)
 
 
-@pytest.mark.parametrize(("parts", "words"), [
-    ({"cache": "dual"}, "cache=dual is for models with full attention; this one is run through its own class"),
-    ({"cache": "finished"}, "with block-causal or causal attention; this one is run through its own class"),
-    ({"cache": "dpad"}, "and the class counts positions without gaps"),
-    ({"sampler": "wino"}, "sampler=wino reads attention or hidden states, or computes extra queries beside the canvas"),
-    ({"runtime": "static"}, "runtime=static runs the layers of the model one by one"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"cache": "dual"}, "cache=dual is for models with full attention; this one is run through its own class"),
+        ({"cache": "finished"}, "with block-causal or causal attention; this one is run through its own class"),
+        ({"cache": "dpad"}, "and the class counts positions without gaps"),
+        (
+            {"sampler": "wino"},
+            "sampler=wino reads attention or hidden states, or computes extra queries beside the canvas",
+        ),
+        ({"runtime": "static"}, "runtime=static runs the layers of the model one by one"),
+    ],
+)
 def test_what_the_class_does_not_show_is_refused_with_the_reason(
     model: Model, parts: dict[str, str], words: str
 ) -> None:
@@ -106,12 +112,15 @@ def test_what_the_class_does_not_show_is_refused_with_the_reason(
         Decoder(model, gen_length=LENGTH, **parts)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"quantize": "int8"}, "whose products are not ours. Set quantize=None"),
-    ({"kernels": "invariant"}, "has none of our kernels. Use kernels=auto"),
-    ({"adapter": "somewhere"}, "Merge the adapter by peft's merge_and_unload"),
-    ({"attention_block": 4}, "which has no blocks"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"quantize": "int8"}, "whose products are not ours. Set quantize=None"),
+        ({"kernels": "invariant"}, "has none of our kernels. Use kernels=auto"),
+        ({"adapter": "somewhere"}, "Merge the adapter by peft's merge_and_unload"),
+        ({"attention_block": 4}, "which has no blocks"),
+    ],
+)
 def test_what_is_not_ours_to_change_is_refused(folder: Path, options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         load(folder, **options)
@@ -127,11 +136,14 @@ def test_a_tensor_that_is_missing_is_not_drawn_at_random(tmp_path: Path) -> None
         load(folder)
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"architectures": ["NoSuchForMaskedLM"]}, "does not have natively, and code of a checkpoint is never run"),
-    ({"is_decoder": True}, "is not a plain encoder"),
-    ({"hidden_size": "x"}, "is refused by transformers' BertConfig|has no hidden_size"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"architectures": ["NoSuchForMaskedLM"]}, "does not have natively, and code of a checkpoint is never run"),
+        ({"is_decoder": True}, "is not a plain encoder"),
+        ({"hidden_size": "x"}, "is refused by transformers' BertConfig|has no hidden_size"),
+    ],
+)
 def test_a_class_that_is_no_encoder_of_transformers_is_refused(
     tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:

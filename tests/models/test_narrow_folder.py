@@ -180,13 +180,18 @@ def copied(mini: Path, target: Path) -> Path:
     return target
 
 
-@pytest.mark.parametrize(("value", "sentence"), [
-    ({"version": 3, "kind": "int4"}, r"version=3, and this dllm reads versions 1 and 2\. Quantise"),
-    ({"version": 1, "kind": "int3"}, r"kind='int3', which must be one of int8, int4\."), (7, "version=null"),
-    ({"version": 1, "kind": "int4", "head": "int8"}, r"head='int8', which version 1 does not have\. Quantise"),
-    ({"version": True, "kind": "int4"}, "version=true"), ({"version": 1, "kind": "int4", "x": 1}, "x=1, which version"),
-    ({"version": 1, "kind": "int8"}, r"model-00002-of-00007|tensor layers\.0\.attn\.qkv\.narrow is U8 .* I8"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ({"version": 3, "kind": "int4"}, r"version=3, and this dllm reads versions 1 and 2\. Quantise"),
+        ({"version": 1, "kind": "int3"}, r"kind='int3', which must be one of int8, int4\."),
+        (7, "version=null"),
+        ({"version": 1, "kind": "int4", "head": "int8"}, r"head='int8', which version 1 does not have\. Quantise"),
+        ({"version": True, "kind": "int4"}, "version=true"),
+        ({"version": 1, "kind": "int4", "x": 1}, "x=1, which version"),
+        ({"version": 1, "kind": "int8"}, r"model-00002-of-00007|tensor layers\.0\.attn\.qkv\.narrow is U8 .* I8"),
+    ],
+)
 def test_a_folder_of_another_version_or_kind_is_refused(value: Any, sentence: str, mini: Path, tmp_path: Path) -> None:
     folder = copied(mini, tmp_path / "copy")
     edit_config(folder, dllm_quantization=value)

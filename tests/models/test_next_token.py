@@ -46,10 +46,15 @@ def test_it_decodes_what_transformers_generates(trait: str, tmp_path: Path) -> N
     assert equal, told
 
 
-@pytest.mark.parametrize(("architecture", "own", "kind"), [
-    ("llama", {"num_key_value_heads": 4}, "F32"), ("llama", {"tie_word_embeddings": True}, "F32"),
-    ("qwen2", {"hidden_size": 64, "intermediate_size": 96}, "Q8_0"), ("qwen3", {"head_dim": 16}, "F32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("architecture", "own", "kind"),
+    [
+        ("llama", {"num_key_value_heads": 4}, "F32"),
+        ("llama", {"tie_word_embeddings": True}, "F32"),
+        ("qwen2", {"hidden_size": 64, "intermediate_size": 96}, "Q8_0"),
+        ("qwen3", {"head_dim": 16}, "F32"),
+    ],
+)
 def test_a_gguf_file_decodes_what_transformers_reads_in_it(
     architecture: str, own: dict[str, Any], kind: str, tmp_path: Path
 ) -> None:
@@ -79,13 +84,16 @@ def test_static_shapes_give_the_same(small: Model) -> None:
     assert [one.canvas for one in expected] == [one.canvas for one in others[0]] and expected[0].text == ASKED[15:]
 
 
-@pytest.mark.parametrize(("setting", "kind", "words"), [
-    ({"sampler": "confidence"}, Refusal, "asks the model what stands at masks, but LlamaForCausalLM predicts"),
-    ({"sampler": Order()}, Refusal, "it has no mask"),
-    ({"sampler": "linear_spec", "cache": "linear_spec"}, Refusal, "it has no mask"),
-    ({"cache": "dual"}, IncompatibleParts, "this one is causal, for the next token"),
-    ({"guidance": 1.0}, Refusal, "needs a prompt of masks"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "kind", "words"),
+    [
+        ({"sampler": "confidence"}, Refusal, "asks the model what stands at masks, but LlamaForCausalLM predicts"),
+        ({"sampler": Order()}, Refusal, "it has no mask"),
+        ({"sampler": "linear_spec", "cache": "linear_spec"}, Refusal, "it has no mask"),
+        ({"cache": "dual"}, IncompatibleParts, "this one is causal, for the next token"),
+        ({"guidance": 1.0}, Refusal, "needs a prompt of masks"),
+    ],
+)
 def test_what_asks_masks_is_refused(setting: dict[str, Any], kind: type[Exception], words: str, small: Model) -> None:
     given = {"sampler": Order("left_to_right"), "blocks": "whole", "cache": "finished", **setting}
     with pytest.raises(kind, match=words) as caught:
@@ -123,8 +131,10 @@ def test_the_server_answers_as_the_decoder_does(small: Model) -> None:
             body = {"messages": [{"role": "user", "content": ASKED}], **more}
             return client.post("/v1/chat/completions", json=body)
 
-        (plain,), (formed,) = (reply(**more).json()["choices"] for more in (
-            {}, {"structured_outputs": {"regex": r'\["Kai", "[A-Z][a-z]+"\]'}}))  # fmt: skip
+        (plain,), (formed,) = (
+            reply(**more).json()["choices"]
+            for more in ({}, {"structured_outputs": {"regex": r'\["Kai", "[A-Z][a-z]+"\]'}})
+        )
         streamed = reply(stream=True).text
         refused = reply(diffusion={"sampler": "confidence"})
     assert plain["message"]["content"] == formed["message"]["content"] == expected and plain["finish_reason"] == "stop"
@@ -137,18 +147,21 @@ def of(kind: str, **keys: Any) -> Callable[[], ModelConfig]:
     return lambda: ModelConfig.from_published({**SIZES, "architectures": [f"{kind}ForCausalLM"], **keys})
 
 
-@pytest.mark.parametrize(("read", "words"), [
-    (of("Llama", mask_token_id=7), "mask_token_id=7 under LlamaForCausalLM.*has no mask.*model.family="),
-    (of("Llama", hidden_act="gelu"), "hidden_act='gelu', which must be 'silu'"),
-    (of("Llama", partial_rotary_factor=0.5), "partial_rotary_factor=0.5"),
-    (of("Llama", rope_scaling={"rope_type": "proportional"}), "rope_type='proportional'"),
-    (of("Llama", head_dim=7), "must be an even number"),
-    (of("Mistral", layer_types=["full_attention"] * 3), "layer_types=.*must be null"),
-    (of("Mistral", attention_bias=True), "attention_bias=true"),
-    (of("Qwen2", layer_types=["sliding_attention"] * 3), "layers with a window need its length"),
-    (of("Qwen3", layer_types=["full_attention"] * 2), "one kind per layer"),
-    (of("Qwen3", layer_types=["chunked_attention"] * 3), "chunked_attention"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("read", "words"),
+    [
+        (of("Llama", mask_token_id=7), "mask_token_id=7 under LlamaForCausalLM.*has no mask.*model.family="),
+        (of("Llama", hidden_act="gelu"), "hidden_act='gelu', which must be 'silu'"),
+        (of("Llama", partial_rotary_factor=0.5), "partial_rotary_factor=0.5"),
+        (of("Llama", rope_scaling={"rope_type": "proportional"}), "rope_type='proportional'"),
+        (of("Llama", head_dim=7), "must be an even number"),
+        (of("Mistral", layer_types=["full_attention"] * 3), "layer_types=.*must be null"),
+        (of("Mistral", attention_bias=True), "attention_bias=true"),
+        (of("Qwen2", layer_types=["sliding_attention"] * 3), "layers with a window need its length"),
+        (of("Qwen3", layer_types=["full_attention"] * 2), "one kind per layer"),
+        (of("Qwen3", layer_types=["chunked_attention"] * 3), "chunked_attention"),
+    ],
+)
 def test_keys_that_would_change_what_is_computed_are_refused(read: Callable[[], Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         read()

@@ -37,9 +37,18 @@ from tests.support.scaled_weights import FORMS, write_pair
 
 TOKENS = torch.arange(5, 18)[None]
 LLADA = published(
-    "llada_mha_untied", d_model=128, n_layers=1, n_heads=4, n_kv_heads=4, mlp_hidden_size=192, vocab_size=64,
-    embedding_size=64, mask_token_id=60, eos_token_id=61, pad_token_id=61,
-)  # fmt: skip
+    "llada_mha_untied",
+    d_model=128,
+    n_layers=1,
+    n_heads=4,
+    n_kv_heads=4,
+    mlp_hidden_size=192,
+    vocab_size=64,
+    embedding_size=64,
+    mask_token_id=60,
+    eos_token_id=61,
+    pad_token_id=61,
+)
 LLADA2 = published("llada2_moe", hidden_size=64, moe_intermediate_size=64, intermediate_size=64, num_hidden_layers=2,
                    num_attention_heads=4, num_key_value_heads=2, head_dim=32, rotary_dim=16)  # fmt: skip
 GEMMA = {**published("dg_dev"), "text_config": {
@@ -215,8 +224,15 @@ def test_modelopt_says_it_in_a_file_beside(tmp_path: Path) -> None:
     edit_config(small, quantization_config=None)
     with pytest.raises(UserError, match=r"weight_scale.* is of quantised weights"):
         load_model(small)
-    said = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16,
-            "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head", "*.gate"]}}  # fmt: skip
+    said = {
+        "producer": {"name": "modelopt"},
+        "quantization": {
+            "quant_algo": "NVFP4",
+            "group_size": 16,
+            "kv_cache_quant_algo": "FP8",
+            "exclude_modules": ["lm_head", "*.gate"],
+        },
+    }
     (small / "hf_quant_config.json").write_text(json.dumps(said))
     with pytest.warns(SettingWarning, match="activations stay in full precision.*keys and values stay|keys and values"):
         same(small, wide)
@@ -252,12 +268,22 @@ def test_groups_of_compressed_tensors_are_told_apart_by_names(tmp_path: Path) ->
         own = {key: one for key, one in own.items() if ".ff_out." not in key or "blocks" not in key}
         own |= {key: one for key, one in theirs.items() if "blocks.0.ff_out." in key}
         save_file(own, tmp_path / file / "model.safetensors")
-    own_group = {"targets": ["re:.*blocks.0.ff_out$"], "format": "float-quantized", "weights": {
-        "num_bits": 8, "type": "float", "strategy": "channel"}}  # fmt: skip
-    first = {"targets": [r"re:.*(q_proj|k_proj|v_proj|attn_out|ff_proj|up_proj)$"], "format": "pack-quantized",
-             "weights": {"num_bits": 4, "group_size": 32}}  # fmt: skip
-    said = {"quant_method": "compressed-tensors", "format": "mixed-precision", "ignore": ["lm_head"],
-            "config_groups": {"group_0": first, "group_1": own_group}}  # fmt: skip
+    own_group = {
+        "targets": ["re:.*blocks.0.ff_out$"],
+        "format": "float-quantized",
+        "weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+    }
+    first = {
+        "targets": [r"re:.*(q_proj|k_proj|v_proj|attn_out|ff_proj|up_proj)$"],
+        "format": "pack-quantized",
+        "weights": {"num_bits": 4, "group_size": 32},
+    }
+    said = {
+        "quant_method": "compressed-tensors",
+        "format": "mixed-precision",
+        "ignore": ["lm_head"],
+        "config_groups": {"group_0": first, "group_1": own_group},
+    }
     edit_config(small, quantization_config=said)
     same(small, wide)
     for change, sentence in (
@@ -377,10 +403,17 @@ def test_tensors_that_do_not_fit_each_other_are_refused_before_they_are_read(
     assert not inspect_checkpoint(small).usable
 
 
-@pytest.mark.parametrize(("form", "leaf", "bad"), [
-    ("mlx-4-64", "scales", float("nan")), ("fp8-channel", "weight", 0x7F), ("mlx-mxfp4", "scales", 0xFF),
-    ("w4a16", "weight_scale", float("inf")), ("nf4", "weight.absmax", float("nan")), ("bnb-int8", "SCB", float("nan")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("form", "leaf", "bad"),
+    [
+        ("mlx-4-64", "scales", float("nan")),
+        ("fp8-channel", "weight", 0x7F),
+        ("mlx-mxfp4", "scales", 0xFF),
+        ("w4a16", "weight_scale", float("inf")),
+        ("nf4", "weight.absmax", float("nan")),
+        ("bnb-int8", "SCB", float("nan")),
+    ],
+)
 def test_what_is_not_a_number_is_refused(form: str, leaf: str, bad: float, tmp_path: Path) -> None:
     small, _ = folders(form, tmp_path)
     one = load_file(small / "model.safetensors")[f"{QUERY}.{leaf}"]
@@ -398,7 +431,8 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     ("mlx-4-64", {"quantization": {"bits": 4, "mode": "mxfp9"}}, r"mode='mxfp9' .* be 'affine', 'mxfp4'"),
     ("mlx-4-64", {"quantization": {"bits": 4, "a.b": 3}}, r"a\.b=3 in quantization, which must be a module's"),
     ("mlx-4-64", {"quantization_config": {"quant_method": "gptq"}}, "gptq"),
-    ("w4a16", {"actorder": "group"}, r"actorder='group'"), ("w4a16", {"strategy": "block"}, r"block_structure=null"),
+    ("w4a16", {"actorder": "group"}, r"actorder='group'"),
+    ("w4a16", {"strategy": "block"}, r"block_structure=null"),
     ("w4a16", {"num_bits": 9}, r"num_bits=9 in quantization_config, which must be an integer from 1 to 8"),
     ("w4a16", {"format": "marlin-24"}, r"format='marlin-24', which must be|format='marlin-24' in"),
     ("w4a16", {"config_groups": {}}, r"config_groups=\{\}"),
@@ -411,7 +445,7 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     ("fp8", {"fmt": "e5m2"}, "e5m2"),
     ("modelopt-nvfp4", {"quant_algo": "W4A8_AWQ"}, r"quant_algo='W4A8_AWQ' .* 'NVFP4' or 'FP8'"),
     ("nf4", {"load_in_4bit": False}, "neither load_in_4bit nor load_in_8bit is true"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("form", "change", "sentence"), SAID, ids=[f"{one[0]}-{at}" for at, one in enumerate(SAID)])

@@ -27,9 +27,18 @@ from tests.support.packed_weights import AWQ_ORDER, words
 SIZE, VOCAB = 64, 64  # all of the layer's sizes, and rows of embedding and head
 PARTS = ("q_proj", "k_proj", "v_proj", "attn_out", "ff_proj", "up_proj", "ff_out")
 CONFIG = published(
-    "llada_mha_untied", d_model=SIZE, n_layers=1, n_heads=4, n_kv_heads=4, mlp_hidden_size=SIZE, vocab_size=VOCAB,
-    embedding_size=VOCAB, mask_token_id=60, eos_token_id=61, pad_token_id=61,
-)  # fmt: skip
+    "llada_mha_untied",
+    d_model=SIZE,
+    n_layers=1,
+    n_heads=4,
+    n_kv_heads=4,
+    mlp_hidden_size=SIZE,
+    vocab_size=VOCAB,
+    embedding_size=VOCAB,
+    mask_token_id=60,
+    eos_token_id=61,
+    pad_token_id=61,
+)
 UNKNOWN = ("missing", "zero")  # indices that say no order
 
 
@@ -112,9 +121,12 @@ def said(case: Drawn) -> dict[str, Any]:
     format_said = ("gptq_v2" if case.second == case.truthful else "gptq") if case.method == "gptq" else "gemm"
     older = "checkpoint_format" if case.method == "gptq" else "version"
     spelt: dict[str, dict[str, Any]] = {
-        "none": {}, "checkpoint_format": {older: format_said}, "format": {older: None, "format": format_said},
-        "both": {older: format_said, "format": format_said}, "capitals": {older: format_said.upper()},
-    }  # fmt: skip
+        "none": {},
+        "checkpoint_format": {older: format_said},
+        "format": {older: None, "format": format_said},
+        "both": {older: format_said, "format": format_said},
+        "capitals": {older: format_said.upper()},
+    }
     return out | spelt[case.spelling]
 
 
@@ -137,8 +149,10 @@ def texts(case: Drawn) -> Mapping[str, dict[str, Any]]:
 def write(folder: Path, case: Drawn, seed: int = 0) -> dict[str, torch.Tensor]:
     """Write the folder, and return the plain tensors that it stands for."""
     draw, name = np.random.default_rng(seed), "model.transformer.{}".format
-    rows = {name(end): torch.from_numpy(draw.normal(0, 1, (VOCAB, SIZE)).astype(np.float32))
-            for end in ("wte.weight", "ff_out.weight")}  # fmt: skip
+    rows = {
+        name(end): torch.from_numpy(draw.normal(0, 1, (VOCAB, SIZE)).astype(np.float32))
+        for end in ("wte.weight", "ff_out.weight")
+    }
     norms = ("ln_f", "blocks.0.attn_norm", "blocks.0.ff_norm")
     plain = rows | {name(f"{norm}.weight"): torch.ones(SIZE) for norm in norms}
     small = dict(plain)
@@ -165,8 +179,15 @@ def holds(case: Drawn, folder: Path) -> None:
         return
     assert not case.refused, f"{case} loads"
     assert inspect_checkpoint(folder).usable, "check and load agree"
-    named = {"q_proj": "attn.q", "k_proj": "attn.k", "v_proj": "attn.v", "attn_out": "attn.o", "ff_proj": "mlp.gate",
-             "up_proj": "mlp.up", "ff_out": "mlp.down"}  # fmt: skip
+    named = {
+        "q_proj": "attn.q",
+        "k_proj": "attn.k",
+        "v_proj": "attn.v",
+        "attn_out": "attn.o",
+        "ff_proj": "mlp.gate",
+        "up_proj": "mlp.up",
+        "ff_out": "mlp.down",
+    }
     for part, ours in named.items():
         weight = found.get_parameter(f"layers.0.{ours}.weight")
         assert torch.equal(weight, plain[f"model.transformer.blocks.0.{part}.weight"]), (case, part)
@@ -175,11 +196,19 @@ def holds(case: Drawn, folder: Path) -> None:
 def cases() -> list[Drawn]:
     """Combinations whose numbers can be known, in an order that LAWS_SEED decides."""
     every = drawn(
-        ("gptq", "gptq", "awq"), (4, 8), (32, -1), (False, True), (True, False, None), (False, True),
-        ("checkpoint_format", "format", "both", "capitals", "none"), (True, True, False), (False, True, None),
-        ("plain", "permuted", "missing", "zero", "lopsided"), ("none", "none", "zero", "some"),
+        ("gptq", "gptq", "awq"),
+        (4, 8),
+        (32, -1),
+        (False, True),
+        (True, False, None),
+        (False, True),
+        ("checkpoint_format", "format", "both", "capitals", "none"),
+        (True, True, False),
+        (False, True, None),
+        ("plain", "permuted", "missing", "zero", "lopsided"),
+        ("none", "none", "zero", "some"),
         ("config", "beside", "both", "contradiction"),
-    )  # fmt: skip
+    )
     return list(islice((case for one in every if (case := Drawn(*one)).told), 600))
 
 
@@ -200,12 +229,13 @@ MET = {
     "one group has no order": Drawn(desc_act=True, group=-1, index="missing"),
     "too many columns in a group": Drawn(index="lopsided"),
     "symmetric by its word, not by its zeros": Drawn(sym=True),
-    "biases of zeros": Drawn(bias="zero"), "biases that add something": Drawn(bias="some"),
+    "biases of zeros": Drawn(bias="zero"),
+    "biases that add something": Drawn(bias="some"),
     "settings in AutoGPTQ's own file": Drawn(where="beside", spelling="none"),
     "settings in AutoAWQ's own file": Drawn(method="awq", sym=None, where="beside"),
     "AWQ by its newer key, with the defaults of transformers": Drawn(method="awq", sym=True, spelling="format"),
     "two files that contradict each other": Drawn(where="contradiction"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MET)
@@ -214,15 +244,20 @@ def test_what_folders_on_the_hub_have(name: str, tmp_path: Path) -> None:
     holds(MET[name], tmp_path / "case")
 
 
-@pytest.mark.parametrize(("more", "sentence"), [
-    ({"format": "gptq_v2"}, r"checkpoint_format='gptq', format='gptq_v2' in quantization_config: they contradict"),
-    ({"w_bit": 8}, r"bits=4, w_bit=8 in quantization_config: they contradict each other"),
-    ({"sym": "yes"}, "sym='yes' in quantization_config, which must be true or false"),
-    ({"desc_act": 1}, "desc_act=1 in quantization_config, which must be true or false"),
-    ({"data_type": "mx_fp"}, "data_type='mx_fp'"), ({"rotation": "hadamard"}, "rotation='hadamard'"),
-    ({"act_bits": 8}, "act_bits=8"), ({"extra_config": {"a.b": {"bits": 8}}}, "extra_config=.*leave modules out"),
-    ({"format": "bitblas"}, "checkpoint_format='gptq', format='bitblas'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"format": "gptq_v2"}, r"checkpoint_format='gptq', format='gptq_v2' in quantization_config: they contradict"),
+        ({"w_bit": 8}, r"bits=4, w_bit=8 in quantization_config: they contradict each other"),
+        ({"sym": "yes"}, "sym='yes' in quantization_config, which must be true or false"),
+        ({"desc_act": 1}, "desc_act=1 in quantization_config, which must be true or false"),
+        ({"data_type": "mx_fp"}, "data_type='mx_fp'"),
+        ({"rotation": "hadamard"}, "rotation='hadamard'"),
+        ({"act_bits": 8}, "act_bits=8"),
+        ({"extra_config": {"a.b": {"bits": 8}}}, "extra_config=.*leave modules out"),
+        ({"format": "bitblas"}, "checkpoint_format='gptq', format='bitblas'"),
+    ],
+)
 def test_a_key_that_would_change_the_numbers_is_refused(more: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     write(tmp_path / "case", Drawn())
     about = {**CONFIG, "quantization_config": {**said(Drawn()), **more}}
@@ -233,8 +268,14 @@ def test_a_key_that_would_change_the_numbers_is_refused(more: dict[str, Any], se
 
 def test_keys_of_packers_that_are_not_read_are_named_by_the_check_alone(tmp_path: Path) -> None:
     write(tmp_path / "case", Drawn())
-    told = {"damp_percent": 0.01, "meta": {"quantizer": ["x"]}, "dynamic": {"-:.*head": {}}, "new_rule": 3,
-            "extra_config": {"lm_head": {"bits": 16}}, "rotation": None}  # fmt: skip
+    told = {
+        "damp_percent": 0.01,
+        "meta": {"quantizer": ["x"]},
+        "dynamic": {"-:.*head": {}},
+        "new_rule": 3,
+        "extra_config": {"lm_head": {"bits": 16}},
+        "rotation": None,
+    }
     about = {**CONFIG, "quantization_config": {**said(Drawn()), **told}}
     (tmp_path / "case" / "config.json").write_text(json.dumps(about))
     said_so = "quantization_config has keys that change nothing here, or are not known: damp_percent, meta, new_rule."

@@ -98,11 +98,19 @@ def test_bfloat16_agrees_on_the_argmax_where_it_is_clear(folder: Path) -> None:
 
 
 LLAMA = {
-    "wte": "embed_tokens", "blocks": "layers", "attn_norm": "input_layernorm", "ff_norm": "post_attention_layernorm",
-    "q_proj": "self_attn.q_proj", "k_proj": "self_attn.k_proj", "v_proj": "self_attn.v_proj",
-    "attn_out": "self_attn.o_proj", "ff_proj": "mlp.gate_proj", "up_proj": "mlp.up_proj", "ff_out": "mlp.down_proj",
+    "wte": "embed_tokens",
+    "blocks": "layers",
+    "attn_norm": "input_layernorm",
+    "ff_norm": "post_attention_layernorm",
+    "q_proj": "self_attn.q_proj",
+    "k_proj": "self_attn.k_proj",
+    "v_proj": "self_attn.v_proj",
+    "attn_out": "self_attn.o_proj",
+    "ff_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj",
+    "ff_out": "mlp.down_proj",
     "ln_f": "norm",
-}  # fmt: skip
+}
 
 
 def llama_name(name: str) -> str:

@@ -121,8 +121,10 @@ def test_a_folder_says_what_it_cannot_become(folder: Path) -> None:
     config = describe(folder).config
     with pytest.raises(UserError, match=r"for a CPU: .* Set device=cpu\. Or run task=quantize without"):
         check_numbers(config, torch.bfloat16, torch.device("meta"), "torch", "int4", "int8")
-    for said, sentence in (({"version": 2, "kind": "int4"}, r"head=null, which must be one of int8, int4\."),
-                           ({"version": 1, "kind": "int4"}, "embed.weight is missing")):  # fmt: skip
+    for said, sentence in (
+        ({"version": 2, "kind": "int4"}, r"head=null, which must be one of int8, int4\."),
+        ({"version": 1, "kind": "int4"}, "embed.weight is missing"),
+    ):
         edit_config(folder, dllm_quantization=said)
         with pytest.raises(UserError, match=sentence):
             load(folder, dtype="bfloat16")
@@ -178,8 +180,12 @@ def test_whoever_reads_the_head_reads_the_rounded_one(head: str) -> None:
     models = widened("mini-llada", head), mini("mini-llada", head)
     names = JsonSchema({"type": "array", "items": {"enum": ["Ada", "Emma", "Kai"]}, "minItems": 2, "maxItems": 3})
     ways: list[dict[str, Any]] = [
-        {"sampler": "credit"}, {"sampler": "klass"}, {"guidance": 0.5}, {"temperature": 0.5}, {"constraint": names}
-    ]  # fmt: skip
+        {"sampler": "credit"},
+        {"sampler": "klass"},
+        {"guidance": 0.5},
+        {"temperature": 0.5},
+        {"constraint": names},
+    ]
     for options in ways:
         plain, found = (Decoder(model, gen_length=16, **options)(PROMPT)[0] for model in models)
         assert plain.text == found.text and plain.nfe == found.nfe, options

@@ -65,8 +65,11 @@ def test_random_tables_equal_those_of_transformers(kind: str, spelling: str) -> 
         if kind == "longrope":
             inner |= {name: [chance.uniform(1, 40) for _ in range(head // 2)] for name in LISTS}
         if kind == "yarn":
-            inner |= {"beta_fast": chance.uniform(8, 64), "beta_slow": chance.uniform(0.5, 4),
-                      "truncate": chance.random() < 0.5}  # fmt: skip
+            inner |= {
+                "beta_fast": chance.uniform(8, 64),
+                "beta_slow": chance.uniform(0.5, 4),
+                "truncate": chance.random() < 0.5,
+            }
             inner["mscale"] = chance.choice([None, 0, 0.7])
         theta, length = chance.choice([1e4, 5e5]), chance.choice([200, 3000, 20000])
         inner = {name: value for name, value in inner.items() if value is not None}
@@ -93,9 +96,12 @@ def scaled(name: str, kind: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_equal_the_native_class(kind: str) -> None:
     model = random_model(scaled("dream_gqa", kind, num_hidden_layers=2), seed=5)
-    other = native(model, "Qwen2", max_position_embeddings=16, rope_parameters={
-        "rope_theta": model.config.theta, "rope_type": kind, **KINDS[kind],
-    })  # fmt: skip
+    other = native(
+        model,
+        "Qwen2",
+        max_position_embeddings=16,
+        rope_parameters={"rope_theta": model.config.theta, "rope_type": kind, **KINDS[kind]},
+    )
     tokens = torch.randint(0, 100, (3, 37), generator=torch.Generator().manual_seed(6))
     visible = torch.ones(3, 1, 37, 37, dtype=torch.bool)
     with torch.inference_mode():
@@ -122,9 +128,12 @@ def stretched(kind: str) -> Transformer:
 
 
 CACHED = [("confidence", "fixed", kv) for kv in choices("cache")] + [
-    ("lopa", "fixed", "none"), ("freedave", "fixed", "dual"), ("confidence", "sliding", "sliding"),
-    ("confidence", "whole", "window"), ("confidence", "whole", "flash_dllm"),
-]  # fmt: skip
+    ("lopa", "fixed", "none"),
+    ("freedave", "fixed", "dual"),
+    ("confidence", "sliding", "sliding"),
+    ("confidence", "whole", "window"),
+    ("confidence", "whole", "flash_dllm"),
+]
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
@@ -180,10 +189,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_type": "yarn", "factor": 2.0, "beta_fast": 1, "beta_slow": 2}, "beta_fast=1 must not be below beta_slow=2"),
     ({"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 4, "high_freq_factor": 4}, "low_freq_factor=4 must be"),
     ({"rope_type": "llama3", "factor": 2.0}, "lacks rope_scaling.low_freq_factor, rope_scaling.high_freq_factor"),
-    ({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * HALF, "factor": 2.0},
-     "short_factor has 1 numbers, and 8 frequencies rotate"),
+    (
+        {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * HALF, "factor": 2.0},
+        "short_factor has 1 numbers, and 8 frequencies rotate",
+    ),
     ({"rope_type": "default", "mrope_section": [2, 3, 3]}, "rope_scaling.mrope_section"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("given", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
@@ -224,10 +235,13 @@ def test_longer_texts_are_let_in_and_older_code_is_told(tmp_path: Path) -> None:
 
 
 NTK: list[tuple[dict[str, Any], str]] = [
-    ({"target": 9000, "factor": 2.0}, "say one thing twice"), ({"doubled": True}, "needs rope.target"),
-    ({"target": 100}, "must be above the model's 256 columns"), ({"factor": 1.0}, "must be above 1"),
-    ({"length": 9000}, "rope has no length"), ({"target": "far"}, "rope.target"),
-]  # fmt: skip
+    ({"target": 9000, "factor": 2.0}, "say one thing twice"),
+    ({"doubled": True}, "needs rope.target"),
+    ({"target": 100}, "must be above the model's 256 columns"),
+    ({"factor": 1.0}, "must be above 1"),
+    ({"length": 9000}, "rope has no length"),
+    ({"target": "far"}, "rope.target"),
+]
 
 
 @pytest.mark.parametrize(("given", "sentence"), NTK, ids=[sentence for _, sentence in NTK])

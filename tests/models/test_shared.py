@@ -31,10 +31,19 @@ from tests.support.masked_lms import MASKED_LMS, masked_lm
 from tests.support.tiny import EOS, MASK, make_tiny
 
 SIZES = {
-    "vocab_size": 64, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 12, "max_position_embeddings": 64, "eos_token_id": EOS, "pad_token_id": EOS,
-    "mask_token_id": MASK, "bos_token_id": None,
-}  # fmt: skip
+    "vocab_size": 64,
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "max_position_embeddings": 64,
+    "eos_token_id": EOS,
+    "pad_token_id": EOS,
+    "mask_token_id": MASK,
+    "bos_token_id": None,
+}
 
 
 class A2DConfig(Qwen3Config):
@@ -166,13 +175,16 @@ def mixed() -> nn.Module:
     return own
 
 
-@pytest.mark.parametrize(("model", "message"), [
-    (lambda: Wrapped(made()), r"Wrapped is not a model object of transformers: it has no config.*DDP: .module"),
-    (lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES)), "has mask_token_id=60 under Qwen3ForCausalLM, which predicts"),
-    (narrowed, r"A2DQwen3LMHeadModel: model.layers.0.mlp.gate_proj.weight has the shape \[96, 48\]"),
-    (renamed, r"has no plain tensor model.layers.0.mlp.gate_proj.weight.*save_pretrained"),
-    (mixed, r"weights of several kinds \(torch.float16 on cpu, torch.float32 on cpu\)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: Wrapped(made()), r"Wrapped is not a model object of transformers: it has no config.*DDP: .module"),
+        (lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES)), "has mask_token_id=60 under Qwen3ForCausalLM, which predicts"),
+        (narrowed, r"A2DQwen3LMHeadModel: model.layers.0.mlp.gate_proj.weight has the shape \[96, 48\]"),
+        (renamed, r"has no plain tensor model.layers.0.mlp.gate_proj.weight.*save_pretrained"),
+        (mixed, r"weights of several kinds \(torch.float16 on cpu, torch.float32 on cpu\)"),
+    ],
+)
 def test_an_object_that_cannot_be_shared_says_why(model: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         load(model())

@@ -219,9 +219,13 @@ def words(decoder: object) -> Backend:
 
 
 BACKENDS = {
-    "byte-level": byte_level(), "SentencePiece": sentence_piece(), "Metaspace": words(decoders.Metaspace()),
-    "WordPiece": words(decoders.WordPiece()), "suffixes": words(decoders.BPEDecoder()), "no decoder": words(None),
-}  # fmt: skip
+    "byte-level": byte_level(),
+    "SentencePiece": sentence_piece(),
+    "Metaspace": words(decoders.Metaspace()),
+    "WordPiece": words(decoders.WordPiece()),
+    "suffixes": words(decoders.BPEDecoder()),
+    "no decoder": words(None),
+}
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -251,7 +255,13 @@ def spelt(backend: Backend, *names: str) -> Sequence[bytes]:
 def test_what_a_token_writes_may_depend_on_its_place() -> None:
     spm, wordpiece = BACKENDS["SentencePiece"], BACKENDS["WordPiece"]
     assert spelt(spm, "▁the", "▁the", "<0xE2>", "<0x82>", "<0xAC>", "a") == [
-        b"the", b" the", b"\xe2", b"\x82", b"\xac", b"a"]  # fmt: skip
+        b"the",
+        b" the",
+        b"\xe2",
+        b"\x82",
+        b"\xac",
+        b"a",
+    ]
     assert spelt(wordpiece, "a", "##ing", ",", "a") == [b"a", b"ing", b",", b" a"]
 
 

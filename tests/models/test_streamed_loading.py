@@ -88,8 +88,15 @@ def test_progress_is_told_from_nothing_to_all() -> None:
     assert told[0].done == 0 and told[-1].done == told[-1].total == total
     assert [one.done for one in told] == sorted(one.done for one in told)
     words = list(dict.fromkeys(one.part for one in told))
-    assert words == ["beginning", "the embedding", "layer 1 of 3", "layer 2 of 3", "layer 3 of 3", "the last norm",
-                     "the head"]  # fmt: skip
+    assert words == [
+        "beginning",
+        "the embedding",
+        "layer 1 of 3",
+        "layer 2 of 3",
+        "layer 3 of 3",
+        "the last norm",
+        "the head",
+    ]
 
 
 def test_a_log_has_lines_and_small_models_none(

@@ -16,12 +16,18 @@ from dllm.parts import Tokenizer, UserError, compile_template, one_prompt, rende
 USER = [{"role": "user", "content": "x"}]
 SLOW_TO_PARSE = [
     "{% set a = 'x' * 3999999 ~ 'y' %}{% set b = 'x' * 3999999 ~ 'z' %}"
-    + "{% if a < b and b > a %}{% endif %}" * 1700 + "{% for i in range(100000) %}{{ a < b }}{% endfor %}",
-    "{{ 1" + "+1" * 30000 + " }}", "x" * 300000, "{{ " + "not " * 15000 + "1 }}", "{% if 1 %}" * 3000,
-    "{{ " + "9" * 5000 + " }}", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
-    "{% for a in range(99999) %}{% for b in range(99999) %}" + "{% if 1 %}y{% endif %}" * 1000
+    + "{% if a < b and b > a %}{% endif %}" * 1700
+    + "{% for i in range(100000) %}{{ a < b }}{% endfor %}",
+    "{{ 1" + "+1" * 30000 + " }}",
+    "x" * 300000,
+    "{{ " + "not " * 15000 + "1 }}",
+    "{% if 1 %}" * 3000,
+    "{{ " + "9" * 5000 + " }}",
+    "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "{% for a in range(99999) %}{% for b in range(99999) %}"
+    + "{% if 1 %}y{% endif %}" * 1000
     + "{% endfor %}{% endfor %}",
-]  # fmt: skip
+]
 HOSTILE = json.loads((Path(__file__).parents[1] / "data" / "hostile_templates.json").read_text()) + SLOW_TO_PARSE
 
 

@@ -125,8 +125,11 @@ def test_published_limits_of_length_do_not_cut_text(tmp_path: Path) -> None:
 
 
 def test_tokens_that_only_the_settings_know_are_registered(tmp_path: Path) -> None:
-    write_tokenizer(tmp_path, byte_tokenizer({"<|mdm_mask|>": True}), added_tokens_decoder={
-        "257": {"content": "<|eot_id|>", "special": True}})  # fmt: skip
+    write_tokenizer(
+        tmp_path,
+        byte_tokenizer({"<|mdm_mask|>": True}),
+        added_tokens_decoder={"257": {"content": "<|eot_id|>", "special": True}},
+    )
     tokenizer = Tokenizer.from_folder(tmp_path)
     assert tokenizer.encode("a<|eot_id|>", special=True)[-1] == 257
     assert tokenizer.stop_ids == (257,)

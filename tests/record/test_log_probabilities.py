@@ -42,9 +42,15 @@ def closed_form(logits: Tensor, sampling: Sampling, temperature: float) -> tuple
 
 
 OPTIONS: list[dict[str, Any]] = [
-    {}, {"tempered": True}, {"top_p": 0.7}, {"top_k": 3}, {"top_p": 0.9, "top_k": 2, "tempered": True},
-    {"forbid_eos": True}, {"suppress_mask": False, "top_p": 0.8}, {"eos_last": True},
-]  # fmt: skip
+    {},
+    {"tempered": True},
+    {"top_p": 0.7},
+    {"top_k": 3},
+    {"top_p": 0.9, "top_k": 2, "tempered": True},
+    {"forbid_eos": True},
+    {"suppress_mask": False, "top_p": 0.8},
+    {"eos_last": True},
+]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -113,17 +119,27 @@ def model() -> Model:
 PROMPTS = [[3, 5, 9, 11], [7, 2], [30, 31, 32, 33, 34, 35]]
 HOT: dict[str, Any] = {"temperature": 1.3, "top_p": 0.9}
 WAYS: list[tuple[Any, str, dict[str, Any]]] = [
-    ("confidence", "none", HOT), ("eb", "none", {"temperature": 0.6, "top_k": 5}), ("dream", "none", HOT),
+    ("confidence", "none", HOT),
+    ("eb", "none", {"temperature": 0.6, "top_k": 5}),
+    ("dream", "none", HOT),
     (part("sampler", "order", positions=list(range(16))), "none", {"temperature": 1.0, "forbid_eos": True}),
-    ("wino", "none", {}), ("static", "none", {"guidance": 0.5, **HOT}),
-]  # fmt: skip
+    ("wino", "none", {}),
+    ("static", "none", {"guidance": 0.5, **HOT}),
+]
 
 
 def decoded(model: Model, sampler: Any, cache: str, options: dict[str, Any], batch: int) -> list[Result]:
     decoder = Decoder(
-        model, sampler, "whole" if cache == "none" else "fixed", cache, "none", gen_length=16, batch_size=batch,
-        **({} if cache == "none" else {}), **options,
-    )  # fmt: skip
+        model,
+        sampler,
+        "whole" if cache == "none" else "fixed",
+        cache,
+        "none",
+        gen_length=16,
+        batch_size=batch,
+        **({} if cache == "none" else {}),
+        **options,
+    )
     return decoder(PROMPTS, seed=5, trace=True)
 
 
@@ -160,9 +176,12 @@ def test_every_commit_of_a_decode_says_both(model: Model, way: tuple[Any, str, d
     temperature, mask = options.get("temperature", 0), model.ids.mask
     for result in decoded(model, sampler, cache, options, batch=3):
         trace = result.traced()
-        last = {at: (turn, token) for turn, (record, kept) in enumerate(trace.path())
-                for commits in record.written(kept)
-                for at, token in zip(commits.positions, commits.tokens, strict=True)}  # fmt: skip
+        last = {
+            at: (turn, token)
+            for turn, (record, kept) in enumerate(trace.path())
+            for commits in record.written(kept)
+            for at, token in zip(commits.positions, commits.tokens, strict=True)
+        }
         canvases = list(trace.canvases())
         for at, (turn, token) in last.items():
             logits = canvas_logits(model, canvases[turn], trace.start, options.get("guidance", 0))[trace.start + at]

@@ -32,10 +32,15 @@ def brute(one: Trace, other: Trace) -> tuple[int, int] | None:
     return turn + 1 - min(turn for turn, *_ in sides[0] | sides[1]), min(at for when, at, _ in apart if when == turn)
 
 
-@pytest.mark.parametrize(("first", "second"), [
-    (("confidence", {}), ("eb", {})), (("confidence", {}), ("confidence", {"threshold": 0.5})),
-    (("static", {}), ("confidence", {})), (("static", {}), ("static", {})),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("confidence", {}), ("eb", {})),
+        (("confidence", {}), ("confidence", {"threshold": 0.5})),
+        (("static", {}), ("confidence", {})),
+        (("static", {}), ("static", {})),
+    ],
+)
 def test_it_is_where_the_frames_differ_first(
     first: tuple[str, dict[str, float]], second: tuple[str, dict[str, float]], model: Model
 ) -> None:

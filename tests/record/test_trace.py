@@ -47,10 +47,17 @@ def truths(model: Model, trace: Trace) -> list[list[tuple[float | None, float, b
             logits = model.transformer.head(model.transformer.encode(torch.tensor([canvas])))[0].double()
             logits[:, model.ids.mask] = -torch.inf
         chances = logits.softmax(-1)
-        out.append([
-            (said, float(chances[trace.start + position, token]), token == int(logits[trace.start + position].argmax()))
-            for commits in record.candidates for position, token, said, _, _ in commits.rows()
-        ])  # fmt: skip
+        out.append(
+            [
+                (
+                    said,
+                    float(chances[trace.start + position, token]),
+                    token == int(logits[trace.start + position].argmax()),
+                )
+                for commits in record.candidates
+                for position, token, said, _, _ in commits.rows()
+            ]
+        )
     return out
 
 

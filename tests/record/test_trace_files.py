@@ -109,10 +109,18 @@ def test_what_a_trace_cannot_say_of_an_object_it_says(
     assert "no attribute holds hidden" in said and said.count("\n") == 1
 
 
-@pytest.mark.parametrize(("group", "name"), [
-    ("sampler", "prophet"), ("sampler", "ete"), ("sampler", "learn2pd"), ("blocks", "tccf"), ("cache", "window"),
-    ("cache", "dkv_pd"), ("eos", "eotp"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        ("sampler", "prophet"),
+        ("sampler", "ete"),
+        ("sampler", "learn2pd"),
+        ("blocks", "tccf"),
+        ("cache", "window"),
+        ("cache", "dkv_pd"),
+        ("eos", "eotp"),
+    ],
+)
 def test_a_part_that_is_chosen_by_name_is_known_whatever_it_makes_of_its_options(group: str, name: str) -> None:
     assert configuration_of(group, part(group, name)) == part_config(group, name, {})
 
@@ -129,20 +137,28 @@ def turn(change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], 
     return write
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (lambda data: "", "it is empty"), (lambda data: json.dumps(data)[:-30], "it is cut off"),
-    (lambda data: json.dumps(data)[:500], "it is cut off"), (lambda data: '{"a": 1}', "it has no 'prompt'"),
-    (lambda data: "[1]", "it is not an object"), (lambda data: "[" * 99999, "is not a trace"),
-    (lambda data: "<!doctype html>", "it is a page"), (lambda data: '{"id": 1}\n{"id": 2}\n', "an object in each line"),
-    (lambda data: '{"canvas": [], "nfe": 1, "tokens": []}\n', "it is a result"),
-    (lambda data: "nope", "it is not JSON"),
-    (edited(id=3), "its 'id' is 3"), (edited(trace=3), "it is not an object"),
-    (edited(config=[]), "its 'config' is []"),
-    (turn(lambda one: one.pop("kept")), "a turn of it has no 'kept'"),
-    (turn(lambda one: one.update(later=1)), "is of a newer version of dllm (a turn of it has 'later')"),
-    (turn(lambda one: one["candidates"][0].update(positions=[9999])), "do not fit its canvas"),
-    (turn(lambda one: one.update(kept="x")), "do not fit its canvas"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (lambda data: "", "it is empty"),
+        (lambda data: json.dumps(data)[:-30], "it is cut off"),
+        (lambda data: json.dumps(data)[:500], "it is cut off"),
+        (lambda data: '{"a": 1}', "it has no 'prompt'"),
+        (lambda data: "[1]", "it is not an object"),
+        (lambda data: "[" * 99999, "is not a trace"),
+        (lambda data: "<!doctype html>", "it is a page"),
+        (lambda data: '{"id": 1}\n{"id": 2}\n', "an object in each line"),
+        (lambda data: '{"canvas": [], "nfe": 1, "tokens": []}\n', "it is a result"),
+        (lambda data: "nope", "it is not JSON"),
+        (edited(id=3), "its 'id' is 3"),
+        (edited(trace=3), "it is not an object"),
+        (edited(config=[]), "its 'config' is []"),
+        (turn(lambda one: one.pop("kept")), "a turn of it has no 'kept'"),
+        (turn(lambda one: one.update(later=1)), "is of a newer version of dllm (a turn of it has 'later')"),
+        (turn(lambda one: one["candidates"][0].update(positions=[9999])), "do not fit its canvas"),
+        (turn(lambda one: one.update(kept="x")), "do not fit its canvas"),
+    ],
+)
 def test_a_file_that_is_no_trace(content: Any, said: str, result: Result, tmp_path: Path) -> None:
     file = tmp_path / "odd.json"
     file.write_text(content(json.loads(json.dumps(result.traced().content()))))

@@ -248,8 +248,10 @@ def settled(words: list[str], tiny: Path) -> list[str]:
     """A command for a small checkpoint where it names a folder of the reader's, and from the root of the clone."""
     words = [word.replace("=tests/data/", f"={ROOT / 'tests' / 'data'}/") for word in words]
     if any(word.endswith("=FOLDER2") for word in words):  # written from a model whose widths int4 takes, and then read
-        return [word.replace("model.path=FOLDER", "model.path=mini-llada") if word.endswith("FOLDER") else word
-                for word in words]  # fmt: skip
+        return [
+            word.replace("model.path=FOLDER", "model.path=mini-llada") if word.endswith("FOLDER") else word
+            for word in words
+        ]
     if "model.path=FOLDER" not in words or "task=check" in words:
         return [word.replace("=FOLDER", f"={tiny}") for word in words]
     kept = [word for word in words if not word.startswith(("gen_length=", "model.path="))]
@@ -345,8 +347,9 @@ def ran(words: list[str]) -> None:
 def outputs(page: Path) -> dict[tuple[str, ...], list[str]]:
     """By the words of a command: the lines of the block of text that follows it at once."""
     found = re.findall(r"^    (python -m dllm [^\n]*)\n\n```text\n(.*?)```", page.read_text(), re.MULTILINE | re.DOTALL)
-    return {tuple(as_settings(shlex.split(bash_letters(line), comments=True))): text.splitlines()
-            for line, text in found}  # fmt: skip
+    return {
+        tuple(as_settings(shlex.split(bash_letters(line), comments=True))): text.splitlines() for line, text in found
+    }
 
 
 def flat(text: str) -> str:
@@ -358,9 +361,14 @@ def flat(text: str) -> str:
 
 
 PARTS = (
-    "Rule", "What goes with it", "When it helps, when it hurts", "The paper's numbers", "Options",
-    "Source", "Compared",
-)  # fmt: skip
+    "Rule",
+    "What goes with it",
+    "When it helps, when it hurts",
+    "The paper's numbers",
+    "Options",
+    "Source",
+    "Compared",
+)
 MAX_WORDS = 185  # of a sampler's page as it is kept
 
 
@@ -400,8 +408,11 @@ def test_the_rows_of_a_page_lie_beside_it(page: Path) -> None:
 
 
 def test_every_csv_file_is_shown_on_a_page() -> None:
-    shown = {(page.parent / file).resolve() for page in PAGES for file in re.findall(r"\]\(([\w/.-]+\.csv)\)",
-             page.read_text())}  # fmt: skip
+    shown = {
+        (page.parent / file).resolve()
+        for page in PAGES
+        for file in re.findall(r"\]\(([\w/.-]+\.csv)\)", page.read_text())
+    }
     assert {file for file in DOCS.rglob("*.csv") if file.parent.name != "small"} <= shown
 
 

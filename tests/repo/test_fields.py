@@ -56,6 +56,9 @@ def told_twice(text: str) -> Iterator[str]:
 def test_no_comment_is_copied_onto_the_next_field() -> None:
     copied = "class A:\n    low: int  # bounds\n    # bounds\n    high: int\n    x: int  # [B]\n    y: int  # [B]\n"
     assert list(told_twice(copied)) == ["A.high"]
-    found = {str(file.relative_to(PACKAGE)): names for file in sorted(PACKAGE.rglob("*.py"))
-             if (names := list(told_twice(file.read_text(encoding="utf-8"))))}  # fmt: skip
+    found = {
+        str(file.relative_to(PACKAGE)): names
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if (names := list(told_twice(file.read_text(encoding="utf-8"))))
+    }
     assert found == {}, "say of each field what is true of it alone"

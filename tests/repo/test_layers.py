@@ -109,15 +109,19 @@ def test_the_package_imports_nothing_that_its_wheel_lacks() -> None:
 @pytest.mark.parametrize(
     ("place", "module", "bad"),
     [
-        ("parts.samplers", "dllm.tasks.base", True), ("parts.samplers", "dllm.parts.blocks.fixed", True),
-        ("parts.samplers", "dllm.parts.cache.base.Cache", True), ("parts.samplers", "dllm.Decoder", True),
+        ("parts.samplers", "dllm.tasks.base", True),
+        ("parts.samplers", "dllm.parts.blocks.fixed", True),
+        ("parts.samplers", "dllm.parts.cache.base.Cache", True),
+        ("parts.samplers", "dllm.Decoder", True),
         ("parts.samplers", "dllm.parts.samplers.static.Static", False),
         ("parts.samplers", "dllm.contract.canvas.Canvas", False),
-        ("parts.samplers", "torch", False), ("kernels", "dllm.models.network.transformer", True),
+        ("parts.samplers", "torch", False),
+        ("kernels", "dllm.models.network.transformer", True),
         ("view", "dllm.app.runs", True),
-        ("app", "dllm.view.live", False), ("common", "dllm.models.config", True),
+        ("app", "dllm.view.live", False),
+        ("common", "dllm.models.config", True),
     ],
-)  # fmt: skip
+)
 def test_the_check_finds_what_points_upwards(place: str, module: str, bad: bool) -> None:
     assert bool(refused(place, [module])) == bad
 

@@ -66,9 +66,15 @@ def test_changes_that_were_judged_equivalent_exist() -> None:
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("PING_SECONDS = 15", 0), ("MOMENT = 0.5", 0), ("ROWS = 15", 1), ("axis.plot(x, y, alpha=0.5, zorder=2)", 1),
-     ("plot(x, base=2)", 2), ("raise ValueError(1)", 0)],
-)  # fmt: skip
+    [
+        ("PING_SECONDS = 15", 0),
+        ("MOMENT = 0.5", 0),
+        ("ROWS = 15", 1),
+        ("axis.plot(x, y, alpha=0.5, zorder=2)", 1),
+        ("plot(x, base=2)", 2),
+        ("raise ValueError(1)", 0),
+    ],
+)
 def test_pauses_looks_and_words_are_left_out(text: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     mutants.mutants.cache_clear()
     monkeypatch.setattr(mutants, "source", lambda file: text)

@@ -67,10 +67,17 @@ def test_the_report_has_the_name(package: Path) -> None:
 
 
 PUBLIC: dict[str, Callable[..., Any]] = {
-    "load": load, "part": part, "results_frame": results_frame, "Decoder": Decoder, "Decoder()": Decoder.__call__,
-    "Decoder.stream": Decoder.stream, "Decoder.infill": Decoder.infill, "Decoder.decide": Decoder.decide,
-    "Decoder.rescored": Decoder.rescored, "Trace.load": Trace.load,
-}  # fmt: skip
+    "load": load,
+    "part": part,
+    "results_frame": results_frame,
+    "Decoder": Decoder,
+    "Decoder()": Decoder.__call__,
+    "Decoder.stream": Decoder.stream,
+    "Decoder.infill": Decoder.infill,
+    "Decoder.decide": Decoder.decide,
+    "Decoder.rescored": Decoder.rescored,
+    "Trace.load": Trace.load,
+}
 
 
 def listed(text: str) -> set[str]:

@@ -34,9 +34,11 @@ def test_a_release_has_ten_lines_at_most_each_of_its_own() -> None:
 
 
 def test_these_project_urls_are_placeholders_until_the_project_has_an_address() -> None:
-    assert {name for name, url in PROJECT["urls"].items() if ".invalid" in url} == {
-        "Homepage", "Documentation", "Source", "Issues", "Changelog",
-    } == {*PROJECT["urls"]}  # fmt: skip
+    assert (
+        {name for name, url in PROJECT["urls"].items() if ".invalid" in url}
+        == {"Homepage", "Documentation", "Source", "Issues", "Changelog"}
+        == {*PROJECT["urls"]}
+    )
 
 
 def test_templates_ask_for_what_helps() -> None:

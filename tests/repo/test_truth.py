@@ -189,8 +189,11 @@ def test_what_pages_name_exists() -> None:
 
 
 def test_what_docstrings_and_comments_name_exists() -> None:
-    texts = {name: re.findall(r"``([^`\n]+)``", file.read_text("utf-8"))
-             for file in (ROOT / "dllm").rglob("*.py") for name in [str(file.relative_to(ROOT))]}  # fmt: skip
+    texts = {
+        name: re.findall(r"``([^`\n]+)``", file.read_text("utf-8"))
+        for file in (ROOT / "dllm").rglob("*.py")
+        for name in [str(file.relative_to(ROOT))]
+    }
     assert [(file, text, found) for file, spans in texts.items() for text in spans if (found := span(text))] == []
 
 

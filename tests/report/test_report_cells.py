@@ -16,9 +16,16 @@ from dllm.parts import Compared, baseline, methods, origin, paired, processor_na
 from tests.report.report_cells import cell, points
 
 STAMP = {
-    "started": "2026-03-01T10:00:00+00:00", "versions": {"dllm": "0.1.0", "torch": "2.9.1"}, "python": "3.12.1",
-    "commit": "a" * 40, "dirty": True, "device": "cuda", "gpus": ["NVIDIA H200"], "dtype": "bfloat16", "threads": 8,
-}  # fmt: skip
+    "started": "2026-03-01T10:00:00+00:00",
+    "versions": {"dllm": "0.1.0", "torch": "2.9.1"},
+    "python": "3.12.1",
+    "commit": "a" * 40,
+    "dirty": True,
+    "device": "cuda",
+    "gpus": ["NVIDIA H200"],
+    "dtype": "bfloat16",
+    "threads": 8,
+}
 
 
 def stamped(folder: Path, **changes: Any) -> None:
@@ -30,9 +37,19 @@ def test_a_report_says_where_its_numbers_come_from(sweep: Path) -> None:
         stamped(sweep / name)
     page = write_report([sweep], sweep / "report").read_text()
     text = (sweep / "report" / "report.md").read_text()
-    facts = {"dllm": "0.1.0", "commit": "a" * 40, "files": "edited (dirty)", "decoded": "2026-03-01", "torch": "2.9.1",
-             "Python": "3.12.1", "seeds": "0", "cells": "4",
-             "eos": "fill_after_block", "items of a sub-task": "2", "gen_length": "each item's own (8)"}  # fmt: skip
+    facts = {
+        "dllm": "0.1.0",
+        "commit": "a" * 40,
+        "files": "edited (dirty)",
+        "decoded": "2026-03-01",
+        "torch": "2.9.1",
+        "Python": "3.12.1",
+        "seeds": "0",
+        "cells": "4",
+        "eos": "fill_after_block",
+        "items of a sub-task": "2",
+        "gen_length": "each item's own (8)",
+    }
     for name, value in facts.items():
         assert f"| {name} | {value} |" in text and f"<td>{name}</td><td>{escape(value)}</td>" in page
     (machine,) = re.findall(r"^\| machine \| (.*) \|$", text, re.MULTILINE)
@@ -59,8 +76,11 @@ def about(folder: Path) -> dict[str, str]:
 def test_every_setting_that_is_not_usual_is_said_though_all_cells_share_it(tmp_path: Path) -> None:
     """Sampled scores must not be read as greedy ones; seeds stand by size."""
     shared = ["sampling.temperature=0.5", "sampling.forbid_eos=true", "gen_length=16", "eos=none"]
-    cells = {"a": ["sampler=confidence", "seed=10"], "b": ["sampler=confidence", "sampler.threshold=0.8", "seed=2"],
-             "c": ["sampler=confidence", "sampler.threshold=0.7", "cache=dual", "seed=2"]}  # fmt: skip
+    cells = {
+        "a": ["sampler=confidence", "seed=10"],
+        "b": ["sampler=confidence", "sampler.threshold=0.8", "seed=2"],
+        "c": ["sampler=confidence", "sampler.threshold=0.7", "cache=dual", "seed=2"],
+    }
     for name, own in cells.items():
         cell(tmp_path / name, [*own, *shared], {"copy": [1, 1], "sort": [1] if name == "c" else [1, 0]}, 4)
     found = about(tmp_path)
@@ -156,8 +176,12 @@ def test_settings_that_share_no_item_are_named(tmp_path: Path) -> None:
 
 
 def test_a_model_with_an_adapter_is_another_model(tmp_path: Path) -> None:
-    made = points(*(cell(tmp_path / name, overrides, {"copy": [1]}, 2)
-                    for name, overrides in (("a", []), ("b", ["model.adapter=runs/some/lora"]))))  # fmt: skip
+    made = points(
+        *(
+            cell(tmp_path / name, overrides, {"copy": [1]}, 2)
+            for name, overrides in (("a", []), ("b", ["model.adapter=runs/some/lora"]))
+        )
+    )
     assert [one.model for one in made] == ["mini-llada", "mini-llada + lora"]
     assert made[0].layout != made[1].layout
 

@@ -47,8 +47,13 @@ def test_columns_of_the_oracle_and_of_a_package(sweep: Path, capsys: pytest.Capt
         [str(sweep), "--columns", "oracle", "lossless", "same", "difference", own, "--against", "sampler=oracle"]
     )
     found = lines(capsys.readouterr().out)
-    assert found["setting"] == ["oracle / NFE", "lossless minimum / NFE", "same answers", "score less that beside",
-                                "of two"]  # fmt: skip
+    assert found["setting"] == [
+        "oracle / NFE",
+        "lossless minimum / NFE",
+        "same answers",
+        "score less that beside",
+        "of two",
+    ]
     assert found["confidence"][:3] == ["0.50", "0.75", "100 (51-100)"]
     assert found["confidence"][3].startswith("-25.0 (-") and found["oracle"][3:] == ["", "2 beside 2"]
     assert found["static, per step=4"][4] == "2 beside 2"

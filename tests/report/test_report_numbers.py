@@ -42,8 +42,13 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Bed:
     place, chance, truth = tmp_path_factory.mktemp("bed"), random.Random(1), dict[Key, Rows]()
     for overrides, checkpoints, temperatures, nfe, method, name in DESIGN:
         codes = ("today", "old") if method == "eb" else ("today",)
-        cells = [(checkpoint, heat, seed, code) for checkpoint in checkpoints for heat in temperatures
-                 for seed in range(3) for code in codes]  # fmt: skip
+        cells = [
+            (checkpoint, heat, seed, code)
+            for checkpoint in checkpoints
+            for heat in temperatures
+            for seed in range(3)
+            for code in codes
+        ]
         for checkpoint, heat, seed, code in cells:
             folder = place / f"{len(list(place.iterdir())):02}"
             make_cell(folder, overrides, checkpoint, heat, seed, code, nfe, chance)
@@ -55,9 +60,15 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Bed:
 
 
 def make_cell(
-    folder: Path, overrides: Sequence[str], checkpoint: str, heat: float, seed: int, code: str, nfe: int,
+    folder: Path,
+    overrides: Sequence[str],
+    checkpoint: str,
+    heat: float,
+    seed: int,
+    code: str,
+    nfe: int,
     chance: random.Random,
-) -> None:  # fmt: skip
+) -> None:
     plain = config_of(*overrides)
     model = {**plain["model"], "path": f"ck/{checkpoint}"}
     config = {**plain, "model": model, "seed": seed, "sampling": {**plain["sampling"], "temperature": heat}}
@@ -136,12 +147,19 @@ def test_settings_and_their_scores(bed: Bed) -> None:
             forwards = sum(entry["nfe"] for entry in every)
             positions = fmean(fmean(8 / entry["nfe"] for entry in of_task(rows, task)) for task in TASKS)
             expected = {
-                "seeds": (3, 0), "samples": (21, 0), "score": (quality(rows), 1), "low": (low, 1), "high": (high, 1),
+                "seeds": (3, 0),
+                "samples": (21, 0),
+                "score": (quality(rows), 1),
+                "low": (low, 1),
+                "high": (high, 1),
                 "SD over seeds": (stdev(quality(rows, seed) for seed in range(3)), 1),
-                "tokens / forward": (4 * 21 / forwards, 2), "positions / forward": (positions, 2),
-                "forwards": (forwards / 21, 1), "query tokens": (8 * forwards / 21, 0), "GFLOP": (2.0, 2),
+                "tokens / forward": (4 * 21 / forwards, 2),
+                "positions / forward": (positions, 2),
+                "forwards": (forwards / 21, 1),
+                "query tokens": (8 * forwards / 21, 0),
+                "GFLOP": (2.0, 2),
                 "MB moved": (1, 0),
-            }  # fmt: skip
+            }
             assert {head for head, text in line.items() if text} == {"method", "setting", *expected}
             assert all(near(line[head], *value) for head, value in expected.items())
             assert all(near(by_task[key][task.partition("/")[2]], score(of_task(rows, task)), 0) for task in TASKS)

@@ -47,8 +47,12 @@ def changed(config: dict[str, Any], **given: Any) -> dict[str, Any]:
 
 def made(*configs: dict[str, Any], **environment: Any) -> list[SettingResults]:
     rows = [row("copy", number, score, 4) for number, score in enumerate(RIGHT["copy"])]
-    return points(*(CellResults(Path(f"{at:02}"), config, [dict(one) for one in rows], environment)
-                    for at, config in enumerate(configs)))  # fmt: skip
+    return points(
+        *(
+            CellResults(Path(f"{at:02}"), config, [dict(one) for one in rows], environment)
+            for at, config in enumerate(configs)
+        )
+    )
 
 
 def names(found: Sequence[SettingResults]) -> list[str]:
@@ -59,15 +63,29 @@ def test_whatever_differs_makes_another_label() -> None:
     """The sweep of issue A1, into one folder: everything but seed and samples makes a method of its own."""
     base = config_of("sampler=confidence")
     others = [
-        {"sampling__temperature": 0.5}, {"batch_size": 4}, {"model__dtype": "bfloat16"},
-        {"sampling__forbid_eos": True}, {"model__quantize": "int8"}, {"runtime": "static"}, {"sampling__top_p": 0.9},
-        {"stop": ["a"]}, {"gen_length": 8},
-        {"eos": {"_target_": "dllm.parts.eos.none.FullLength"}}, {"task__count": 3}, {"sampler__threshold": 0.7},
-    ]  # fmt: skip
+        {"sampling__temperature": 0.5},
+        {"batch_size": 4},
+        {"model__dtype": "bfloat16"},
+        {"sampling__forbid_eos": True},
+        {"model__quantize": "int8"},
+        {"runtime": "static"},
+        {"sampling__top_p": 0.9},
+        {"stop": ["a"]},
+        {"gen_length": 8},
+        {"eos": {"_target_": "dllm.parts.eos.none.FullLength"}},
+        {"task__count": 3},
+        {"sampler__threshold": 0.7},
+    ]
     found = made(base, *(changed(base, **one) for one in others))
     assert len(set(names(found))) == len(found) == 13
-    for at, word in ((1, "T=0.5"), (2, "batch_size=4"), (3, "bfloat16"), (4, "forbid_eos=true"), (5, "quantize=int8"),
-                     (10, "eos=none")):  # fmt: skip
+    for at, word in (
+        (1, "T=0.5"),
+        (2, "batch_size=4"),
+        (3, "bfloat16"),
+        (4, "forbid_eos=true"),
+        (5, "quantize=int8"),
+        (10, "eos=none"),
+    ):
         assert word in found[at].method.split(" + ")
     assert found[12].name == "threshold=0.7" and found[12].method == found[0].method
 
@@ -97,8 +115,13 @@ def test_two_settings_never_have_one_name() -> None:
 def test_parts_have_the_names_that_were_typed() -> None:
     caches = [config_of(f"cache={name}") for name in ("none", "dpad", "dual", "vicinity", "prefix", "streaming")]
     assert [one.method for one in made(*caches)] == [
-        "confidence", "confidence + dpad", "confidence + dual", "confidence + vicinity", "confidence + prefix",
-        "confidence + streaming"]  # fmt: skip
+        "confidence",
+        "confidence + dpad",
+        "confidence + dual",
+        "confidence + vicinity",
+        "confidence + prefix",
+        "confidence + streaming",
+    ]
     base = config_of("sampler=confidence")
     mine, yours = (changed(base, sampler={"_target_": f"my_samplers.{name}", "low": 0.3}) for name in ("Mine", "Yours"))
     assert [one.method for one in made(mine, yours)] == ["my_samplers.Mine", "my_samplers.Yours"]
@@ -154,9 +177,12 @@ def test_a_part_that_was_edited_and_not_decoded_again_is_marked_unless_all_are(t
 def several(tmp_path: Path) -> Path:
     """confidence at two thresholds and T=0.7, static, eb."""
     for name, overrides in {
-        "a": ["sampler=static"], "b": ["sampler=confidence"], "c": ["sampler=confidence", "sampler.threshold=0.7"],
-        "d": ["sampler=eb"], "e": ["sampler=confidence", "sampling.temperature=0.7"],
-    }.items():  # fmt: skip
+        "a": ["sampler=static"],
+        "b": ["sampler=confidence"],
+        "c": ["sampler=confidence", "sampler.threshold=0.7"],
+        "d": ["sampler=eb"],
+        "e": ["sampler=confidence", "sampling.temperature=0.7"],
+    }.items():
         cell(tmp_path / "sweep" / name, overrides, {"copy": [1, 0], "sort": [1, 1]}, 4)
     return tmp_path / "sweep"
 
@@ -183,8 +209,14 @@ def test_a_method_that_is_not_there_is_named_with_those_that_are(several: Path) 
     with pytest.raises(UserError, match="--baseline 'confidence' means 2 settings: name one of confidence, threshold="):
         baselines(every, "confidence")
     assert [one.folders for one in baselines(every, "eb")] == ["d"]
-    alone = {"threshold=0.9": "b", "sampler.threshold=0.7": "c", "sampler=eb": "d", "sampling.temperature=0.7": "e",
-             "sampler=confidence, threshold=0.9": "b", "static": "a"}  # fmt: skip
+    alone = {
+        "threshold=0.9": "b",
+        "sampler.threshold=0.7": "c",
+        "sampler=eb": "d",
+        "sampling.temperature=0.7": "e",
+        "sampler=confidence, threshold=0.9": "b",
+        "static": "a",
+    }
     assert {wanted: [one.folders for one in baselines(every, wanted)] for wanted in alone} == {
         wanted: [folder] for wanted, folder in alone.items()
     }
@@ -218,10 +250,14 @@ def test_pictures_are_vectors_too_and_the_same_each_time(several: Path) -> None:
 def test_latex_is_escaped() -> None:
     found = ReportTable(["a_b", "50 %"], [["x\\y {z} #1 & $2 ~^", "<1>"]], words=1).latex()
     assert found.splitlines()[1:] == [
-        r"\begin{tabular}{@{}lr@{}}", r"\toprule", r"a\_b & 50 \% \\", r"\midrule",
+        r"\begin{tabular}{@{}lr@{}}",
+        r"\toprule",
+        r"a\_b & 50 \% \\",
+        r"\midrule",
         r"x\textbackslash{}y \{z\} \#1 \& \$2 \textasciitilde{}\textasciicircum{} & \textless{}1\textgreater{} \\",
-        r"\bottomrule", r"\end{tabular}",
-    ]  # fmt: skip
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
 
 
 def test_answers_to_one_item_count_together_in_an_interval() -> None:

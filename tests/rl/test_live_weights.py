@@ -124,10 +124,16 @@ def test_a_trainable_folder_has_single_plain_matrices_with_gradients(two: tuple[
     assert decoder([[3, 4]])[0].canvas != before
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"rope_theta": 5000.0}, r"its theta is 5000.0, and the model's is 500000.0\. Give a folder of the same config"),
-    ({"n_layers": 1}, r"its layers is 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"rope_theta": 5000.0},
+            r"its theta is 5000.0, and the model's is 500000.0\. Give a folder of the same config",
+        ),
+        ({"n_layers": 1}, r"its layers is 1"),
+    ],
+)
 def test_another_config_is_refused(two: tuple[Path, Path], change: dict[str, Any], message: str) -> None:
     model = load(two[0])
     before = logits(model)
@@ -284,11 +290,14 @@ def test_a_masked_lm_takes_tensors_by_its_own_names(tmp_path: Path) -> None:
     assert torch.equal(logits(model), logits(expected))
 
 
-@pytest.mark.parametrize(("tensor", "message"), [
-    (torch.zeros(1), r"wte.weight has the shape \[1\], and in .* it has \[64, 96\]. Send whole tensors"),
-    (torch.zeros(64, 96, dtype=torch.int8), "wte.weight is int8, and weights are float32, .*Send numbers of one"),
-    (torch.zeros(64, 96, device="meta"), "wte.weight is on the meta device"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (torch.zeros(1), r"wte.weight has the shape \[1\], and in .* it has \[64, 96\]. Send whole tensors"),
+        (torch.zeros(64, 96, dtype=torch.int8), "wte.weight is int8, and weights are float32, .*Send numbers of one"),
+        (torch.zeros(64, 96, device="meta"), "wte.weight is on the meta device"),
+    ],
+)
 def test_tensors_that_do_not_fit_are_named(two: tuple[Path, Path], tensor: Tensor, message: str) -> None:
     model = load(two[0])
     before = logits(model)

@@ -155,8 +155,12 @@ def test_layers_in_the_hosts_memory_run_on_the_first_gpu(monkeypatch: pytest.Mon
         expected = decoded(case)
     monkeypatch.setattr(torch.nn.Parameter, "__new__", parameter)
     places = ["cuda:0", "cuda:1", "cpu", "cpu"]
-    placement = {"embed": "cuda:0", **{f"layers.{layer}": place for layer, place in enumerate(places)},
-                 "norm": "cpu", "lm_head": "cpu"}  # fmt: skip
+    placement = {
+        "embed": "cuda:0",
+        **{f"layers.{layer}": place for layer, place in enumerate(places)},
+        "norm": "cpu",
+        "lm_head": "cpu",
+    }
     with FakeGPUs() as mode:
         network = placed(model("tiny-llada"), placement)
         assert network.places is not None and network.places.offloaded

@@ -36,9 +36,12 @@ FIXED = part("blocks", "fixed")
 
 
 def answers(
-    combination: Combination, network: Network | None = None, lag: int | None = 1,
-    batch: Sequence[Request] | None = None, guidance: float = 0.0,
-) -> dict[int, list[int]]:  # fmt: skip
+    combination: Combination,
+    network: Network | None = None,
+    lag: int | None = 1,
+    batch: Sequence[Request] | None = None,
+    guidance: float = 0.0,
+) -> dict[int, list[int]]:
     """Tokens by request, decoded in float32; rows finish at different turns."""
     net, parts = model(combination.model, torch.float32), parts_of(combination)
     forward = forward_of(net, parts, Sampling(tempered=parts.sampler.traits.tempered, guidance=guidance))

@@ -43,6 +43,9 @@ def test_the_page_lists_what_rules_between_mask_and_token_run_under(monkeypatch:
     """``tests/laws/test_law_runtimes.py`` decodes with them."""
     monkeypatch.setattr("dllm.loop.runtime.runtime.check_compiler", lambda *_: None)
     (told,) = re.findall(r"under `sampler=dmax` or `d2f`, `prefix` under `remix` \| (.*) \|", PAGE.read_text())
-    for case in (("finished", "dmax", "fixed", "sdar_b4"), ("prefix", "remix", "fixed", "tiny-llada"),
-                 ("finished", "d2f", "pipelined", "tiny-llada-d2f")):  # fmt: skip
+    for case in (
+        ("finished", "dmax", "fixed", "sdar_b4"),
+        ("prefix", "remix", "fixed", "tiny-llada"),
+        ("finished", "d2f", "pipelined", "tiny-llada-d2f"),
+    ):
         assert set(re.findall(r"\w+", told)) == {name for name in RUNTIMES if takes(name, *case)}

@@ -64,11 +64,16 @@ class Game:
             found = ByColumn(logits, rows)
             readings |= {AllLogits(): found, OwnLogits(): found, LogitLookup(): lookup_stored(logits, rows, False)}
         scores = Scores(
-            scored=known, token=self._lay(token).long(), confidence=self._lay(confidence), committable=known,
-            statistics={name: self._lay(value).long() if name == "likeliest" else self._lay(value)
-                        for name, value in statistics.items()},
+            scored=known,
+            token=self._lay(token).long(),
+            confidence=self._lay(confidence),
+            committable=known,
+            statistics={
+                name: self._lay(value).long() if name == "likeliest" else self._lay(value)
+                for name, value in statistics.items()
+            },
             readings=readings,
-        )  # fmt: skip
+        )
         self.span = self.span.after_forward()
         return self.view_of(scores)
 

@@ -178,10 +178,20 @@ def test_static_shapes_give_the_same_tokens(cache: Cache) -> None:
         assert [(row.canvas, row.turns) for row in found] == [(row.canvas, row.turns) for row in exact]
 
 
-@pytest.mark.parametrize("inner", [
-    Static(score="random"), Static(score="margin"), Dream("origin"), Dream(alg_temp=0.5), LocalLeap(),
-    BACD(), PC(), Saber(), FreeDave(Static()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "inner",
+    [
+        Static(score="random"),
+        Static(score="margin"),
+        Dream("origin"),
+        Dream(alg_temp=0.5),
+        LocalLeap(),
+        BACD(),
+        PC(),
+        Saber(),
+        FreeDave(Static()),
+    ],
+)
 def test_rules_that_go_by_something_else_are_refused(inner: Sampler) -> None:
     with pytest.raises(UserError, match="^sampler=adas adds to the error .* by something else.* Use an inner .*eb"):
         Adas(inner)

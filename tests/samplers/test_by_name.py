@@ -93,8 +93,16 @@ INSIDE: dict[type[Sampler], dict[str, str]] = {
     Drawing: {"adas": "goes by something else", "prior": "changes confidences only", "freedave": STATE, "scout": STATE},
     Steady: {"adas": "goes by something else", "prior": "changes confidences only", "freedave": STATE, "scout": STATE},
 }
-WRAPPERS = {"adas": Adas, "credit": Credit, "freedave": FreeDave, "frontier": Frontier, "prior": Prior,
-            "prophet": Prophet, "scout": Scout, "spaced": Spaced}  # fmt: skip
+WRAPPERS = {
+    "adas": Adas,
+    "credit": Credit,
+    "freedave": FreeDave,
+    "frontier": Frontier,
+    "prior": Prior,
+    "prophet": Prophet,
+    "scout": Scout,
+    "spaced": Spaced,
+}
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)

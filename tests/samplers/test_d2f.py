@@ -75,8 +75,9 @@ def test_the_score_ranks_and_the_threshold_is_on_the_confidence() -> None:
     game = ahead(D2F(0.9, 0.0, "entropy"))
     assert game.turn([0.5, 0.6, 0.7, 0.95, 0.1, 0.1], entropy=[0.9, 0.1, 0.5, 0.9, 0.1, 0.2]) == [1, 3]
     game = ahead(D2F(0.9, 0.0, "margin"))
-    assert game.turn([0.5, 0.6, 0.7, 0.1, 0.1, 0.1], first=[0.5, 0.6, 0.7, 0.3, 0.3, 0.3],
-                     second=[0.1, 0.3, 0.4, 0.2, 0.1, 0.2]) == [0, 4]  # fmt: skip
+    assert game.turn(
+        [0.5, 0.6, 0.7, 0.1, 0.1, 0.1], first=[0.5, 0.6, 0.7, 0.3, 0.3, 0.3], second=[0.1, 0.3, 0.4, 0.2, 0.1, 0.2]
+    ) == [0, 4]
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,14 @@ class Case:
 
 
 CASES = [
-    Case(0.0, 0.0, 0.9), Case(0.0, 0.95, 0.7), Case(0.1, 0.5, 1.0), Case(0.3, 0.7, 0.9, "entropy"),
-    Case(0.7, 0.95, 0.8, "margin"), Case(1.0, 1.0, 0.9), Case(0.25, 0.25, 0.5),
-]  # fmt: skip
+    Case(0.0, 0.0, 0.9),
+    Case(0.0, 0.95, 0.7),
+    Case(0.1, 0.5, 1.0),
+    Case(0.3, 0.7, 0.9, "entropy"),
+    Case(0.7, 0.95, 0.8, "margin"),
+    Case(1.0, 1.0, 0.9),
+    Case(0.25, 0.25, 0.5),
+]
 
 
 def reference(name: str, prompt: list[int], length: int, case: Case) -> tuple[list[int], int, int]:

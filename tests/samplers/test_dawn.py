@@ -19,9 +19,17 @@ COLUMNS = PROMPT + LENGTH
 
 
 def literally(
-    confidence: list[float], open_: list[bool], masked: list[bool], weights: list[list[float]], received: list[float],
-    sure: float, induced: float, low: float, edge: float, sink: float,
-) -> set[int]:  # fmt: skip
+    confidence: list[float],
+    open_: list[bool],
+    masked: list[bool],
+    weights: list[list[float]],
+    received: list[float],
+    sure: float,
+    induced: float,
+    low: float,
+    edge: float,
+    sink: float,
+) -> set[int]:
     """The published steps, in loops over columns. All columns lie left of the block's end."""
     columns = range(len(confidence))
     a = [[0 if received[j] > sink or i == j else weights[i][j] for j in columns] for i in columns]
@@ -52,11 +60,16 @@ def made_up(seed: int) -> tuple[View, Tensor, Tensor]:
     return replace(view, scores=scores), weights.double(), weights.double().mean(1)
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"edge": 0.25, "sink": 0.2}, {"edge": 0.15, "sink": 0.17, "low_threshold": 0.5, "induced_threshold": 0.6},
-    {"edge": 0.3, "sink": 1.0, "low_threshold": 0.4, "induced_threshold": 1.1, "threshold": 1.0},
-    {"edge": 0.2, "sink": 1.0, "low_threshold": 0.4, "induced_threshold": 0.8, "threshold": 0.8},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"edge": 0.25, "sink": 0.2},
+        {"edge": 0.15, "sink": 0.17, "low_threshold": 0.5, "induced_threshold": 0.6},
+        {"edge": 0.3, "sink": 1.0, "low_threshold": 0.4, "induced_threshold": 1.1, "threshold": 1.0},
+        {"edge": 0.2, "sink": 1.0, "low_threshold": 0.4, "induced_threshold": 0.8, "threshold": 0.8},
+    ],
+)
 def test_a_turn_is_the_published_steps_on_made_up_attention(options: dict[str, Any]) -> None:
     rule, sizes = Dawn(**options), set[int]()
     for seed in range(60):
@@ -66,10 +79,17 @@ def test_a_turn_is_the_published_steps_on_made_up_attention(options: dict[str, A
         view = with_attention(view, weights, received)
         step = rule.propose(view, rule.start(view.canvas, Fixed(LENGTH)))
         expected = literally(
-            view.scores.confidence[0].tolist(), view.open[0].tolist(), view.canvas.masked[0].tolist(),
-            weights[0].tolist(), received[0].tolist(), rule.threshold, rule.induced_threshold, rule.low_threshold,
-            rule.edge, rule.sink,
-        )  # fmt: skip
+            view.scores.confidence[0].tolist(),
+            view.open[0].tolist(),
+            view.canvas.masked[0].tolist(),
+            weights[0].tolist(),
+            received[0].tolist(),
+            rule.threshold,
+            rule.induced_threshold,
+            rule.low_threshold,
+            rule.edge,
+            rule.sink,
+        )
         assert set(step.commit[0].nonzero()[:, 0].tolist()) == expected, seed
         sizes.add(len(expected))
     assert len(sizes) > 2
@@ -134,10 +154,18 @@ def test_static_shapes_give_the_same_tokens(cache: Cache) -> None:
         assert [(row.canvas, row.turns) for row in found] == [(row.canvas, row.turns) for row in exact]
 
 
-@pytest.mark.parametrize(("option", "value"), [
-    ("threshold", 1.2), ("low_threshold", -0.1), ("induced_threshold", -1), ("edge", 2.0), ("sink", -0.5),
-    ("layers", 0), ("layers", 5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("threshold", 1.2),
+        ("low_threshold", -0.1),
+        ("induced_threshold", -1),
+        ("edge", 2.0),
+        ("sink", -0.5),
+        ("layers", 0),
+        ("layers", 5),
+    ],
+)
 def test_options_out_of_range_are_refused(option: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"^sampler\.{option}={value} (must|is more than the 4 layers)"):
         validate(Setting(model("tiny-llada").config, Fixed(8), 16), Dawn(**{option: value}), NoCache(), FullLength())

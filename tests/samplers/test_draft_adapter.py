@@ -37,8 +37,15 @@ def prompts(count: int) -> list[list[int]]:
 
 
 def decoder(model: Model, batch_size: int = 1) -> Decoder:
-    return Decoder(model, "linear_spec", "sliding", part("cache", "linear_spec", window_length=6), "stop_front",
-                   gen_length=14, batch_size=batch_size)  # fmt: skip
+    return Decoder(
+        model,
+        "linear_spec",
+        "sliding",
+        part("cache", "linear_spec", window_length=6),
+        "stop_front",
+        gen_length=14,
+        batch_size=batch_size,
+    )
 
 
 def test_the_text_is_the_base_s_and_forwards_are_others(base: Path, lora: Path) -> None:

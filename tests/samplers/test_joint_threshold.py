@@ -144,9 +144,12 @@ def prompts(count: int) -> list[list[int]]:
 
 
 def decode(
-    rule: JointThreshold, rows: list[list[int]], cache: Cache | None = None, eos: EndOfText | None = None,
+    rule: JointThreshold,
+    rows: list[list[int]],
+    cache: Cache | None = None,
+    eos: EndOfText | None = None,
     length: int = 24,
-) -> list[Result]:  # fmt: skip
+) -> list[Result]:
     batch = [Request.answer(row, length, MASK) for row in rows]
     return results(model(NAME), Parts(rule, Fixed(8), cache or NoCache(), eos or FullLength()), batch)
 

@@ -94,7 +94,12 @@ def test_the_window_sees_itself_and_what_is_decided_is_causal() -> None:
     masked = torch.tensor([[False, False, False, True, True]])
     order = CausalThenWindow().order(masked, torch.tensor([1]))
     assert order.visible(order, None)[0].long().tolist() == [
-        [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1]]  # fmt: skip
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 1],
+        [1, 1, 1, 1, 1],
+        [1, 1, 1, 1, 1],
+    ]
     causal = CausalThenWindow().order(masked & False, torch.tensor([1]))
     assert causal.visible(causal, None)[0].equal(torch.ones(5, 5).tril().bool())
 

@@ -57,9 +57,15 @@ def test_as_many_as_the_schedule_says() -> None:
 
 
 NO_TABLES = (
-    "[1]", "{}", '{"num_token": 0, "p_baseline_dict": {"1": 1}}', '{"p_baseline_dict": {"1": 1}}', '{"1": 0}',
-    '{"x": 0.5}', '{"1": 1.5}', '{"-3": 0.5}',
-)  # fmt: skip
+    "[1]",
+    "{}",
+    '{"num_token": 0, "p_baseline_dict": {"1": 1}}',
+    '{"p_baseline_dict": {"1": 1}}',
+    '{"1": 0}',
+    '{"x": 0.5}',
+    '{"1": 1.5}',
+    '{"-3": 0.5}',
+)
 
 
 @pytest.mark.parametrize("text", NO_TABLES)

@@ -26,9 +26,13 @@ def left_after(forward: int, masks: int, steps: int, curve: str) -> int:
     """Masks left after a forward, from 0: MDPO's curves, r being the share of the forwards that are done."""
     r, bits = (forward + 1) / steps, math.log2(masks)
     share = {
-        "linear": 1 - r, "cosine": math.cos(r * math.pi / 2), "square": 1 - r**2, "cubic": 1 - r**3,
-        "log": -math.log2(r) / bits, "exp": 1 - 2 ** (-bits * (1 - r)),
-    }[curve]  # fmt: skip
+        "linear": 1 - r,
+        "cosine": math.cos(r * math.pi / 2),
+        "square": 1 - r**2,
+        "cubic": 1 - r**3,
+        "log": -math.log2(r) / bits,
+        "exp": 1 - 2 ** (-bits * (1 - r)),
+    }[curve]
     return 0 if forward == steps - 1 else math.floor(masks * min(max(share, 1e-6), 1.0))
 
 
@@ -71,8 +75,12 @@ def test_remdm_decides_the_least_sure_anew(seed: int, steps: int, extra: int, nu
         confidence = [rng.random() for _ in range(LENGTH)]
         assert masked(game) == set(range(LENGTH)) - set(record)
         game.turn(confidence)
-        record |= {place: confidence[place] for place in surest(
-            {place: confidence[place] for place in range(LENGTH) if place not in record}, count or number)}  # fmt: skip
+        record |= {
+            place: confidence[place]
+            for place in surest(
+                {place: confidence[place] for place in range(LENGTH) if place not in record}, count or number
+            )
+        }
         assert index < len(forwards) - 1 or not masked(game)
 
 

@@ -30,8 +30,14 @@ from dllm.parts import (
 
 
 def test_tokens_of_a_mixture_reach_twice_the_largest_probability() -> None:
-    for p, kept in [([0.5, 0.3, 0.15, 0.05], 2), ([0.08] * 10 + [0.2], 3), ([0.95, 0.05], 1), ([0.45, 0.45, 0.1], 2),
-                    ([0.03] * 30 + [0.1], 4), ([0.3, 0.25, 0.2, 0.15, 0.1], 2)]:  # fmt: skip
+    for p, kept in [
+        ([0.5, 0.3, 0.15, 0.05], 2),
+        ([0.08] * 10 + [0.2], 3),
+        ([0.95, 0.05], 1),
+        ([0.45, 0.45, 0.1], 2),
+        ([0.03] * 30 + [0.1], 4),
+        ([0.3, 0.25, 0.2, 0.15, 0.1], 2),
+    ]:
         tokens, shares = mixture_of(torch.tensor(p, dtype=torch.float64))
         assert int((shares > 0).sum()) == kept, p
         assert shares[0] == max(p) and p[int(tokens[0])] == max(p)

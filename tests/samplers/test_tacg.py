@@ -61,10 +61,15 @@ class Published:
     def gate(self, sure: dict[int, float], open_: set[int]) -> tuple[set[int], set[int]]:
         o = self.o
         calm = {
-            at for at in open_ if o["kl"] is None
-            or (self.forwards >= o["kl_turns"] and len(self.moved[at]) >= o["kl_turns"]
-                and all(kl < o["kl"] for kl in self.moved[at][-o["kl_turns"]:]))
-        }  # fmt: skip
+            at
+            for at in open_
+            if o["kl"] is None
+            or (
+                self.forwards >= o["kl_turns"]
+                and len(self.moved[at]) >= o["kl_turns"]
+                and all(kl < o["kl"] for kl in self.moved[at][-o["kl_turns"] :])
+            )
+        }
         base = {at for at in calm if sure[at] > o["threshold"]}
         return base, {at for at in calm if o["floor"] < sure[at] <= o["threshold"]}
 
@@ -102,11 +107,17 @@ def turn(game: Game, logits: torch.Tensor) -> list[int]:
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "gate": {}, "answer": {"history": "answer"}, "calm": {"kl": 0.3, "kl_turns": 2, "escape": 1.0},
-    "calm-answer": {"kl": 0.3, "history": "answer"}, "no-gate": {"streak": 1}, "no-bonus": {"bonus": 0.0},
-    "no-extras": {"most": 0}, "base-first": {"without_base": False}, "extras": {"form": "extras", "floor": 0.3},
+    "gate": {},
+    "answer": {"history": "answer"},
+    "calm": {"kl": 0.3, "kl_turns": 2, "escape": 1.0},
+    "calm-answer": {"kl": 0.3, "history": "answer"},
+    "no-gate": {"streak": 1},
+    "no-bonus": {"bonus": 0.0},
+    "no-extras": {"most": 0},
+    "base-first": {"without_base": False},
+    "extras": {"form": "extras", "floor": 0.3},
     "extras-many": {"form": "extras", "streak": 2, "ratio": 0.75, "floor": 0.1, "escape": 0.5},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)

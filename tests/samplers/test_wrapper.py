@@ -47,9 +47,14 @@ from dllm.parts import build_part as build_part
 from tests.samplers.game import PROMPT, Game, positions
 
 WRAPPERS: dict[str, Callable[[Sampler], Sampler]] = {
-    "credit": Credit, "prophet": Prophet, "freedave": FreeDave, "prior": Prior, "frontier": Frontier,
-    "adas": lambda inner: Adas(inner, 10.0), "scout": Scout,
-}  # fmt: skip
+    "credit": Credit,
+    "prophet": Prophet,
+    "freedave": FreeDave,
+    "prior": Prior,
+    "frontier": Frontier,
+    "adas": lambda inner: Adas(inner, 10.0),
+    "scout": Scout,
+}
 OFF: dict[str, Callable[[Sampler], Sampler]] = {
     "credit": lambda inner: Credit(inner, alpha=0.0),
     "prophet": lambda inner: Prophet(inner, thresholds=[float("inf")] * 3),
@@ -131,9 +136,27 @@ def test_most_pairs_work() -> None:
     }  # fmt: skip
     assert set(names["prior"]) >= {"pc", "static"}
     assert set(names["adas"]) >= {
-        "confidence", "d3llm", "dparallel", "dream", "easing", "eb", "factor", "frechet", "static"}  # fmt: skip
+        "confidence",
+        "d3llm",
+        "dparallel",
+        "dream",
+        "easing",
+        "eb",
+        "factor",
+        "frechet",
+        "static",
+    }
     assert set(names["frontier"]) == set(INNER) - {
-        "dmax", "dus", "flash_verify", "freedave", "linear_spec", "order", "prophet", "remix", "scout"}  # fmt: skip
+        "dmax",
+        "dus",
+        "flash_verify",
+        "freedave",
+        "linear_spec",
+        "order",
+        "prophet",
+        "remix",
+        "scout",
+    }
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)

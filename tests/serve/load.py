@@ -15,10 +15,19 @@ from dllm.tasks.mini import tasks
 from tests.serve.conftest import CHAT
 
 SAMPLERS: list[Any] = [
-    "confidence", "confidence", "static", "eb", "wino", "klass", "localleap", "saber", "freedave",
-    {"name": "confidence", "threshold": 0.6}, {"name": "credit", "inner": "confidence"},
+    "confidence",
+    "confidence",
+    "static",
+    "eb",
+    "wino",
+    "klass",
+    "localleap",
+    "saber",
+    "freedave",
+    {"name": "confidence", "threshold": 0.6},
+    {"name": "credit", "inner": "confidence"},
     {"name": "prophet", "inner": "static"},
-]  # fmt: skip
+]
 COLD = ("freedave", "credit", "prophet")  # samplers that want the argmax
 CACHES = ["none", "none", "prefix", "dual", "window", "elastic"]
 Reply = list[tuple[str, str, int]]  # text, reason and forwards of every choice; of a refusal its sentence

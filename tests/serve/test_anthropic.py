@@ -69,10 +69,15 @@ def test_a_message_is_the_answer_of_chat(mini_place: Place, body: dict[str, Any]
 
 
 @pytest.mark.daily(1)
-@pytest.mark.parametrize(("choice", "asked"), [
-    ({"type": "any"}, "required"), ({"type": "none"}, "none"),
-    ({"type": "tool", "name": "seat"}, {"type": "function", "function": {"name": "seat"}}),
-], ids=["any", "none", "named"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("choice", "asked"),
+    [
+        ({"type": "any"}, "required"),
+        ({"type": "none"}, "none"),
+        ({"type": "tool", "name": "seat"}, {"type": "function", "function": {"name": "seat"}}),
+    ],
+    ids=["any", "none", "named"],
+)
 def test_calls_are_those_of_chat(mini_place: Place, choice: Any, asked: Any) -> None:
     pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
     reply = said(mini_place, tools=[TOOL], tool_choice=choice)
@@ -130,11 +135,14 @@ def turns(*messages: Any, **more: Any) -> Turns:
 
 def test_turns_become_messages_that_templates_know() -> None:
     found = turns(
-        {"role": "system", "content": "one"}, {"role": "user", "content": "a"}, {"role": "user", "content": "b"},
+        {"role": "system", "content": "one"},
+        {"role": "user", "content": "a"},
+        {"role": "user", "content": "b"},
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "x"}, CALL]},
         {"role": "system", "content": "two"},
-        {"role": "user", "content": [{"type": "text", "text": "c"}, {**RESULT, "is_error": True}]}, system="zero",
-    )  # fmt: skip
+        {"role": "user", "content": [{"type": "text", "text": "c"}, {**RESULT, "is_error": True}]},
+        system="zero",
+    )
     call = {"id": "toolu_1", "type": "function", "function": {"name": "seat", "arguments": {"names": ["Kai"]}}}
     assert conversation(found.messages, tools=True) == [
         {"role": "system", "content": "zero\n\none"},
@@ -149,8 +157,11 @@ def test_a_model_that_calls_tools_has_blocks_of_text_and_calls(mini_model: Model
     marked = '{"names": ["Kai"]}'
     written = WrittenAnswers(mini_model, tmp_path / "tools", 160)
     place, written.text = written.place, f'Well. <tool_call>{{"name": "seat", "arguments": {marked}}}</tool_call>'
-    body = {"tools": [TOOL], "max_tokens": 160, "messages": [*ASK, {"role": "assistant", "content": [CALL]}, {
-        "role": "user", "content": [RESULT]}]}  # fmt: skip
+    body = {
+        "tools": [TOOL],
+        "max_tokens": 160,
+        "messages": [*ASK, {"role": "assistant", "content": [CALL]}, {"role": "user", "content": [RESULT]}],
+    }
     reply = said(place, **body)
     assert reply["content"] == [
         {"type": "text", "text": "Well.", "citations": None},
@@ -164,19 +175,31 @@ def test_a_coding_clients_request_passes(mini_place: Place) -> None:
     """Fields, headers and blocks as Claude Code 2.1 sends them, of which none but the text has an effect here."""
     ephemeral = {"cache_control": {"type": "ephemeral"}}
     body = {
-        "model": "mini-llada", "max_tokens": 32, "temperature": 0,
-        "system": [{"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1"}, {
-            "type": "text", "text": "You are a coding agent.", **ephemeral}],
+        "model": "mini-llada",
+        "max_tokens": 32,
+        "temperature": 0,
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1"},
+            {"type": "text", "text": "You are a coding agent.", **ephemeral},
+        ],
         "messages": [{"role": "user", "content": [{"type": "text", "text": SORT, **ephemeral}]}],
         "tools": [{**TOOL, "name": f"Tool{at}", "eager_input_streaming": True} for at in range(15)],
-        "tool_choice": {"type": "none"}, "metadata": {"user_id": "user_1_session_2"}, "thinking": {"type": "adaptive"},
+        "tool_choice": {"type": "none"},
+        "metadata": {"user_id": "user_1_session_2"},
+        "thinking": {"type": "adaptive"},
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-        "output_config": {"effort": "medium"}, "betas": ["claude-code-20250219"], "mcp_servers": [], "container": None,
-    }  # fmt: skip
+        "output_config": {"effort": "medium"},
+        "betas": ["claude-code-20250219"],
+        "mcp_servers": [],
+        "container": None,
+    }
     headers = {
-        "x-api-key": "none", "anthropic-version": "2023-06-01", "x-app": "cli", "user-agent": "claude-cli/2.1",
+        "x-api-key": "none",
+        "anthropic-version": "2023-06-01",
+        "x-app": "cli",
+        "user-agent": "claude-cli/2.1",
         "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14,extended-cache-ttl-2025-04-11",
-    }  # fmt: skip
+    }
     reply = mini_place.call("POST", f"{MESSAGES}?beta=true", json=body, headers=headers).json()
     asked = [{"role": "system", "content": "You are a coding agent."}, *ASK]
     other = mini_place.call("POST", CHAT, json={"messages": asked, "max_tokens": 32}).json()

@@ -16,10 +16,16 @@ from tests.serve.conftest import CHAT, HOT, Place, defaults_of, error_of, events
 from tests.serve.live import live
 
 
-@pytest.mark.parametrize(("path", "body"), [
-    (CHAT, {}), (CHAT, {**HOT, "n": 3}), ("/v1/completions", HOT),
-    ("/v1/completions", {**HOT, "diffusion": {"sampler": "static"}}),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {}),
+        (CHAT, {**HOT, "n": 3}),
+        ("/v1/completions", HOT),
+        ("/v1/completions", {**HOT, "diffusion": {"sampler": "static"}}),
+    ],
+    ids=str,
+)
 def test_the_pieces_of_a_stream_make_up_the_reply(place: Place, path: str, body: dict[str, Any]) -> None:
     whole = place.ask(path, **body).json()
     stream = place.ask(path, stream=True, stream_options={"include_usage": True}, **body)

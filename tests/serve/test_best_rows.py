@@ -29,10 +29,18 @@ from dllm.serve.engine import best_rows as module
 from tests.serve.bodies import mini_defaults
 
 
-@pytest.mark.parametrize(("rates", "rows"), [
-    ({1: 100.0, 8: 400.0, 16: 500.0, 32: 600.0}, 32), ({1: 100.0, 8: 400.0, 16: 590.0, 32: 600.0}, 16),
-    ({1: 100.0, 8: 99.0, 16: 98.0}, 8), ({1: 100.0, 8: 50.0, 16: 60.0}, 8), ({1: 100.0}, 8), ({}, 8),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("rates", "rows"),
+    [
+        ({1: 100.0, 8: 400.0, 16: 500.0, 32: 600.0}, 32),
+        ({1: 100.0, 8: 400.0, 16: 590.0, 32: 600.0}, 16),
+        ({1: 100.0, 8: 99.0, 16: 98.0}, 8),
+        ({1: 100.0, 8: 50.0, 16: 60.0}, 8),
+        ({1: 100.0}, 8),
+        ({}, 8),
+    ],
+    ids=str,
+)
 def test_the_fewest_rows_near_the_best_rate_are_taken(rates: dict[int, float], rows: int) -> None:
     assert fewest_at_best(rates) == rows
 

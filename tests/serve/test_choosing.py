@@ -29,9 +29,16 @@ def test_a_body_gets_the_parts_and_the_request_that_the_command_line_makes(
 
 def test_what_the_server_was_told_holds_where_a_request_says_nothing(mini_model: Model) -> None:
     server = mini_defaults(
-        mini_model, "sampler=localleap", "sampler.radius=3", "blocks.block_length=16", "cache=dual", "eos=none",
-        sampling=Sampling(temperature=0.4, top_p=0.9, suppress_mask=False), gen_length=24, seed=9,
-    )  # fmt: skip
+        mini_model,
+        "sampler=localleap",
+        "sampler.radius=3",
+        "blocks.block_length=16",
+        "cache=dual",
+        "eos=none",
+        sampling=Sampling(temperature=0.4, top_p=0.9, suppress_mask=False),
+        gen_length=24,
+        seed=9,
+    )
     first = chat(server, diffusion={"threshold": 0.8}).jobs[0]
     sampler: Any = first.chosen.parts.sampler
     assert (sampler.radius, sampler.threshold, first.chosen.parts.blocks.fixed_length) == (3, 0.8, 16)
@@ -73,9 +80,15 @@ def test_a_schedule_brings_its_policy_as_on_the_command_line(mini_model: Model) 
 
     usual, sliding = mini_defaults(mini_model), mini_defaults(mini_model, "blocks=sliding")
     assert [policy(usual), policy(usual, blocks="sliding"), policy(usual, blocks="sliding", eos="none")] == [
-        "FillAfterBlock", "StopAtEos", "FullLength"]  # fmt: skip
+        "FillAfterBlock",
+        "StopAtEos",
+        "FullLength",
+    ]
     assert [policy(sliding), policy(sliding, blocks="fixed"), policy(sliding, cache="dkv")] == [
-        "StopAtEos", "FillAfterBlock", "StopAtEos"]  # fmt: skip
+        "StopAtEos",
+        "FillAfterBlock",
+        "StopAtEos",
+    ]
     refused = refusal(usual, diffusion={"blocks": "sliding", "eos": "fill_after_block"})
     assert "blocks=sliding has none that closes" in refused.message
 
@@ -95,18 +108,30 @@ def test_rows_that_may_share_a_batch_have_one_key(mini: Defaults) -> None:
 
     plain = key()
     same = [
-        key(threshold=0.5), key(length=7), key(sampler="confidence"),
+        key(threshold=0.5),
+        key(length=7),
+        key(sampler="confidence"),
         key(sampler={"name": "confidence", "threshold": 1}),
-        key(blocks={"name": "fixed", "block_length": 32}, eos="fill_after_block"), key(guidance=0), key(top_p=1.0),
-        key(block_length=8), key(blocks={"name": "fixed", "min_forwards": 2}),
-    ]  # fmt: skip
+        key(blocks={"name": "fixed", "block_length": 32}, eos="fill_after_block"),
+        key(guidance=0),
+        key(top_p=1.0),
+        key(block_length=8),
+        key(blocks={"name": "fixed", "min_forwards": 2}),
+    ]
     assert same == [plain] * len(same)
     inner = {"name": "credit", "inner": {"name": "localleap", "radius": 1}}
     others = [
-        key(0.5), key(top_p=0.5), key(blocks="whole"), key(cache="dual"), key(eos="none"), key(guidance=1.0),
-        key(sampler="localleap"), key(sampler="credit"), key(sampler=inner),
+        key(0.5),
+        key(top_p=0.5),
+        key(blocks="whole"),
+        key(cache="dual"),
+        key(eos="none"),
+        key(guidance=1.0),
+        key(sampler="localleap"),
+        key(sampler="credit"),
+        key(sampler=inner),
         key(sampler={"name": "credit", "slots": 8}),
-    ]  # fmt: skip
+    ]
     assert len({plain, *others}) == len(others) + 1
     assert key(0.5) == key(1.5) and key(sampler=inner) == key(sampler={**inner, "beta": 0.1, "inner": "localleap"})
 

@@ -62,9 +62,11 @@ FORMS = [
 ]
 HOLES = Form({"type": "regex", "pattern": r"a\d*b\d+c"}, matches(r"a\d*b\d+c"))
 SAMPLERS: list[Any] = [
-    {"name": "static", "steps": 4}, {"name": "klass", "since": "block"}, "wino",
+    {"name": "static", "steps": 4},
+    {"name": "klass", "since": "block"},
+    "wino",
     *({"name": "confidence", "threshold": t} for t in (0.04, 0.1)),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +91,13 @@ def test_pydantic_reads_what_its_own_patterns_ask_for(client: Any) -> None:
 
     for seed in range(8):
         reply = client.chat.completions.parse(
-            model="tiny", messages=[{"role": "user", "content": "Where?"}], response_format=Place, seed=seed,
-            max_tokens=60, temperature=1.5)  # fmt: skip
+            model="tiny",
+            messages=[{"role": "user", "content": "Where?"}],
+            response_format=Place,
+            seed=seed,
+            max_tokens=60,
+            temperature=1.5,
+        )
         place = reply.choices[0].message.parsed
         assert re.fullmatch("[0-9]{5}", place.zip) and re.fullmatch("[A-Za-z0-9_-]{4}", place.code)
 
@@ -158,8 +165,15 @@ def test_a_text_that_fills_its_masks_is_not_cut(client: Any) -> None:
 
 
 def test_constrained_and_free_rows_share_a_lane(server: Live, written_model: Model) -> None:
-    bodies = [{"prompt": "ab", "max_tokens": 24, "diffusion": {"sampler": "static"},
-               **({"response_format": FORMS[at % 5].format} if at % 2 else {})} for at in range(6)]  # fmt: skip
+    bodies = [
+        {
+            "prompt": "ab",
+            "max_tokens": 24,
+            "diffusion": {"sampler": "static"},
+            **({"response_format": FORMS[at % 5].format} if at % 2 else {}),
+        }
+        for at in range(6)
+    ]
     with server.client() as http, ThreadPoolExecutor(6) as crowd:
         running = [crowd.submit(http.post, "/v1/completions", json=body) for body in bodies]
         most = lanes = 0

@@ -41,16 +41,21 @@ def test_a_form_is_the_constraint_that_the_command_line_knows(mini: Defaults) ->
     person = {"type": "object", "properties": {"b": {}, "a": {}}}
     json_ = {"response_format": {"type": "json_object"}}
     for fields, constraint in (
-        ({}, None), ({"response_format": {"type": "text"}}, None), ({"response_format": None}, None),
+        ({}, None),
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": None}, None),
         (json_, JsonSchema({"type": "object"}, additional=True, strict=False)),
         (schema(person), JsonSchema(person, strict=False)),
         (schema(person, strict=None), JsonSchema(person, strict=False)),
         (schema(person, strict=True, description="two"), JsonSchema(person)),
-        (option(schema(True), additional=True, whitespace="one", depth=2, confidence="admissible"),
-         JsonSchema(True, strict=False, additional=True, whitespace="one", depth=2, confidence="admissible")),
-        (regex("a+"), Regex("a+")), (choice(["a", "b"]), Choice(["a", "b"])),
+        (
+            option(schema(True), additional=True, whitespace="one", depth=2, confidence="admissible"),
+            JsonSchema(True, strict=False, additional=True, whitespace="one", depth=2, confidence="admissible"),
+        ),
+        (regex("a+"), Regex("a+")),
+        (choice(["a", "b"]), Choice(["a", "b"])),
         (option(grammar("start: A"), words=True, depth=None), Grammar("start: A", words=True)),
-    ):  # fmt: skip
+    ):
         for job in parse_request({"prompt": "a", "n": 2, **fields}, False, mini).jobs:
             assert job.request.constraint == constraint, fields
             file = json.loads(json.dumps(trace_file("a", job, EMPTY, {"model": {}})))

@@ -50,11 +50,18 @@ def test_the_answer_is_pythons_in_openais_form(server: Live, mini_model: Model) 
 PACKAGE = "The package arrived with a broken screen."
 ABOUT_IT = [
     {"type": "predicate", "name": "damaged", "instructions": "Does the customer report a damaged item?"},
-    {"type": "choice", "name": "department", "instructions": "Which department should handle this complaint?",
-     "choices": [{"value": "returns"}, {"value": "billing"}]},
-    {"type": "score", "instructions": "How severe is the damage?",
-     "levels": [{"label": "cosmetic"}, {"label": "broken"}]},
-]  # fmt: skip
+    {
+        "type": "choice",
+        "name": "department",
+        "instructions": "Which department should handle this complaint?",
+        "choices": [{"value": "returns"}, {"value": "billing"}],
+    },
+    {
+        "type": "score",
+        "instructions": "How severe is the damage?",
+        "levels": [{"label": "cosmetic"}, {"label": "broken"}],
+    },
+]
 
 
 def test_openais_client_reads_the_answers(server: Live) -> None:
@@ -85,16 +92,23 @@ def test_openais_client_reads_the_answers(server: Live) -> None:
     "body",
     [
         {"input": [{"role": "developer", "content": "Be strict."}, {"role": "user", "content": "Hello."}]},
-        {"input": [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": [
-            {"type": "output_text", "text": "No."}, {"type": "refusal", "refusal": "Not you."}],
-            "phase": "final_answer"}]},
+        {
+            "input": [
+                {"role": "user", "content": "Hello."},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "output_text", "text": "No."}, {"type": "refusal", "refusal": "Not you."}],
+                    "phase": "final_answer",
+                },
+            ]
+        },
         {"input": [{"role": "user", "content": [{"type": "input_json", "data": {"city": "K\u00f6ln"}}]}]},
         {"questions": [{"type": "predicate", "instructions": [{"type": "input_text", "text": "Is it a list?"}]}]},
         {"prompt_cache_key": "a", "prompt_cache_options": {"mode": "implicit"}, "safety_identifier": "b"},
         {"questions": [{"type": "predicate", "name": "q2"}, {"type": "predicate", "instructions": "Is it?"}]},
         {"questions": [{"type": "choice", "instructions": "Is it?", "choices": [{"value": True}, {"value": False}]}]},
     ],
-)  # fmt: skip
+)
 def test_openais_other_forms_are_taken(server: Live, body: dict[str, Any]) -> None:
     told = ask(server, diffusion={}, **body)
     assert told.status_code == 200, told.text
@@ -109,7 +123,10 @@ def test_vllms_fields_are_taken(server: Live) -> None:
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "joint"
     letters = ask(server, diffusion={"labels": "letters"}).json()
     assert letters["diffusion"]["rows"] == 1 and {one["value"] for one in letters["answers"][0]["probabilities"]} == {
-        "Kai", "Emma", "Hugo"}  # fmt: skip
+        "Kai",
+        "Emma",
+        "Hugo",
+    }
 
 
 def test_too_many_canvases_are_refused(mini_model: Model, mini: Defaults) -> None:

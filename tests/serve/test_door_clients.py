@@ -68,8 +68,12 @@ def test_all_addresses_give_the_same_tokens_alone_and_under_load(server: Live, c
     for ask, client in asked:
         assert [ask(client, messages) for messages in ASKED] == alone and len(set(alone)) > 1
     with ThreadPoolExecutor(12) as crowd:
-        tried = [(crowd.submit(ask, client, messages), expected) for _ in range(3)
-                 for messages, expected in zip(ASKED, alone, strict=True) for ask, client in asked]  # fmt: skip
+        tried = [
+            (crowd.submit(ask, client, messages), expected)
+            for _ in range(3)
+            for messages, expected in zip(ASKED, alone, strict=True)
+            for ask, client in asked
+        ]
         assert [one.result() for one, _ in tried] == [expected for _, expected in tried]
 
 
@@ -84,8 +88,11 @@ def test_anthropics_client_streams_calls_and_counts(claude: Any) -> None:
         called = stream.get_final_message()
     assert called.stop_reason == "tool_use" and sorted(called.content[0].input["names"]) == ["Emma", "Hugo", "Kai"]
     result = {"type": "tool_result", "tool_use_id": called.content[0].id, "content": "seated"}
-    talk = [*ASK, {"role": "assistant", "content": [one.model_dump() for one in called.content]},
-            {"role": "user", "content": [result]}]  # fmt: skip
+    talk = [
+        *ASK,
+        {"role": "assistant", "content": [one.model_dump() for one in called.content]},
+        {"role": "user", "content": [result]},
+    ]
     after = claude.messages.create(**{**asked, "messages": talk, "tools": [TOOL], "tool_choice": {"type": "none"}})
     count = claude.messages.count_tokens(model="mini-llada", messages=talk, tools=[TOOL])
     assert after.usage.input_tokens == count.input_tokens > 21
@@ -104,8 +111,12 @@ def test_anthropics_client_reads_refusals(claude: Any) -> None:
     with pytest.raises(anthropic.NotFoundError, match="is not served here"):
         claude.messages.create(model="other", max_tokens=8, messages=ASK)
     with pytest.raises(anthropic.BadRequestError, match="no tool runs here"):
-        claude.messages.create(model="mini-llada", max_tokens=8, messages=ASK, tools=[{
-            "type": "web_search_20250305", "name": "web_search"}])  # fmt: skip
+        claude.messages.create(
+            model="mini-llada",
+            max_tokens=8,
+            messages=ASK,
+            tools=[{"type": "web_search_20250305", "name": "web_search"}],
+        )
 
 
 def test_ollamas_client_streams_calls_and_looks(llama: Any) -> None:
@@ -127,11 +138,12 @@ def test_ollamas_client_reads_refusals(llama: Any) -> None:
 
     function = {"name": "seat", "description": "seat people", "parameters": SEATS}
     for act, status, words in (
-        (lambda: llama.chat("other", ASK), 404, "not found"), (lambda: llama.pull("other"), 403, "dllm pull NAME"),
+        (lambda: llama.chat("other", ASK), 404, "not found"),
+        (lambda: llama.pull("other"), 403, "dllm pull NAME"),
         (lambda: llama.embed("mini-llada", "a"), 400, "no embeddings"),
         (lambda: list(llama.chat("mini-llada", ASK, stream=True, options={"top_p": 7})), 400, "options.top_p=7"),
         (lambda: llama.chat("mini-llada", ASK, tools=[{"type": "function", "function": function}]), 400, "auto"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ollama.ResponseError, match=words) as refused:
             act()
         assert refused.value.status_code == status

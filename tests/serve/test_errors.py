@@ -29,28 +29,42 @@ def deep(levels: int) -> str:
 
 
 TABLE: list[tuple[dict[str, Any], int, str]] = [
-    (raw("{"), 400, "not JSON"), (raw('{"temperature": NaN}'), 400, "NaN"), (raw(deep(100)), 400, "deeper than"),
-    (raw(deep(15_000)), 400, "deeper than "), (raw(deep(100_000)), 400, "100001 lists"),
+    (raw("{"), 400, "not JSON"),
+    (raw('{"temperature": NaN}'), 400, "NaN"),
+    (raw(deep(100)), 400, "deeper than"),
+    (raw(deep(15_000)), 400, "deeper than "),
+    (raw(deep(100_000)), 400, "100001 lists"),
     (raw('{"messages": [{"content": "\\ud800"}]}'), 400, "surrogate"),
-    (raw("[1]"), 400, "not an object"), (raw(b"\xff\xfe{}"), 400, "UTF-8"), (raw('{"n": 1, "n": 2}'), 400, "twice"),
-    (raw('{"seed": 1e999}'), 400, "number"), (raw('{"seed": ' + "9" * 5000 + "}"), 400, "digits"),
+    (raw("[1]"), 400, "not an object"),
+    (raw(b"\xff\xfe{}"), 400, "UTF-8"),
+    (raw('{"n": 1, "n": 2}'), 400, "twice"),
+    (raw('{"seed": 1e999}'), 400, "number"),
+    (raw('{"seed": ' + "9" * 5000 + "}"), 400, "digits"),
     ({"content": json.dumps(ASK), "headers": {"content-type": "text/plain"}}, 415, "application/json"),
     ({"content": json.dumps(ASK)}, 415, "application/json"),
     (raw(json.dumps({**ASK, "user": "x" * 2**20})), 413, "1048576 bytes"),
-    ({"json": {**ASK, "temprature": 1}}, 400, "temprature"), ({"json": {**ASK, "max_tokens": 0}}, 400, "max_tokens"),
+    ({"json": {**ASK, "temprature": 1}}, 400, "temprature"),
+    ({"json": {**ASK, "max_tokens": 0}}, 400, "max_tokens"),
     ({"json": {**ASK, "model": "gpt-4"}}, 404, "model='gpt-4' is not served here; 'tiny' is"),
     ({"json": {**ASK, "diffusion": {"cache": "dkv_greedy"}}}, 400, "Use diffusion.sampler=order or diffusion.cache="),
     ({"json": {**ASK, "max_tokens": 64, "messages": [{"role": "user", "content": "w5 " * 200}]}}, 400, "limit of 256"),
-]  # fmt: skip
+]
 
 
 def test_anthropics_clients_read_its_word_for_each_status() -> None:
     """As its documentation lists them; it has no status 503, and calls its own 529 so."""
     kinds = {
-        400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
-        413: "request_too_large", 415: "invalid_request_error", 429: "rate_limit_error", 500: "api_error",
-        503: "overloaded_error", 504: "timeout_error",
-    }  # fmt: skip
+        400: "invalid_request_error",
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        413: "request_too_large",
+        415: "invalid_request_error",
+        429: "rate_limit_error",
+        500: "api_error",
+        503: "overloaded_error",
+        504: "timeout_error",
+    }
     forms = {status: error_form(ApiError(status, "words"), "/v1/messages", "x") for status in kinds}
     assert {status: form["error"]["type"] for status, form in forms.items()} == kinds
     assert forms[429] == {"type": "error", "error": {"type": kinds[429], "message": "words"}, "request_id": "x"}
@@ -67,10 +81,15 @@ def test_a_bad_body_is_told_what_is_wrong_with_it(
 
 def test_what_is_nowhere_and_what_is_not_taken(place: Place) -> None:
     for method, path, status in (
-        ("GET", "/nothing", 404), ("GET", CHAT, 405), ("POST", "/v1/models", 405), ("PUT", CHAT, 405),
-        ("GET", "/v1/models/other", 404), ("GET", "/v1/models/", 404), ("GET", "/../etc/passwd", 404),
+        ("GET", "/nothing", 404),
+        ("GET", CHAT, 405),
+        ("POST", "/v1/models", 405),
+        ("PUT", CHAT, 405),
+        ("GET", "/v1/models/other", 404),
+        ("GET", "/v1/models/", 404),
+        ("GET", "/../etc/passwd", 404),
         ("OPTIONS", CHAT, 405),
-    ):  # fmt: skip
+    ):
         reply = place.call(method, path)
         assert reply.status_code == status, (method, path, reply.text)
         error_of(reply)

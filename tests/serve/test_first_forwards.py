@@ -19,8 +19,11 @@ LEAD = {*FULL, "dkv_greedy", "dkv_pd", "finished"}
 
 def runner_of(name: str, cache: str, runtime: str, heat: float = 0.8) -> Runner:
     sampling = Sampling(temperature=heat)
-    runner = Runner.of(bundle(name), parts_of(Combination("static", "fixed", cache, "none", name), sampling),
-                       Runtime("eager" if runtime == "recorded" else runtime))  # fmt: skip
+    runner = Runner.of(
+        bundle(name),
+        parts_of(Combination("static", "fixed", cache, "none", name), sampling),
+        Runtime("eager" if runtime == "recorded" else runtime),
+    )
     if runtime != "recorded":
         return runner
     take = RecordedTurns(model(name), lambda: FakeGraph([]))
@@ -47,9 +50,12 @@ def decoded(runner: Runner, todo: Sequence[Request], most: int) -> list[tuple[li
 
 CASES = [
     *((name, cache, "eager") for cache in FULL for name in MODELS[1:2]),
-    ("sdar_b4", "finished", "eager"), ("sdar_b4", "none", "static"), ("tiny-dream", "sparse_dllm", "static"),
-    ("tiny-llada", "none", "recorded"), ("tiny-dream", "prefix", "recorded"),
-]  # fmt: skip
+    ("sdar_b4", "finished", "eager"),
+    ("sdar_b4", "none", "static"),
+    ("tiny-dream", "sparse_dllm", "static"),
+    ("tiny-llada", "none", "recorded"),
+    ("tiny-dream", "prefix", "recorded"),
+]
 
 
 @pytest.mark.daily(2)

@@ -76,10 +76,17 @@ def test_of_a_forced_call(caller: Place, path: str) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("path", CALLS)
-@pytest.mark.parametrize("text", [
-    'So: <tool_call>{"name": "say", "arguments": {"w": "bc"}}</tool_call>\n<tool_call>{"name": "sort"}</tool_call>',
-    '<tool_call>{"name": "say", "arguments": {"w": "bc"}}</tool_call> so', "no call < here  ", "", "<tool_call>{",
-], ids=["text and two", "call and text", "text", "nothing", "broken"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        'So: <tool_call>{"name": "say", "arguments": {"w": "bc"}}</tool_call>\n<tool_call>{"name": "sort"}</tool_call>',
+        '<tool_call>{"name": "say", "arguments": {"w": "bc"}}</tool_call> so',
+        "no call < here  ",
+        "",
+        "<tool_call>{",
+    ],
+    ids=["text and two", "call and text", "text", "nothing", "broken"],
+)
 def test_of_calls_that_a_model_wrote(mini_model: Model, tmp_path: Path, path: str, text: str) -> None:
     written = WrittenAnswers(mini_model, tmp_path / "tools", 96)
     written.text = text

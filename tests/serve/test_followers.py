@@ -220,21 +220,33 @@ def test_a_follower_obeys_until_rank_0_stops() -> None:
     assert links.left == [("later",)]
 
 
-@pytest.mark.parametrize("constraint", [
-    None, {"name": "choice", "options": ["yes", "no"]}, {"name": "regex", "pattern": "a+", "joint": True},
-    {"name": "json_schema", "schema": {"type": "object", "properties": {"b": {"type": "null"}, "a": True}}},
-    {"name": "call", "functions": [{"name": "f", "parameters": {"type": "object"}}]},
-    {"name": "grammar", "grammar": 'start: "a"'},
-], ids=lambda one: one and one["name"])  # fmt: skip
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        None,
+        {"name": "choice", "options": ["yes", "no"]},
+        {"name": "regex", "pattern": "a+", "joint": True},
+        {"name": "json_schema", "schema": {"type": "object", "properties": {"b": {"type": "null"}, "a": True}}},
+        {"name": "call", "functions": [{"name": "f", "parameters": {"type": "object"}}]},
+        {"name": "grammar", "grammar": 'start: "a"'},
+    ],
+    ids=lambda one: one and one["name"],
+)
 def test_a_job_and_its_parts_arrive_whole(constraint: dict[str, Any] | None) -> None:
     model = load("mini-llada")
     sent, came = PartsBuilder(mini_defaults(model)), Follower(model, Runtime("eager"))
     asked = {"sampler": {"name": "static", "per_step": 2}, "cache": "prefix", "eos": "none"}
     parts = sent.chosen(asked, Sampling(temperature=0.7, top_k=3), 12)
     request = Request(
-        [5, 6, 7, 1, 1], [False] * 3 + [True] * 2, 2**61 + 1, 3, temperature=0.1 + 0.2, gap=4, probes=((3, 0.1),),
+        [5, 6, 7, 1, 1],
+        [False] * 3 + [True] * 2,
+        2**61 + 1,
+        3,
+        temperature=0.1 + 0.2,
+        gap=4,
+        probes=((3, 0.1),),
         constraint=None if constraint is None else part_of("constraint", constraint),
-    )  # fmt: skip
+    )
     sent_job = job(request, parts, ident="x", tenant="key", likeliest=3, grows_to=40)
     data = json.loads(json.dumps(job_data(sent_job)))
     there = job_of(data, came.chosen(data["chosen"]))
@@ -321,8 +333,11 @@ def test_two_hundred_mixed_replies_are_those_of_one_process() -> None:
     assert sum(end == "refused" for reply in alone for _, end, _ in reply) < 60
 
 
-LONG = {"messages": [{"role": "user", "content": "Latin square: A,B,C,D"}], "max_tokens": 200,
-        "diffusion": {"sampler": "static", "eos": "none"}}  # fmt: skip
+LONG = {
+    "messages": [{"role": "user", "content": "Latin square: A,B,C,D"}],
+    "max_tokens": 200,
+    "diffusion": {"sampler": "static", "eos": "none"},
+}
 
 
 def under_way(served: Served, crowd: ThreadPoolExecutor) -> Any:

@@ -84,8 +84,13 @@ def test_what_is_counted_is_what_becomes_resident(cache: str) -> None:
     """Of 16 rows of 1,024 columns, 0 to 224 MiB within 10."""
     network = random_model(WIDE, torch.device("cpu"), torch.float32)
     bundle = Model(network, WIDE, None, Ids(998, 999, ()), "random", Path("random"))
-    parts = Parts(part("sampler", "static", steps=8), part("blocks", "fixed", block_length=32), part("cache", cache),
-                  part("eos", "none"), Sampling(suppress_mask=False))  # fmt: skip
+    parts = Parts(
+        part("sampler", "static", steps=8),
+        part("blocks", "fixed", block_length=32),
+        part("cache", cache),
+        part("eos", "none"),
+        Sampling(suppress_mask=False),
+    )
     list(decoding(bundle, parts, 1, 96, 32))  # loads all code
     before, most = resident(), 0
     for _ in decoding(bundle, parts, ROWS, COLUMNS - 32, 32):

@@ -82,16 +82,20 @@ def test_settings_of_the_blocks_travel_with_the_request(sampler: str, cache: str
     combination = Combination(sampler, "fixed", cache, "none", "tiny-llada")
     todo = [Request.answer([3, 4, 5 + seed], 24, 60, seed) for seed in range(4)]
     shapes = ((8, 1), (24, 1), (3, 1), (5, 2))
-    parts = [changed(combination, blocks=part("blocks", "fixed", block_length=length, min_forwards=least))
-             for length, least in shapes]  # fmt: skip
+    parts = [
+        changed(combination, blocks=part("blocks", "fixed", block_length=length, min_forwards=least))
+        for length, least in shapes
+    ]
     expected = [alone(combination, one, own) for one, own in zip(todo, parts, strict=True)]
     assert len({nfe for _, nfe in expected}) > 1 or sampler == "static"
     assert in_one_lane(todo, parts, runtime) == expected
 
 
 def test_every_setting_has_a_lane_and_none_starves() -> None:
-    ways = [Combination(name, "fixed", cache, "none", "tiny-llada")
-            for name, cache in (("confidence", "dual"), ("static", "none"), ("credit", "prefix"))]  # fmt: skip
+    ways = [
+        Combination(name, "fixed", cache, "none", "tiny-llada")
+        for name, cache in (("confidence", "dual"), ("static", "none"), ("credit", "prefix"))
+    ]
     scheduler = Scheduler(bundle("tiny-llada"), "eager", Limits(max_lanes=2))
     clients = [Client() for _ in ways]
     for way, client in zip(ways, clients, strict=True):
@@ -194,14 +198,19 @@ def test_whole_turns_are_replayed_again_when_a_constrained_row_has_left(
                 scheduler.submit(job(todo[at], parts), clients[at])
             scheduler.step()
             assert len(scheduler.lanes) < 2
-            replays.append((log.count("replay"), any(e.job.request.constraint for lane in scheduler.lanes.values()
-                                                     for e in lane.entries.values())))  # fmt: skip
+            replays.append(
+                (
+                    log.count("replay"),
+                    any(e.job.request.constraint for lane in scheduler.lanes.values() for e in lane.entries.values()),
+                )
+            )
         return [(client.last.result.canvas, client.last.result.nfe) for client in clients]
 
     log, replays = list[str](), list[tuple[int, bool]]()
     alone = [decoded(Scheduler(written_model, "eager"), one)[0] for one in (free[0], bound, free[1])]
-    monkeypatch.setattr(runner, "build_runtime", lambda runtime, model, *_: (
-        model, RecordedTurns(model, lambda: FakeGraph(log))))  # fmt: skip
+    monkeypatch.setattr(
+        runner, "build_runtime", lambda runtime, model, *_: (model, RecordedTurns(model, lambda: FakeGraph(log)))
+    )
     scheduler = Scheduler(written_model, Runtime("static", lag=1))
     replays.clear()
     assert decoded(scheduler, free[0], bound, free[1]) == alone
@@ -218,8 +227,10 @@ def read_job(number: int, questions: int, mask: int) -> ReadJob:
     groups = []
     for question in range(questions):
         prompt = (5 + number, *range(7, 17 + question % 9))
-        canvases = [ReadCanvas((*prompt, *begin, mask), frozenset({len(prompt) + len(begin)}), len(prompt))
-                    for begin in ((), (9,))]  # fmt: skip
+        canvases = [
+            ReadCanvas((*prompt, *begin, mask), frozenset({len(prompt) + len(begin)}), len(prompt))
+            for begin in ((), (9,))
+        ]
         groups.append([ReadQuery(one, ((len(one.tokens) - 1, (5, 6, 7)),)) for one in canvases])
     return ReadJob(groups, time.monotonic() + 60)
 

@@ -122,10 +122,16 @@ def ends_of(place: Place, path: str, body: dict[str, Any]) -> list[dict[str, Any
     return sorted((one for chunk in data for one in chunk["choices"] if one["finish_reason"]), key=lambda e: e["index"])
 
 
-@pytest.mark.parametrize("more", [
-    {}, {"stop": ["日"], "max_tokens": 24, "n": 1}, {"stop": ["é日", "\N{REPLACEMENT CHARACTER}B"]},
-    {"diffusion": {"canvas": ["A", 9, "é日", 4, "C"]}, "max_tokens": None},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"stop": ["日"], "max_tokens": 24, "n": 1},
+        {"stop": ["é日", "\N{REPLACEMENT CHARACTER}B"]},
+        {"diffusion": {"canvas": ["A", 9, "é日", 4, "C"]}, "max_tokens": None},
+    ],
+    ids=str,
+)
 def test_bytes_make_up_the_text_and_offsets_count_its_characters(place: Place, more: dict[str, Any]) -> None:
     body = {**HOT, **more}
     chats = place.call("POST", CHAT, json={**chat_of(body), "logprobs": True}).json()["choices"]
@@ -150,8 +156,10 @@ def test_parts_of_characters_look_as_openais(place: Place) -> None:
     place = Place(place.scheduler.model, defaults=writing(place.scheduler.model))  # whose texts may end
     (chat,) = place.call("POST", CHAT, json={**chat_of(form), "logprobs": True}).json()["choices"]
     assert joined(chat["logprobs"]) == "😀é".encode()
-    assert all(entry["token"].encode() == bytes(entry["bytes"]) or entry["token"].startswith("\\x")
-               for entry in chat["logprobs"]["content"])  # fmt: skip
+    assert all(
+        entry["token"].encode() == bytes(entry["bytes"]) or entry["token"].startswith("\\x")
+        for entry in chat["logprobs"]["content"]
+    )
     (text,) = place.call("POST", "/v1/completions", json={**form, "logprobs": 0}).json()["choices"]
     assert text["logprobs"]["tokens"][0].startswith("bytes:\\xf0")
     place.close()

@@ -27,13 +27,16 @@ def test_every_request_leaves_a_line(placed: Callable[..., Place], caplog: pytes
     """What was asked for and refused, too: for a wrong key, a foreign name, an unknown address, a sound answer."""
     place = placed(api_key="a-key-of-the-tests", hosts=("dllm.example",))
     calls: list[tuple[str, str, int, dict[str, Any]]] = [
-        ("GET", "/health", 200, {}), ("GET", "/v1/models", 401, {}), ("GET", "/nothing", 404, {"headers": KEY}),
+        ("GET", "/health", 200, {}),
+        ("GET", "/v1/models", 401, {}),
+        ("GET", "/nothing", 404, {"headers": KEY}),
         ("GET", "/v1/models", 421, {"headers": {**KEY, "host": "evil.example"}}),
-        ("GET", CHAT, 405, {"headers": KEY}), ("POST", CHAT, 415, {"headers": KEY, "content": "x"}),
+        ("GET", CHAT, 405, {"headers": KEY}),
+        ("POST", CHAT, 415, {"headers": KEY, "content": "x"}),
         ("POST", CHAT, 400, {"headers": KEY, "json": {"messages": []}}),
         ("POST", "/v1/completions", 200, {"headers": KEY, "json": {"prompt": "w5 w7", "max_tokens": 4}}),
         ("POST", "/v1/completions", 200, {"headers": KEY, "json": {"prompt": "w5", "max_tokens": 4, "stream": True}}),
-    ]  # fmt: skip
+    ]
     with caplog.at_level(logging.INFO):
         for method, path, status, options in calls:
             reply = place.call(method, path, **options)

@@ -97,22 +97,27 @@ def test_whatever_a_body_says_it_is_served_or_refused(mini: Defaults) -> None:
 @pytest.mark.parametrize(
     ("raw", "status", "sentence"),
     [
-        (b"", 400, "it is not JSON"), (b"{", 400, "it is not JSON"), (b"\xff{}", 400, "it is not UTF-8 (byte 0)"),
-        (b"[]", 400, "it is not an object"), (b"null", 400, "it is not an object"),
+        (b"", 400, "it is not JSON"),
+        (b"{", 400, "it is not JSON"),
+        (b"\xff{}", 400, "it is not UTF-8 (byte 0)"),
+        (b"[]", 400, "it is not an object"),
+        (b"null", 400, "it is not an object"),
         (b'"a"', 400, "it is not an object"),
         (b'{"temperature": NaN}', 400, "NaN is not a number of JSON"),
         (b'{"n": Infinity}', 400, "Infinity is not a number"),
-        (b'{"n": -Infinity}', 400, "-Infinity is not a number"), (b'{"n": 1e999}', 400, "inf is not a number of JSON"),
+        (b'{"n": -Infinity}', 400, "-Infinity is not a number"),
+        (b'{"n": 1e999}', 400, "inf is not a number of JSON"),
         (b'{"n": ' + b"9" * 30 + b"}", 400, "more than 64 bits"),
         (b'{"n": ' + b"9" * 5000 + b"}", 400, "it is not JSON"),
-        (b'{"messages": "\\ud800"}', 400, "half of a surrogate pair"), (b'{"\\udfff": 1}', 400, "half of a surrogate"),
+        (b'{"messages": "\\ud800"}', 400, "half of a surrogate pair"),
+        (b'{"\\udfff": 1}', 400, "half of a surrogate"),
         (b'{"n": 1, "n": 2}', 400, "'n' is in one object twice"),
         (b'{"a": ' + b"[" * 80 + b"]" * 80 + b"}", 400, f"nested deeper than {MAX_DEPTH}"),
         (b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400, f"nested deeper than {MAX_DEPTH}"),
         (b'{"a": "' + b"x" * MAX_BYTES + b'"}', 413, f"more than {MAX_BYTES}"),
     ],
     ids=range(18),
-)  # fmt: skip
+)
 def test_a_body_that_is_no_plain_object_is_refused(raw: bytes, status: int, sentence: str) -> None:
     with pytest.raises(ApiError) as refused:
         parsed(raw)
@@ -148,16 +153,29 @@ def injections(folder: Path) -> list[Any]:
     makes, file = {"_target_": "os.mkdir", "path": f"{folder}/a"}, f"{folder.parent}/secret"
     touches = {"_target_": "pathlib.Path.touch", "self": f"{folder}/b"}
     return [
-        makes, touches, [makes], {"name": "confidence", **makes}, {"name": "confidence", "threshold": makes},
-        {"name": "credit", "inner": makes}, {"name": "credit", "inner": {"name": "static", **makes}},
-        "${oc.env:DLLM_SECRET}", {"name": "static", "score": "${oc.env:DLLM_SECRET}"},
+        makes,
+        touches,
+        [makes],
+        {"name": "confidence", **makes},
+        {"name": "confidence", "threshold": makes},
+        {"name": "credit", "inner": makes},
+        {"name": "credit", "inner": {"name": "static", **makes}},
+        "${oc.env:DLLM_SECRET}",
+        {"name": "static", "score": "${oc.env:DLLM_SECRET}"},
         {"name": "prophet", "region": "anchor", "anchor_text": "${oc.env:DLLM_SECRET}"},
-        {"name": "learn2pd", "filter": file}, {"name": "pc", "frequencies": file},
+        {"name": "learn2pd", "filter": file},
+        {"name": "pc", "frequencies": file},
         {"name": "oracle", "reference": file},
-        file, "../../secret", "{{ 7 * 7 }}", "__import__('os')",
-        "dllm.parts.samplers.static.Static", "tests.serve.own.Mine", {"name": "confidence", "_convert_": "all"},
-        {"name": "confidence", "_partial_": True}, {"name": "static", "__class__": "x"},
-    ]  # fmt: skip
+        file,
+        "../../secret",
+        "{{ 7 * 7 }}",
+        "__import__('os')",
+        "dllm.parts.samplers.static.Static",
+        "tests.serve.own.Mine",
+        {"name": "confidence", "_convert_": "all"},
+        {"name": "confidence", "_partial_": True},
+        {"name": "static", "__class__": "x"},
+    ]
 
 
 FIELDS = ["sampler", "blocks", "cache", "eos", "threshold", "steps", "block_length", "guidance"]
@@ -206,8 +224,11 @@ SORT = [{"role": "user", "content": 'Sort the list:\n["Kai", "Emma", "Hugo"]'}] 
 PARTS = [(group, name) for group in OFFERED_GROUPS for name in offers(group)]
 LENGTH, LEAST = 24, 12
 HELD: list[dict[str, Any]] = [
-    {"ignore_eos": True}, {"min_tokens": LENGTH}, {"min_tokens": LEAST}, {"min_tokens": LEAST, "temperature": 0.7},
-]  # fmt: skip
+    {"ignore_eos": True},
+    {"min_tokens": LENGTH},
+    {"min_tokens": LEAST},
+    {"min_tokens": LEAST, "temperature": 0.7},
+]
 
 
 @pytest.mark.daily(2)
@@ -246,17 +267,31 @@ def test_a_stop_string_counts_behind_the_least(mini_place: Place) -> None:
     assert mini_place.call("POST", CHAT, json=body).json()["usage"]["completion_tokens"] == 3
     for stream in (False, True):
         reply = mini_place.call("POST", CHAT, json={**body, "min_tokens": 4, "stream": stream})
-        text = reply.json()["choices"][0]["message"]["content"] if not stream else "".join(
-            json.loads(line[6:])["choices"][0]["delta"].get("content", "")
-            for line in reply.text.splitlines() if line.startswith("data: {"))  # fmt: skip
+        text = (
+            reply.json()["choices"][0]["message"]["content"]
+            if not stream
+            else "".join(
+                json.loads(line[6:])["choices"][0]["delta"].get("content", "")
+                for line in reply.text.splitlines()
+                if line.startswith("data: {")
+            )
+        )
         assert text == '["Emma", "Hugo", "'
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_each_chunk_tells_the_usage_so_far(mini_place: Place, path: str) -> None:
     asked: dict[str, Any] = {"messages": SORT} if "chat" in path else {"prompt": "Sort the list"}
-    body = {**asked, "max_tokens": LENGTH, "ignore_eos": True, "stream": True, "n": 2, "seed": 3, "temperature": 0.5,
-            "diffusion": {"sampler": "static"}}  # fmt: skip
+    body = {
+        **asked,
+        "max_tokens": LENGTH,
+        "ignore_eos": True,
+        "stream": True,
+        "n": 2,
+        "seed": 3,
+        "temperature": 0.5,
+        "diffusion": {"sampler": "static"},
+    }
     for options in ({"include_usage": True, "continuous_usage_stats": True}, {"continuous_usage_stats": True}, {}):
         reply = mini_place.call("POST", path, json={**body, "stream_options": options})
         chunks = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]

@@ -34,14 +34,18 @@ TOOLS = [
 ]
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "seats", "schema": SEATS}}
 KINDS: dict[str, dict[str, Any]] = {
-    "text": {}, "hot": {"temperature": 0.7}, "schema": {"response_format": SCHEMA, "max_tokens": 24},
+    "text": {},
+    "hot": {"temperature": 0.7},
+    "schema": {"response_format": SCHEMA, "max_tokens": 24},
     "choice": {"extra_body": {"guided_choice": ["yes", "no", "perhaps"]}},
     "regex": {"extra_body": {"structured_outputs": {"regex": "[A-D](,[A-D]){3}"}}},
     "named": {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "seat"}}, "max_tokens": 28},
     "required": {"tools": TOOLS, "tool_choice": "required", "max_tokens": 48},
-    "logprobs": {"logprobs": True, "top_logprobs": 3}, "stop": {"stop": ['", "']}, "two": {"n": 2, "temperature": 0.5},
+    "logprobs": {"logprobs": True, "top_logprobs": 3},
+    "stop": {"stop": ['", "']},
+    "two": {"n": 2, "temperature": 0.5},
     "parts": {"extra_body": {"diffusion": {"sampler": "eb", "cache": "dual"}}},
-}  # fmt: skip
+}
 
 
 def told(message: Any) -> Any:
@@ -103,9 +107,12 @@ def test_every_reply_under_load_is_the_one_alone(mini_model: Model) -> None:
     def reply_of(client: Any, number: int, streams: bool) -> Any:
         kind, body = bodies[number]
         of: Callable[[Any, dict[str, Any]], Any] = (
-            (of_response_stream if streams else of_response) if kind == "response"
-            else of_stream if streams else of_chat
-        )  # fmt: skip
+            (of_response_stream if streams else of_response)
+            if kind == "response"
+            else of_stream
+            if streams
+            else of_chat
+        )
         return of(client, body)
 
     limits = Limits(max_rows=4, max_waiting=8 if full() else 3)

@@ -17,8 +17,17 @@ from tests.support.harness import full
 
 WRONG = [None, True, "", "x", -1, 1.5, 10**30, [], [[]], {}, {"a": 1}, [None]]
 FIELDS = [
-    "messages", "max_tokens", "temperature", "n", "stop", "stream", "seed", "diffusion", "stream_options", "logprobs",
-]  # fmt: skip
+    "messages",
+    "max_tokens",
+    "temperature",
+    "n",
+    "stop",
+    "stream",
+    "seed",
+    "diffusion",
+    "stream_options",
+    "logprobs",
+]
 BODIES = [{**ASK, name: value} for name in FIELDS for value in WRONG]
 BYTES = [
     b"", b"null", b"\x00", b"{}", b"[]", b"1", b'"x"', b"{}{}", b"\xef\xbb\xbf{}", b'{"a":}', b"{'messages': 1}",
@@ -42,8 +51,11 @@ def test_malformed_requests_get_a_sentence_and_the_server_goes_on(place: Place) 
         return await asyncio.gather(*map(post, bodies))
 
     replies = place.run(throw)
-    strange = [(body[:200], reply.status_code, reply.text[:200]) for body, reply in zip(bodies, replies, strict=True)
-               if reply.status_code not in (200, 400)]  # fmt: skip
+    strange = [
+        (body[:200], reply.status_code, reply.text[:200])
+        for body, reply in zip(bodies, replies, strict=True)
+        if reply.status_code not in (200, 400)
+    ]
     assert strange == []
     assert all(error_of(reply) for reply in replies if reply.status_code != 200)
     assert all(reply.status_code == 400 for reply in replies[len(BODIES) :])

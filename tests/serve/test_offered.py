@@ -44,11 +44,14 @@ NEVER = {("learn2pd", "filter"), ("pc", "frequencies"), ("oracle", "reference")}
 
 def test_options_that_buy_work_are_bounded() -> None:
     most = {
-        ("sampler", "freedave", "draft_steps"): 8, ("sampler", "credit", "slots"): 32,
-        ("sampler", "ete", "explore_width"): 8, ("sampler", "ete", "lookahead_blocks"): 4,
-        ("sampler", "remdm", "extra"): 16, ("blocks", "sliding", "max_block_length"): 4096,
+        ("sampler", "freedave", "draft_steps"): 8,
+        ("sampler", "credit", "slots"): 32,
+        ("sampler", "ete", "explore_width"): 8,
+        ("sampler", "ete", "lookahead_blocks"): 4,
+        ("sampler", "remdm", "extra"): 16,
+        ("blocks", "sliding", "max_block_length"): 4096,
         **{("blocks", name, "min_forwards"): 64 for name in choices("blocks") if name != "sliding"},
-    }  # fmt: skip
+    }
     for (group, name, key), number in most.items():
         with pytest.raises(UserError, match=f"{group}.{key}={number + 1} is more than {number}, the most"):
             validated_options(group, name, {key: number + 1})
@@ -82,15 +85,29 @@ class Fresh(Sampler):
     traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False)
 
     def __init__(
-        self, threshold: float = 0.5, copies: int = 3, file: str = "table.json", sizes: Any = 4, spans: Any = None,
-        fast: bool = True, lengths: tuple[int, ...] = (), names: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        threshold: float = 0.5,
+        copies: int = 3,
+        file: str = "table.json",
+        sizes: Any = 4,
+        spans: Any = None,
+        fast: bool = True,
+        lengths: tuple[int, ...] = (),
+        names: str | None = None,
+    ) -> None:
         self.threshold = threshold
 
 
 def test_a_new_part_is_safe_by_what_its_file_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {"_target_": f"{__name__}.Fresh", "threshold": 0.5, "copies": 3, "file": "table.json", "sizes": 4,
-              "fast": True, "names": None}  # fmt: skip
+    config = {
+        "_target_": f"{__name__}.Fresh",
+        "threshold": 0.5,
+        "copies": 3,
+        "file": "table.json",
+        "sizes": 4,
+        "fast": True,
+        "names": None,
+    }
     text = "copies: 3   # of each\n"
     monkeypatch.setattr(offered, "options_of_choices", lambda group: {"fresh": config})
     monkeypatch.setattr(offered, "comes_along", lambda group, name: True)
@@ -255,8 +272,9 @@ def test_a_rule_of_the_users_own_folder_is_offered_by_its_annotations_as_python_
         "inner": ("part", "static", False, None),
     }
     assert (made.doc, made.options["low"].note) == (
-        "Whatever is surest", "probability from which a position is committed"
-    )  # fmt: skip
+        "Whatever is surest",
+        "probability from which a position is committed",
+    )
     assert "rule" in offers("sampler")["credit"].options["inner"].choices
     json.dumps(parts_offered())
 
@@ -281,6 +299,12 @@ def test_the_guides_sampler_is_offered_and_served_as_the_page_writes_it(
         parts = place.call("GET", "/v1/parts").json()
         assert parts["sampler"]["alternate"]["options"]["threshold"]["kind"] == "number"
         for name in ("alternate", "eb"):
-            assert place.ask(diffusion={"sampler": {"name": name}, "threshold": 0.5}
-                             if name == "alternate" else {"sampler": name}).status_code == 200  # fmt: skip
+            assert (
+                place.ask(
+                    diffusion={"sampler": {"name": name}, "threshold": 0.5}
+                    if name == "alternate"
+                    else {"sampler": name}
+                ).status_code
+                == 200
+            )
         place.close()

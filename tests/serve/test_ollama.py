@@ -158,9 +158,11 @@ TYPES = [None, "", "text/plain", "application/x-www-form-urlencoded", "applicati
 def test_a_body_is_read_as_json_whatever_type_it_has(mini_place: Place, kind: str | None) -> None:
     headers = {} if kind is None else {"content-type": kind}
     for path, body, status in (
-        ("/api/generate", {"prompt": ASK[0]["content"], "stream": False}, 200), ("/api/show", {}, 200),
-        ("/api/chat", {"messages": ASK, "stream": False}, 200), ("/api/chat", [], 400),
-    ):  # fmt: skip
+        ("/api/generate", {"prompt": ASK[0]["content"], "stream": False}, 200),
+        ("/api/show", {}, 200),
+        ("/api/chat", {"messages": ASK, "stream": False}, 200),
+        ("/api/chat", [], 400),
+    ):
         reply = mini_place.call("POST", path, content=json.dumps(body), headers=headers)
         assert reply.status_code == status, (path, reply.text)
     if kind != "application/json":

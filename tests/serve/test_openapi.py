@@ -70,9 +70,12 @@ def test_the_page_needs_nothing_from_elsewhere(place: Place, document: dict[str,
 
 
 def test_every_field_says_what_it_means(document: dict[str, Any]) -> None:
-    silent = [(name, field) for name, held in document["components"]["schemas"].items()
-              for field, one in held.get("properties", {}).items()
-              if name != "Failure" and not one.get("description") and "$ref" not in one]  # fmt: skip
+    silent = [
+        (name, field)
+        for name, held in document["components"]["schemas"].items()
+        for field, one in held.get("properties", {}).items()
+        if name != "Failure" and not one.get("description") and "$ref" not in one
+    ]
     assert silent == []
 
 
@@ -148,8 +151,15 @@ def test_the_tables_of_the_page_are_complete(server: Live) -> None:
     found = re.findall(r"^(dllm_\w+)", page, re.MULTILINE)
     made = {re.sub(r"_(created|bucket|count|sum)$", "", name) for name in found}
     assert sorted(name for name in made if f"`{name}" not in TEXT) == []
-    for name in ("max_tokens_in_flight", "max_prefill_tokens", "max_lanes", "max_waiting", "timeout",
-                 "max_connections", "compile_seconds"):  # fmt: skip
+    for name in (
+        "max_tokens_in_flight",
+        "max_prefill_tokens",
+        "max_lanes",
+        "max_waiting",
+        "timeout",
+        "max_connections",
+        "compile_seconds",
+    ):
         assert f"| `task.{name}` |" in TEXT
         assert f"{int(composed(['task=serve']).task[name]):,}" in TEXT.split(f"| `task.{name}` |")[1].splitlines()[0]
     assert ServeSettings().read_timeout == 30

@@ -62,12 +62,18 @@ def test_a_strangers_part_is_refused_in_the_words_of_the_request(mini_place: Pla
     for diffusion, heat, sentence in (
         ({"sampler": {"name": "mine", "low": 7}}, 0, f"{mine}.low=7.0 must lie in [0, 1]."),
         ({"sampler": {"name": "mine", "low": 0.95}}, 0, f"{mine}.low=0.95 must not exceed {mine}.high=0.9."),
-        ({"sampler": {"name": "mine", "lo": 1}}, 0,
-         f"{mine}.lo does not exist; {mine}=mine offers low, high. Did you mean 'low'?"),
-        ({"sampler": "mine"}, 0.5,
-         f"{mine}=mine compares {mine}.low=0.8 with the argmax, and {temperature}=0.5 draws. Set {temperature}=0, or "
-         f"use {mine}=confidence. (It is a stranger's rule.)"),
-    ):  # fmt: skip
+        (
+            {"sampler": {"name": "mine", "lo": 1}},
+            0,
+            f"{mine}.lo does not exist; {mine}=mine offers low, high. Did you mean 'low'?",
+        ),
+        (
+            {"sampler": "mine"},
+            0.5,
+            f"{mine}=mine compares {mine}.low=0.8 with the argmax, and {temperature}=0.5 draws. Set {temperature}=0, "
+            f"or use {mine}=confidence. (It is a stranger's rule.)",
+        ),
+    ):
         assert ask(mini_place, form, diffusion, heat) == (400, sentence)
     # each way out is one
     assert ask(mini_place, form, {"sampler": "mine"})[0] == 200

@@ -31,10 +31,13 @@ from tests.serve.conftest import Place
 
 TALK = [{"role": "user", "content": "w5 w7"}]
 SALTED: dict[str, dict[str, Any]] = {  # a short request of every route that decodes
-    "/v1/chat/completions": {"messages": TALK}, "/v1/completions": {"prompt": "w5"}, "/v1/responses": {"input": "w5"},
-    "/v1/messages": {"messages": TALK}, "/api/chat": {"messages": TALK, "stream": False},
+    "/v1/chat/completions": {"messages": TALK},
+    "/v1/completions": {"prompt": "w5"},
+    "/v1/responses": {"input": "w5"},
+    "/v1/messages": {"messages": TALK},
+    "/api/chat": {"messages": TALK, "stream": False},
     "/api/generate": {"prompt": "w5", "stream": False},
-}  # fmt: skip
+}
 # As the sources of the programs list them, with the values that switch them off; not read from the code under test.
 SENT: dict[str, list[dict[str, Any]]] = {
     "vllm": [{"repetition_penalty": 1.0}, {"length_penalty": 1.0}, {"use_beam_search": False}, {"stop_token_ids": []},
@@ -156,12 +159,20 @@ def test_what_agents_send_with_every_response_passes(mini: Defaults) -> None:
     plain = parse_response({"model": "mini", "input": MESSAGES}, mini)
     think = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
     sent: list[dict[str, Any]] = [
-        {"include": list(NOTHING_TO_INCLUDE)}, {"include": []}, {"truncation": "auto"}, {"truncation": "disabled"},
-        {"client_metadata": {"session_id": "x"}}, {"reasoning": {"summary": "auto"}}, {"store": True},
-        {"reasoning": {"effort": None, "summary": None}}, {"reasoning": {"effort": "none", "summary": "concise"}},
-        {"stream_options": {"include_usage": True}}, {"input": [think, *MESSAGES, think]}, {"tools": []},
+        {"include": list(NOTHING_TO_INCLUDE)},
+        {"include": []},
+        {"truncation": "auto"},
+        {"truncation": "disabled"},
+        {"client_metadata": {"session_id": "x"}},
+        {"reasoning": {"summary": "auto"}},
+        {"store": True},
+        {"reasoning": {"effort": None, "summary": None}},
+        {"reasoning": {"effort": "none", "summary": "concise"}},
+        {"stream_options": {"include_usage": True}},
+        {"input": [think, *MESSAGES, think]},
+        {"tools": []},
         {"parallel_tool_calls": True, "tool_choice": "auto"},
-    ]  # fmt: skip
+    ]
     for fields in sent:
         assert same(parse_response({"model": "mini", "input": MESSAGES, **fields}, mini), plain), fields
 
@@ -175,10 +186,13 @@ def test_what_a_server_sent_of_a_message_comes_back(mini: Defaults) -> None:
 
 
 FORMS: list[tuple[dict[str, Any], bool]] = [
-    ({"response_format": {"type": "json_object"}}, True), ({"guided_json": {"type": "integer"}}, True),
+    ({"response_format": {"type": "json_object"}}, True),
+    ({"guided_json": {"type": "integer"}}, True),
     ({"tools": [{"type": "function", "function": {"name": "a"}}], "tool_choice": "required"}, True),
-    ({"guided_regex": "[0-9]+"}, False), ({"guided_choice": ["a", "b"]}, False), ({}, False),
-]  # fmt: skip
+    ({"guided_regex": "[0-9]+"}, False),
+    ({"guided_choice": ["a", "b"]}, False),
+    ({}, False),
+]
 
 
 @pytest.mark.parametrize(("form", "whole"), FORMS, ids=range(len(FORMS)))

@@ -169,16 +169,19 @@ def test_a_form_holds_for_the_answer_or_says_what_is_wrong(browser: Any, written
         page.wait_for_selector("#form option[value=choice]", state="attached")
         assert not page.is_visible("#formtext")
         for form, text, holds in (
-            ("regex", "[ab]{3}-[0-9]{2}", "[ab]{3}-[0-9]{2}"), ("choice", "yes\nno", "yes|no"),
+            ("regex", "[ab]{3}-[0-9]{2}", "[ab]{3}-[0-9]{2}"),
+            ("choice", "yes\nno", "yes|no"),
             ("json_schema", '{"enum": ["x", "yy"]}', r'\s*"(x|yy)"\s*'),
-        ):  # fmt: skip
+        ):
             page.select_option("#form", form)
             page.fill("#formtext", text)
             page.click("#run")
             finished(page)
             assert re.fullmatch(holds, page.locator(".reply").first.text_content())
-        for form, text, sentence in (("regex", "a(", "response_format.pattern='a(' is no regular expression"),
-                                     ("json_schema", "{", "The schema is not JSON")):  # fmt: skip
+        for form, text, sentence in (
+            ("regex", "a(", "response_format.pattern='a(' is no regular expression"),
+            ("json_schema", "{", "The schema is not JSON"),
+        ):
             page.select_option("#form", form)
             page.fill("#formtext", text)
             page.click("#run")
@@ -202,8 +205,17 @@ def test_the_playground_is_legible_in_both_schemes(browser: Any, server: Live, s
     page = browser.new_page(color_scheme=scheme)
     page.goto(server.url)
     page.wait_for_selector("select[name=sampler]")
-    for place in ("h1", ".legend li", "#prompt", "label", "#run", ".choices legend", ".keys", "#form",
-                  "select[name=sampler]"):  # fmt: skip
+    for place in (
+        "h1",
+        ".legend li",
+        "#prompt",
+        "label",
+        "#run",
+        ".choices legend",
+        ".keys",
+        "#form",
+        "select[name=sampler]",
+    ):
         assert page.evaluate(CONTRAST, place) >= 4.5, place
     page.close()
 
@@ -374,8 +386,14 @@ def weighed(page: Any) -> list[list[str]]:
     """Each bar's alternative, its share, and the bar's width to the percent, once they are there."""
     page.wait_for_function("() => document.getElementById('weighed').textContent !== ''")
     rows = page.locator("#weights tr")
-    return [[row.locator("th").inner_text(), row.locator(".share").inner_text(),
-             row.locator(".bar").evaluate("bar => bar.style.width")] for row in rows.all()]  # fmt: skip
+    return [
+        [
+            row.locator("th").inner_text(),
+            row.locator(".share").inner_text(),
+            row.locator(".bar").evaluate("bar => bar.style.width"),
+        ]
+        for row in rows.all()
+    ]
 
 
 def test_a_decision_has_a_bar_for_each_alternative(deciding: tuple[Any, Live]) -> None:
@@ -384,8 +402,11 @@ def test_a_decision_has_a_bar_for_each_alternative(deciding: tuple[Any, Live]) -
     (best, *rest), told = weighed(page), page.inner_text("#weighed")
     with server.client() as client:
         choices = [{"value": name} for name in ("Kai", "Emma", "Hugo")]
-        body = {"input": page.input_value("#prompt"), "questions": [{"type": "choice", "choices": choices}],
-                "diffusion": {"template": '["{slot}", "'}}  # fmt: skip
+        body = {
+            "input": page.input_value("#prompt"),
+            "questions": [{"type": "choice", "choices": choices}],
+            "diffusion": {"template": '["{slot}", "'},
+        }
         (answer,) = client.post("/v1/decisions", json=body).json()["answers"]
     top = max(one["probability"] for one in answer["probabilities"])
     assert best[:2] == ["Emma", f"{100 * top:.0f} %"] and float(best[2].rstrip("%")) == pytest.approx(

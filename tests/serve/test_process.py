@@ -42,8 +42,16 @@ def served_at(words: str) -> str:
 
 @pytest.mark.program
 def test_a_signal_lets_work_under_way_finish(tiny: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "run.py"), "serve", f"model.path={tiny}", "task.port=0", "sampler=static",
-               "sampling.forbid_eos=true", "task.grace=60"]  # fmt: skip
+    command = [
+        sys.executable,
+        str(ROOT / "run.py"),
+        "serve",
+        f"model.path={tiny}",
+        "task.port=0",
+        "sampler=static",
+        "sampling.forbid_eos=true",
+        "task.grace=60",
+    ]
     place = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DLLM_API_KEY": "a-key-from-outside"}
     with subprocess.Popen(command, cwd=tmp_path, env=place, text=True, stdout=-1, stderr=-1) as process:
         assert process.stdout is not None
@@ -77,8 +85,16 @@ def test_a_dead_decode_thread_ends_the_process(served: Model) -> None:
 def test_a_signal_ends_in_order_at_any_time(tiny: Path, tmp_path: Path, asked: bool) -> None:
     """Right behind the start, while what is offered is composed; asked: twice with an answer under way, whose grace
     then ends."""
-    command = [sys.executable, str(ROOT / "run.py"), "serve", f"model.path={tiny}", "task.port=0", "sampler=static",
-               "sampling.forbid_eos=true", "blocks.block_length=8"]  # fmt: skip
+    command = [
+        sys.executable,
+        str(ROOT / "run.py"),
+        "serve",
+        f"model.path={tiny}",
+        "task.port=0",
+        "sampler=static",
+        "sampling.forbid_eos=true",
+        "blocks.block_length=8",
+    ]
     place = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, cwd=tmp_path, env=place, text=True, stdout=-1, stderr=-1) as process:
         assert process.stdout is not None
@@ -115,12 +131,17 @@ def test_what_cannot_be_served_is_a_sentence(run: Run, tmp_path: Path, monkeypat
         port = taken.getsockname()[1]
         cases: list[tuple[list[str], str]] = [
             ([f"task.port={port}"], f"task.port={port} is in use on 127.0.0.1"),
-            (["task.host=192.0.2.1", "task.api_key=abcdefgh1"], "192.0.2.1"), (["task.hots=1"], "task.hosts"),
-            ([f"task.api_key_file={tmp_path}/none"], "cannot be read"), (["samples=2"], "samples has no meaning"),
-            (["engine=accelerate"], "engine=accelerate"), (["cache=dkv_greedy"], "cache=dkv_greedy"),
-            ([f"task.api_key_file={tmp_path}"], "cannot be read"), (["task.max_row=2"], "Did you mean 'task.max_rows'"),
-            (["sampler.thresold=1"], "Did you mean 'sampler.threshold'"), (["--port=1"], "write task.port=1"),
-        ]  # fmt: skip
+            (["task.host=192.0.2.1", "task.api_key=abcdefgh1"], "192.0.2.1"),
+            (["task.hots=1"], "task.hosts"),
+            ([f"task.api_key_file={tmp_path}/none"], "cannot be read"),
+            (["samples=2"], "samples has no meaning"),
+            (["engine=accelerate"], "engine=accelerate"),
+            (["cache=dkv_greedy"], "cache=dkv_greedy"),
+            ([f"task.api_key_file={tmp_path}"], "cannot be read"),
+            (["task.max_row=2"], "Did you mean 'task.max_rows'"),
+            (["sampler.thresold=1"], "Did you mean 'sampler.threshold'"),
+            (["--port=1"], "write task.port=1"),
+        ]
         for given, words in cases:
             found = run("serve", *given, bare=True)
             assert found.code == 2 and found.err.startswith("Error: ") and found.err.count("\n") == 1, (given, found)
@@ -134,8 +155,11 @@ def test_a_model_that_does_not_fit_is_a_sentence(run: Run, monkeypatch: pytest.M
     """As the system says it where a file, or a tensor of it, is larger than what there is (``ulimit -v`` shows it)."""
 
     def too_large(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOMEM, "Cannot allocate memory") if "files" in place else RuntimeError(
-            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9216000000 bytes.")  # fmt: skip
+        raise (
+            OSError(errno.ENOMEM, "Cannot allocate memory")
+            if "files" in place
+            else RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9216000000 bytes.")
+        )
 
     monkeypatch.setattr(place, too_large)
     found = run("serve", "task.port=0", bare=True)

@@ -34,10 +34,19 @@ def address(tiny: Path, said: list[str]) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    config = resolved(composed([
-        "task=serve", "engine=ray", "engine.replicas=2", "engine.cpus=0.1", f"model.path={tiny}",
-        "sampling.forbid_eos=true", "gen_length=16",
-    ]))  # fmt: skip
+    config = resolved(
+        composed(
+            [
+                "task=serve",
+                "engine=ray",
+                "engine.replicas=2",
+                "engine.cpus=0.1",
+                f"model.path={tiny}",
+                "sampling.forbid_eos=true",
+                "gen_length=16",
+            ]
+        )
+    )
     engine = build_part("engine", config["engine"])
     engine.check(config)
     with pytest.MonkeyPatch.context() as patched:

@@ -24,10 +24,20 @@ def test_a_replica_of_two_ranks_replies_as_one_server_does(tiny: Path, served: M
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    config = resolved(composed([
-        "task=serve", "engine=ray", "engine.replicas=1", "engine.cpus=0.1", f"model.path={tiny}", "model.tp=2",
-        "sampling.forbid_eos=true", "gen_length=16",
-    ]))  # fmt: skip
+    config = resolved(
+        composed(
+            [
+                "task=serve",
+                "engine=ray",
+                "engine.replicas=1",
+                "engine.cpus=0.1",
+                f"model.path={tiny}",
+                "model.tp=2",
+                "sampling.forbid_eos=true",
+                "gen_length=16",
+            ]
+        )
+    )
     engine, dice = build_part("engine", config["engine"]), random.Random(6)
     engine.check(config)
     bodies = [drawn(dice) for _ in range(6)]

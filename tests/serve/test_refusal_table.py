@@ -24,10 +24,13 @@ from tests.support.tiny import make_written
 FILE = Path(__file__).parents[1] / "data/refusals.json"
 ROWS: list[dict[str, Any]] = json.loads(FILE.read_text())
 PATHS = {
-    "chat": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses",
-    "decisions": "/v1/decisions", "messages": "/v1/messages",
+    "chat": "/v1/chat/completions",
+    "completions": "/v1/completions",
+    "responses": "/v1/responses",
+    "decisions": "/v1/decisions",
+    "messages": "/v1/messages",
     **{f"api/{name}": f"/api/{name}" for name in ("chat", "generate", "show", "pull", "embed")},
-}  # fmt: skip
+}
 SERVERS = ("mini", "tiny", "written", "calling")  # the demo model; tiny ones without bytes, with bytes, with tools
 
 

@@ -44,13 +44,19 @@ def test_a_choice_holds_its_whole_blocks(mini_place: Place, mini_model: Model, r
     )
 
 
-@pytest.mark.parametrize(("more", "message"), [
-    ({"diffusion": {"eos": "fill_after_block"}}, "inside one of 32 that a replay needs whole. Use diffusion.eos=none"),
-    ({"stop": "x"}, "cuts a block that a replay needs whole"),
-    ({"diffusion": {"eos": "stop_at_eos"}}, "ends or fills an open block.*fill_after_block"),
-    ({"diffusion": {"sampler": "wino"}}, "takes commits back"),
-    ({"response_format": {"type": "json_object"}}, "a constraint bends it"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            {"diffusion": {"eos": "fill_after_block"}},
+            "inside one of 32 that a replay needs whole. Use diffusion.eos=none",
+        ),
+        ({"stop": "x"}, "cuts a block that a replay needs whole"),
+        ({"diffusion": {"eos": "stop_at_eos"}}, "ends or fills an open block.*fill_after_block"),
+        ({"diffusion": {"sampler": "wino"}}, "takes commits back"),
+        ({"response_format": {"type": "json_object"}}, "a constraint bends it"),
+    ],
+)
 def test_what_cannot_be_replayed_is_refused(mini_place: Place, more: dict[str, Any], message: str) -> None:
     refused = asked(mini_place, **more)
     assert refused.status_code == 400 and re.search(message, error_of(refused)["message"])

@@ -52,16 +52,26 @@ HOSTILE: dict[str, tuple[str, Callable[[], Any]]] = {
     "words in chat": (CHAT, lambda: said("hello world " * (SIZE // 12))),
     "accents in chat": (CHAT, lambda: said("e\u0301" * (SIZE // 7))),
     "letters in messages": (CHAT, lambda: {"messages": [{"role": "user", "content": "a"}] * 20_000}),
-    "parts of a message": (CHAT, lambda: {"messages": [
-        {"role": "user", "content": [{"type": "text", "text": "a"}] * 25_000}]}),
+    "parts of a message": (
+        CHAT,
+        lambda: {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 25_000}]},
+    ),
     "stops": (CHAT, lambda: {**said("x"), "stop": ["a"] * 100_000}),
     "a long stop": (CHAT, lambda: {**said("x"), "stop": "a" * SIZE}),
     "tools": (CHAT, lambda: {**said("x"), "tools": [{"type": "function", "function": {"name": "a"}}] * 15_000}),
     "a long role": (CHAT, lambda: {"messages": [{"role": "a" * SIZE, "content": "x"}]}),
     "names": (CHAT, lambda: {**said("x"), **{f"a{number}": 1 for number in range(60_000)}}),
     "lists": (CHAT, lambda: {**said("x"), "stop": [[]] * (SIZE // 4)}),
-    "a schema": (CHAT, lambda: {**said("x"), "response_format": {"type": "json_schema", "json_schema": {
-        "name": "f", "schema": {"properties": {f"p{number}": {} for number in range(25_000)}}}}}),
+    "a schema": (
+        CHAT,
+        lambda: {
+            **said("x"),
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "f", "schema": {"properties": {f"p{number}": {} for number in range(25_000)}}},
+            },
+        },
+    ),
     "a counted regex": (CHAT, lambda: {**said("x"), "response_format": {"type": "regex", "pattern": "a{1,100000}"}}),
     "a text": (TEXT, lambda: {"prompt": "hello world " * (SIZE // 12)}),
     "numbers": (TEXT, lambda: {"prompt": [5] * (SIZE // 4)}),
@@ -70,13 +80,15 @@ HOSTILE: dict[str, tuple[str, Callable[[], Any]]] = {
     "an input": (RESPONSES, lambda: {"input": "hello world " * (SIZE // 12)}),
     "items": (RESPONSES, lambda: {"input": [{"role": "user", "content": "a"}] * 20_000}),
     "long values": (DECISIONS, lambda: asked(choice("Kai " * 100_000, "Emma " * 100_000))),
-    "values of the most": (DECISIONS, lambda: asked(choice(*(
-        chr(97 + number % 26) * 250 + str(number) for number in range(255))))),
+    "values of the most": (
+        DECISIONS,
+        lambda: asked(choice(*(chr(97 + number % 26) * 250 + str(number) for number in range(255)))),
+    ),
     "alternatives": (DECISIONS, lambda: asked(*(choice(*map(str, range(255))) for _ in range(200)))),
     "questions": (DECISIONS, lambda: asked(*({"type": "predicate"} for _ in range(300)))),
     "a state": (DECISIONS, lambda: asked(choice("a", "b"), input="hello world " * (SIZE // 12))),
     "a template": (DECISIONS, lambda: asked(choice("a", "b"), diffusion={"template": "hello " * 100_000 + "{slot}"})),
-}  # fmt: skip
+}
 
 
 def peak() -> int:

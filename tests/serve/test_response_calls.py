@@ -49,8 +49,11 @@ def streamed(place: Place, **body: Any) -> tuple[list[str], list[dict[str, Any]]
     return names, items, data["response"]
 
 
-@pytest.mark.parametrize(("tools", "choice"), [(FLAT, NAMED), (FLAT[1:], "required"), (FLAT, "required")],
-                         ids=["named", "the only one", "one of two"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tools", "choice"),
+    [(FLAT, NAMED), (FLAT[1:], "required"), (FLAT, "required")],
+    ids=["named", "the only one", "one of two"],
+)
 def test_a_forced_call_is_chats_and_streamed_as_whole(caller: Place, tools: list[Any], choice: Any) -> None:  # noqa: F811
     for seed in range(4 if full() else 1):
         body = {"temperature": 1.5, "seed": seed}
@@ -66,10 +69,14 @@ def test_a_forced_call_is_chats_and_streamed_as_whole(caller: Place, tools: list
         assert same["function"] == {"name": call["name"], "arguments": call["arguments"]}
         names, (item,), whole = streamed(caller, tools=tools, tool_choice=choice, **body)
         assert names == [
-            "response.created", "response.in_progress", "response.output_item.added",
-            "response.function_call_arguments.delta", "response.function_call_arguments.done",
-            "response.output_item.done", "response.completed",
-        ]  # fmt: skip
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.function_call_arguments.delta",
+            "response.function_call_arguments.done",
+            "response.output_item.done",
+            "response.completed",
+        ]
         assert whole["output"] == [item]
         assert (item["name"], item["arguments"]) == (call["name"], call["arguments"])
 
@@ -117,6 +124,9 @@ def test_openais_client_reads_calls(calling: Model) -> None:  # noqa: F811
             deltas = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
             (same,) = stream.get_final_response().output
         assert "".join(deltas) == same.arguments == call.arguments and len(deltas) > 1
-        given = [{"role": "user", "content": "a"}, *first.output,
-                 {"type": "function_call_output", "call_id": call.call_id, "output": "1"}]  # fmt: skip
+        given = [
+            {"role": "user", "content": "a"},
+            *first.output,
+            {"type": "function_call_output", "call_id": call.call_id, "output": "1"},
+        ]
         client.responses.create(model="tiny", input=given)

@@ -35,10 +35,15 @@ def text_of(reply: dict[str, Any]) -> str:
     return str(reply["output"][0]["content"][0]["text"])
 
 
-@pytest.mark.parametrize("given", [
-    SORT, [{"role": "user", "content": SORT}],
-    [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": SORT}]}],
-], ids=type)  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        SORT,
+        [{"role": "user", "content": SORT}],
+        [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": SORT}]}],
+    ],
+    ids=type,
+)
 def test_a_response_is_the_answer_of_chat(mini_place: Place, given: Any) -> None:
     reply = mini_place.call("POST", RESPONSES, json={"model": "mini-llada", "input": given}).json()
     assert text_of(reply) == chat_text(mini_place, messages=[{"role": "user", "content": SORT}])
@@ -70,9 +75,15 @@ def test_events_come_in_openais_order_and_make_up_the_response(mini_place: Place
     assert len(deltas) > 1 and "".join(deltas) == text_of(plain)
     names = [name for name, _ in found if name != "response.output_text.delta"]
     assert names == [
-        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
-        "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed",
-    ]  # fmt: skip
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
     assert found[-1][1]["response"]["output"][0]["content"] == plain["output"][0]["content"]
 
 

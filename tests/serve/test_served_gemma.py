@@ -21,9 +21,16 @@ from tests.view.browser import chromium
 ASKED = [{"role": "system", "content": "be good"}, {"role": "user", "content": " a sum, please "}]
 TOOL = {
     "type": "function",
-    "function": {"name": "add", "parameters": {
-        "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}},
-}  # fmt: skip
+    "function": {
+        "name": "add",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+    },
+}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 
 
@@ -54,8 +61,14 @@ def test_turns_are_special_tokens_and_the_answer_ends_with_the_first_end_of_any_
     prompt, ended = tokenizer.encode_chat(ASKED), set[int]()
     assert prompt[:2] == [2, BEGIN_TURN]
     assert prompt.count(BEGIN_TURN) == 3 and prompt.count(GEMMA_ENDS[1]) == 2
-    whole = Decoder(gemma, part("sampler", "renoise", steps=4), part("blocks", "fixed", block_length=8), "finished",
-                    "none", gen_length=24)  # fmt: skip
+    whole = Decoder(
+        gemma,
+        part("sampler", "renoise", steps=4),
+        part("blocks", "fixed", block_length=8),
+        "finished",
+        "none",
+        gen_length=24,
+    )
     for seed in range(12 if full() else 3):
         *_, canvas = whole(prompt, seed=seed, trace=True)[0].traced().canvases()
         answer = list(canvas[len(prompt) :])
@@ -90,8 +103,12 @@ def test_the_playground_shows_noise_in_boxes_of_the_final_text(server: Live) -> 
         page.click("#run")
         page.wait_for_function("() => document.querySelector('.status')?.textContent.startsWith('done')")
         assert page.locator(".t.noise").count() == 1 and "undecided: noise" in page.inner_text(".legend")
-        assert page.inner_text(".reply") == choice_of(server, messages=[{"role": "user", "content": page.input_value(
-            "#prompt")}])["message"]["content"]  # fmt: skip
+        assert (
+            page.inner_text(".reply")
+            == choice_of(server, messages=[{"role": "user", "content": page.input_value("#prompt")}])["message"][
+                "content"
+            ]
+        )
         page.focus("#step")
         page.keyboard.press("Home")
         page.keyboard.press("ArrowRight")

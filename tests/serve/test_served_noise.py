@@ -20,11 +20,16 @@ from tests.support.tiny import MODELS, make_tiny
 
 REQUESTS, TOGETHER = (200, 16) if full() else (14, 7)
 MASKED: list[dict[str, Any]] = [  # what is asked of models of masks
-    {"diffusion": {"sampler": "confidence"}}, {"temperature": 0.7}, {"diffusion": {"block_length": 32}},
-    {"diffusion": {"cache": "dual"}}, {"diffusion": {"blocks": "whole"}}, {"diffusion": {"threshold": 0.9}},
-    {"diffusion": {"sampler": {"name": "renoise", "t_max": 0.1}}}, {"diffusion": {"eos": "eotp"}},
+    {"diffusion": {"sampler": "confidence"}},
+    {"temperature": 0.7},
+    {"diffusion": {"block_length": 32}},
+    {"diffusion": {"cache": "dual"}},
+    {"diffusion": {"blocks": "whole"}},
+    {"diffusion": {"threshold": 0.9}},
+    {"diffusion": {"sampler": {"name": "renoise", "t_max": 0.1}}},
+    {"diffusion": {"eos": "eotp"}},
     {"diffusion": {"sampler": {"name": "credit", "inner": "renoise"}}},
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,15 @@ from tests.serve.bodies import chat, mini_defaults, refusal
 from tests.serve.live import Live, alone_and_under_load, live
 from tests.serve.test_serving_lengths import drawn, reply_of
 
-PIPELINE = ("sampler=d2f", "sampler.threshold=0.8", "blocks=pipelined", "blocks.block_length=8",
-            "blocks.opening_share=0.3", "cache=finished", "eos=stop_opening")  # fmt: skip
+PIPELINE = (
+    "sampler=d2f",
+    "sampler.threshold=0.8",
+    "blocks=pipelined",
+    "blocks.block_length=8",
+    "blocks.opening_share=0.3",
+    "cache=finished",
+    "eos=stop_opening",
+)
 
 
 @pytest.fixture(scope="module")

@@ -69,9 +69,12 @@ def test_a_reply_says_what_was_known(tmp_path: Path) -> None:
     model = load(make_tiny(tmp_path / "tiny", MODELS / "tiny-diffcoder"), dtype="float32")
     body = drawn(random.Random(0), [["w5"] * 4]) | {"temperature": 0}
     asked: list[tuple[str, dict[str, str]]] = [
-        ("w3 w9 w7 w7 w8", {}), ("w3 w9 w7 w7 w8", {}), ("w3 w9 w6 w6 w8", {}), ("w3 w9 w7 w7 w8 w2 w4 w6 w8 w3", {}),
+        ("w3 w9 w7 w7 w8", {}),
+        ("w3 w9 w7 w7 w8", {}),
+        ("w3 w9 w6 w6 w8", {}),
+        ("w3 w9 w7 w7 w8 w2 w4 w6 w8 w3", {}),
         ("w3 w9 w7 w7 w8", {"cache_salt": "x"}),
-    ]  # fmt: skip
+    ]
     known = []
     with live(model, limits=Limits(prefill_chunk=12)) as server, server.client() as client:
         for end, more in asked:

@@ -88,8 +88,11 @@ def test_an_answer_grows_to_the_requests_limit(server: Live) -> None:
 
 
 def test_snapshots_show_a_canvas_that_grows(server: Live) -> None:
-    body = {"messages": [{"role": "user", "content": 'Copy the list:\n["Kai", "Emma", "Hugo", "Ada"]'}],
-            "stream": True, "diffusion": {"snapshots": True}}  # fmt: skip
+    body = {
+        "messages": [{"role": "user", "content": 'Copy the list:\n["Kai", "Emma", "Hugo", "Ada"]'}],
+        "stream": True,
+        "diffusion": {"snapshots": True},
+    }
     with server.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as lines:
         chunks = [json.loads(line[6:]) for line in lines.iter_lines() if line.startswith("data: {")]
     shots = [chunk["diffusion"] for chunk in chunks if "words" in chunk.get("diffusion", {})]

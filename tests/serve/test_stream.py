@@ -200,10 +200,19 @@ def test_delivering_never_waits_and_outlives_the_reader() -> None:
 def scope_of(path: str) -> dict[str, Any]:
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     return {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": path,
-        "raw_path": path.encode(), "query_string": b"", "headers": headers, "scheme": "http", "root_path": "",
-        "server": ("localhost", 80), "client": ("127.0.0.1", 1),
-    }  # fmt: skip
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": headers,
+        "scheme": "http",
+        "root_path": "",
+        "server": ("localhost", 80),
+        "client": ("127.0.0.1", 1),
+    }
 
 
 @pytest.mark.parametrize("leaves", [False, True], ids=["takes nothing", "leaves at once"])
@@ -274,16 +283,28 @@ def kept_at(trace: dict[str, Any], turn: int) -> dict[int, int]:
     return found
 
 
-@pytest.mark.parametrize("diffusion", [
-    {"sampler": "wino", "threshold": 0.2}, {"sampler": "remdm"}, {"sampler": "joint_threshold"}, {"sampler": "lopa"},
-    {"sampler": {"name": "prophet", "region": "anchor", "anchor_text": "w5", "anchor_position": 7}},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "diffusion",
+    [
+        {"sampler": "wino", "threshold": 0.2},
+        {"sampler": "remdm"},
+        {"sampler": "joint_threshold"},
+        {"sampler": "lopa"},
+        {"sampler": {"name": "prophet", "region": "anchor", "anchor_text": "w5", "anchor_position": 7}},
+    ],
+    ids=str,
+)
 def test_every_snapshot_says_when_each_token_was_decided(served: Model, diffusion: dict[str, Any]) -> None:
     """By itself, so that a reader who misses the ones before shows the same; against the trace."""
     place = Place(served, Scheduler(served, "eager"))  # type: ignore[arg-type]
     told = events(place.ask(stream=True, temperature=0, diffusion={"snapshots": True, "trace": True, **diffusion}))
-    (trace,) = [choice["diffusion"]["trace"]["trace"] for _, data in told if data != "[DONE]"
-                for choice in data["choices"] if choice["finish_reason"]]  # fmt: skip
+    (trace,) = [
+        choice["diffusion"]["trace"]["trace"]
+        for _, data in told
+        if data != "[DONE]"
+        for choice in data["choices"]
+        if choice["finish_reason"]
+    ]
     shots = [data["diffusion"] for name, data in told if name]
     assert shots
     for shot in shots:

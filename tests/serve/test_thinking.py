@@ -66,7 +66,15 @@ def test_pieces_make_up_thought_and_answer(seed: int) -> None:
 def test_a_thought_is_told_as_soon_as_it_is_sure() -> None:
     splitter = ThoughtSplitter(Thinking(MARKS, False))
     assert [splitter.fed(piece) for piece in (" ", "<t", ">\n", "a ", "b </", "x</t>", "\n", "c </t>")] == [
-        [], [], [], [("a", True)], [(" b", True)], [(" </x", True)], [], [("c </t>", False)]]  # fmt: skip
+        [],
+        [],
+        [],
+        [("a", True)],
+        [(" b", True)],
+        [(" </x", True)],
+        [],
+        [("c </t>", False)],
+    ]
     assert ThoughtSplitter(Thinking(MARKS, False)).fed(" a") == [(" a", False)]
 
 
@@ -182,11 +190,17 @@ def test_a_budget_without_a_thought_has_no_effect_and_says_so(thinker: Place, wr
 
 
 EFFORTS = [
-    ({"reasoning_effort": "none"}, 0), ({"reasoning_effort": "minimal"}, 2), ({"reasoning_effort": "low"}, 5),
-    ({"reasoning_effort": "medium"}, 12), ({"reasoning_effort": "high"}, 19), ({"reasoning": {"effort": "low"}}, 5),
-    ({"reasoning": {"max_tokens": 4}}, 4), ({"reasoning": {"max_tokens": 4, "effort": "high"}}, 4),
-    ({"reasoning": {"enabled": False}}, 0), ({"reasoning_effort": "low", "thinking_token_budget": 3}, 3),
-]  # fmt: skip
+    ({"reasoning_effort": "none"}, 0),
+    ({"reasoning_effort": "minimal"}, 2),
+    ({"reasoning_effort": "low"}, 5),
+    ({"reasoning_effort": "medium"}, 12),
+    ({"reasoning_effort": "high"}, 19),
+    ({"reasoning": {"effort": "low"}}, 5),
+    ({"reasoning": {"max_tokens": 4}}, 4),
+    ({"reasoning": {"max_tokens": 4, "effort": "high"}}, 4),
+    ({"reasoning": {"enabled": False}}, 0),
+    ({"reasoning_effort": "low", "thinking_token_budget": 3}, 3),
+]
 
 
 @pytest.mark.parametrize(("said", "budget"), EFFORTS, ids=lambda one: json.dumps(one))
@@ -217,8 +231,10 @@ def test_thoughts_of_earlier_turns_are_read_or_dropped_by_the_template(thinker: 
     assert as_messages([{"role": "assistant", "content": "b", "reasoning": "abc"}])[0] == told
     count = lambda message: thinker.ask(messages=[message], max_tokens=1).json()["usage"]["prompt_tokens"]  # noqa: E731
     assert count(told) == count({"role": "assistant", "content": "b"}) + 3
-    for wrong, why in (({"role": "user", "content": "a", "reasoning": "b"}, "goes with role assistant"),
-                       ({"role": "assistant", "content": "a", "reasoning_content": 5}, "must be text")):  # fmt: skip
+    for wrong, why in (
+        ({"role": "user", "content": "a", "reasoning": "b"}, "goes with role assistant"),
+        ({"role": "assistant", "content": "a", "reasoning_content": 5}, "must be text"),
+    ):
         assert why in error_of(thinker.ask(messages=[wrong]))["message"]
 
 
@@ -229,8 +245,10 @@ def test_output_items_may_be_sent_back(thinker: Place) -> None:
     item = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "abc"}]}
     encrypted = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
     turns = [{"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
-    counts = [respond(thinker, input=[*more, *turns], max_output_tokens=1).json()["usage"]["input_tokens"]
-              for more in ([], [encrypted], [item], [item, item])]  # fmt: skip
+    counts = [
+        respond(thinker, input=[*more, *turns], max_output_tokens=1).json()["usage"]["input_tokens"]
+        for more in ([], [encrypted], [item], [item, item])
+    ]
     assert [count - counts[0] for count in counts] == [0, 0, 3, 6]
     wrong = respond(thinker, input=[{**item, "content": [{"type": "reasoning_text"}]}, *turns])
     assert error_of(wrong)["param"] == "input[0].content[0].text"

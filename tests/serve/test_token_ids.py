@@ -54,11 +54,17 @@ def test_a_stop_string_ends_the_ids(mini_place: Place, mini_model: Model) -> Non
     assert len(choice["diffusion"]["forwards"]) == len(choice["token_ids"]) and choice["diffusion"]["turns"]
 
 
-@pytest.mark.parametrize(("path", "body"), [
-    ("/v1/completions", {"prompt": "Copy the list:"}), ("/v1/responses", {"input": "Copy the list:"}),
-    ("/v1/messages", {"messages": ASK}), ("/api/chat", {"messages": ASK, "stream": False}),
-    ("/v1/completions", {"prompt": "[", "diffusion": {"canvas": [3, "]"]}}),
-], ids=["completions", "responses", "messages", "ollama", "canvas"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "Copy the list:"}),
+        ("/v1/responses", {"input": "Copy the list:"}),
+        ("/v1/messages", {"messages": ASK}),
+        ("/api/chat", {"messages": ASK, "stream": False}),
+        ("/v1/completions", {"prompt": "[", "diffusion": {"canvas": [3, "]"]}}),
+    ],
+    ids=["completions", "responses", "messages", "ollama", "canvas"],
+)
 def test_every_address_tells_them(mini_place: Place, path: str, body: dict[str, Any]) -> None:
     reply = mini_place.call("POST", path, json={**body, "return_token_ids": True}).json()
     place = reply["choices"][0] if "choices" in reply else reply

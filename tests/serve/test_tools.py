@@ -73,9 +73,11 @@ def deltas(reply: Any) -> tuple[str, list[dict[str, Any]], str]:
     return text, calls, reason
 
 
-@pytest.mark.parametrize(("tools", "choice", "reason"), [
-    (TOOLS, NAMED, "stop"), (TOOLS[1:], "required", "tool_calls"), (TOOLS, "required", "tool_calls"),
-], ids=["named", "the only one", "one of two"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tools", "choice", "reason"),
+    [(TOOLS, NAMED, "stop"), (TOOLS[1:], "required", "tool_calls"), (TOOLS, "required", "tool_calls")],
+    ids=["named", "the only one", "one of two"],
+)
 def test_a_forced_call_is_valid_and_streamed_as_whole(
     caller: Place, tools: list[Any], choice: Any, reason: str
 ) -> None:
@@ -105,9 +107,11 @@ def test_the_template_sees_tools_calls_and_results(caller: Place, calling: Model
     """And what they spell is text: a description makes no special token."""
     call = {"id": "c1", "type": "function", "function": {"name": "sort", "arguments": '{"n": 3, "up": true}'}}
     talk = [
-        {"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c1", "content": "3"}, {"role": "user", "content": "b"},
-    ]  # fmt: skip
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "3"},
+        {"role": "user", "content": "b"},
+    ]
     body = {"messages": talk, "tools": TOOLS, "tool_choice": "none"}
     plain = caller.ask(**body, max_tokens=1).json()["usage"]["prompt_tokens"]
     seen = caller.ask(messages=talk, tools=TOOLS, tool_choice=NAMED, max_tokens=64).json()["usage"]["prompt_tokens"]
@@ -134,13 +138,19 @@ def test_a_template_without_tools_says_so(writer: Place) -> None:
 
 USE = ToolUse(tuple(Tool(name, {}, False, "", "") for name in ("sort", "say")), forced=False)
 ANSWERS = [
-    ("plain < text", "plain < text", []), ("", "", []),
+    ("plain < text", "plain < text", []),
+    ("", "", []),
     ('<tool_call>\n{"name": "say", "arguments": {"w": "a"}}\n</tool_call>', "", [ToolCall("say", '{"w": "a"}')]),
-    ('Well: <tool_call>{"name": "sort", "arguments": {}}</tool_call>\n<tool_call>{"name": "say"}</tool_call>', "Well:",
-     [ToolCall("sort", "{}"), ToolCall("say", "{}")]),
-    ('<tool_call>{"name": "unheard", "arguments": {}}</tool_call>', None, []), ("a <tool_call>{", None, []),
-    (' a \n<tool_call>{"name": "say"}</tool_call> b ', " a \n b", [ToolCall("say", "{}")]), (" a \n", None, []),
-]  # fmt: skip
+    (
+        'Well: <tool_call>{"name": "sort", "arguments": {}}</tool_call>\n<tool_call>{"name": "say"}</tool_call>',
+        "Well:",
+        [ToolCall("sort", "{}"), ToolCall("say", "{}")],
+    ),
+    ('<tool_call>{"name": "unheard", "arguments": {}}</tool_call>', None, []),
+    ("a <tool_call>{", None, []),
+    (' a \n<tool_call>{"name": "say"}</tool_call> b ', " a \n b", [ToolCall("say", "{}")]),
+    (" a \n", None, []),
+]
 
 
 @pytest.mark.parametrize(("text", "beside", "calls"), ANSWERS)
@@ -166,9 +176,15 @@ class WrittenAnswers:
     def _script(self, job: Any, deliver: Any) -> None:
         assert self.model.tokenizer is not None
         tokens = self.model.tokenizer.encode(self.text)
-        OneByOne.decode(self.scheduler, job, lambda event: deliver(
-            replace(event, result=replace(event.result, text=self.text, tokens=tokens, canvas=tokens)))
-            if hasattr(event, "result") else None)  # fmt: skip
+        OneByOne.decode(
+            self.scheduler,
+            job,
+            lambda event: (
+                deliver(replace(event, result=replace(event.result, text=self.text, tokens=tokens, canvas=tokens)))
+                if hasattr(event, "result")
+                else None
+            ),
+        )
 
 
 def test_auto_reads_the_call_that_the_model_wrote(mini_model: Model, tmp_path: Path) -> None:
@@ -231,15 +247,20 @@ def test_a_template_without_a_place_for_calls_has_them_as_text(writer: Place) ->
     function = {"name": "say", "arguments": '{"w": 1.50}'}
     calls = [{"id": ident, "type": "function", "function": function} for ident in ("c1", "c2")]
     talk = [
-        {"role": "user", "content": "a"}, {"role": "assistant", "content": "So:", "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "c1", "content": "3"}, {"role": "tool", "tool_call_id": "c2", "content": "4"},
-        {"role": "user", "content": "b"}, {"role": "user", "content": "c"},
-    ]  # fmt: skip
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "So:", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "3"},
+        {"role": "tool", "tool_call_id": "c2", "content": "4"},
+        {"role": "user", "content": "b"},
+        {"role": "user", "content": "c"},
+    ]
     line = '{"name": "say", "arguments": {"w": 1.50}}'
     assert as_messages(talk) == [
-        {"role": "user", "content": "a"}, {"role": "assistant", "content": f"So:\n{line}\n{line}"},
-        {"role": "user", "content": "say returned: 3\nsay returned: 4\nb"}, {"role": "user", "content": "c"},
-    ]  # fmt: skip
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": f"So:\n{line}\n{line}"},
+        {"role": "user", "content": "say returned: 3\nsay returned: 4\nb"},
+        {"role": "user", "content": "c"},
+    ]
     (choice,) = writer.ask(messages=talk, max_tokens=1).json()["choices"]
     assert choice["diffusion"]["notes"] == [WRITTEN_OUT]
     lost = error_of(writer.ask(messages=[{"role": "tool", "content": "a", "tool_call_id": "c"}]))

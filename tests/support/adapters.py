@@ -45,8 +45,11 @@ class Tree(nn.Module):
 
 def matrices(model: nn.Module) -> dict[str, Tensor]:
     """The matrices of a tree by their published names."""
-    return {f"{name}.weight": module.weight.detach() for name, module in model.named_modules()
-            if isinstance(module, nn.Linear)}  # fmt: skip
+    return {
+        f"{name}.weight": module.weight.detach()
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    }
 
 
 def adapted(source: Path, folder: Path, **options: Any) -> dict[str, Tensor]:

@@ -225,23 +225,37 @@ def schedules() -> Iterator[Case]:
 
 def caches() -> Iterator[Case]:
     """Every cache on both kinds of model, with the samplers that ask most of one: branches, shadows, an order."""
-    rules = {"dkv_greedy": "order", "none": "freedave", "prefix": "wino", "dual": "ete", "recap": "wino",
-             "span": "slowfast", **{name: name for name in VERIFIERS}}  # fmt: skip
+    rules = {
+        "dkv_greedy": "order",
+        "none": "freedave",
+        "prefix": "wino",
+        "dual": "ete",
+        "recap": "wino",
+        "span": "slowfast",
+        **{name: name for name in VERIFIERS},
+    }
     for name, kind in product(choices("cache"), MODELS):
         rule, schedule = rules.get(name, "confidence"), "sliding" if name == "sliding" else "fixed"
         if allowed(Combination(rule, schedule, name, model=kind)):
             yield Case(f"cache={name}-{kind}", rule, schedule if name == "sliding" else BLOCKS, name, model=kind)
     variants: dict[str, list[dict[str, Any]]] = {
-        "elastic": [{"window_length": 4, "trigger": "next_step", "gamma": 0.999}, {"first_layer": 1},
-                    {"window_length": 4, "similarity": "keys", "track_num": 2, "gamma": 0.999},
-                    {"window_length": 4, "block_caching": False}],
-        "window": [{"active_tokens": 3, "window_tokens": 9, "refresh_interval": 4, **options} for options in (
-                   {"queries": "range", "refresh_candidates": "first", "eos_as_published": True},
-                   {"refresh_scope": "all", "refresh_candidates": "all", "recent_includes_refresh": False})],
+        "elastic": [
+            {"window_length": 4, "trigger": "next_step", "gamma": 0.999},
+            {"first_layer": 1},
+            {"window_length": 4, "similarity": "keys", "track_num": 2, "gamma": 0.999},
+            {"window_length": 4, "block_caching": False},
+        ],
+        "window": [
+            {"active_tokens": 3, "window_tokens": 9, "refresh_interval": 4, **options}
+            for options in (
+                {"queries": "range", "refresh_candidates": "first", "eos_as_published": True},
+                {"refresh_scope": "all", "refresh_candidates": "all", "recent_includes_refresh": False},
+            )
+        ],
         "recap": [{"targets": "all_masked", "local_steps": 3}],
         "dual": [{"query_left": False}],
         "dkv": [{"shift_type": "un"}],
-    }  # fmt: skip
+    }
     for name, listed in variants.items():
         for number, options in enumerate(listed):
             kind = "tiny-dream" if name in ("dual", "dkv") else "tiny-llada"
@@ -267,9 +281,10 @@ def endings() -> Iterator[Case]:
 
 def samplings() -> Iterator[Case]:
     chosen = {
-        "guidance": Sampling(guidance=0.5), "eos_last": Sampling(eos_last=True),
+        "guidance": Sampling(guidance=0.5),
+        "eos_last": Sampling(eos_last=True),
         "filters": Sampling(temperature=0.7, top_p=0.9, top_k=5, forbid_eos=True, suppress_mask=False),
-    }  # fmt: skip
+    }
     for name, sampling in chosen.items():
         yield Case(f"sampling={name}", sampling=sampling)
     for kv in ("dual", "elastic", "dkv", "window"):
@@ -287,8 +302,9 @@ def together() -> list[Case]:
     random.Random(14).shuffle(every)
     fits = (
         Case(str(one), one.sampler, one.blocks, one.cache, one.eos, one.model, HOT, turns=2)
-        for one in every if allowed(one)
-    )  # fmt: skip
+        for one in every
+        if allowed(one)
+    )
     return list(islice(filter(taken, fits), None if full() else 12))
 
 

@@ -78,10 +78,14 @@ def likeliest_by_canvas(model: Model, prompt: Sequence[int], mask: int):  # type
 
 def as_rollouts(model: Model, prompt: Sequence[int], paths: Sequence[DrawnPath]) -> Rollouts:
     return made_rollouts(
-        model, prompt, torch.tensor([one.answer for one in paths]), torch.tensor([one.steps for one in paths]),
-        sampling=Sampling(top_k=TOP), draw_ids=torch.tensor([one.draws for one in paths]).int(),
+        model,
+        prompt,
+        torch.tensor([one.answer for one in paths]),
+        torch.tensor([one.steps for one in paths]),
+        sampling=Sampling(top_k=TOP),
+        draw_ids=torch.tensor([one.draws for one in paths]).int(),
         canvas_ids=torch.tensor([one.canvases for one in paths]).int(),
-    )  # fmt: skip
+    )
 
 
 def reward(answer: Sequence[int]) -> float:

@@ -11,9 +11,13 @@ from tests.support.tiny import MODELS, make_tiny
 
 IDS = {"mask_token_id": 60, "eos_token_id": 61, "pad_token_id": 61, "vocab_size": 64}
 TRAINED = {
-    "a2d": "tiny-a2d-mdlm", "a2d-bd3lm": "tiny-a2d-bd3lm", "diffcoder": "tiny-diffcoder", "rnd1": "tiny-rnd1",
-    "fastdllm_v2": "tiny-fastdllm-v2", "nemotron": "tiny-nemotron",
-}  # fmt: skip
+    "a2d": "tiny-a2d-mdlm",
+    "a2d-bd3lm": "tiny-a2d-bd3lm",
+    "diffcoder": "tiny-diffcoder",
+    "rnd1": "tiny-rnd1",
+    "fastdllm_v2": "tiny-fastdllm-v2",
+    "nemotron": "tiny-nemotron",
+}
 RANDOM = ("illada", "dreamreasoner", "sdar_moe", "efficient_dlm")
 FAMILIES = (*TRAINED, *RANDOM)
 FULL = ("a2d", "rnd1", "illada")  # attention of these; the others have an exact cache

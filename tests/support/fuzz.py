@@ -14,8 +14,15 @@ from dllm.parts import INSTEAD, SETTINGS, choices, composed, config_groups
 
 TOPS = ("sampler", "blocks", "cache", "eos")  # what most command lines choose
 # Left out: minutes of compiling, a cluster of processes, kernels in an interpreter, and numbers that only take long.
-LONG = ("runtime=compile", "engine=ray", "engine=accelerate", "kernels=triton", "samples=100000", "draft_steps=100000",
-        "min_forwards=100000")  # fmt: skip
+LONG = (
+    "runtime=compile",
+    "engine=ray",
+    "engine=accelerate",
+    "kernels=triton",
+    "samples=100000",
+    "draft_steps=100000",
+    "min_forwards=100000",
+)
 NUMBERS = ("0", "1", "2", "3", "-1", "0.5", "0.9", "1.0", "1.5", "-0.1", "1e-9", "1e400", "nan", "-inf", "100000")
 WORDS = ("null", "true", "false", "high", "all", "block", "''", "0x10", "1_000", "None", "None,", "a b", "é",
          "\U0001f642", "${seed}", "${nope}", "${oc.env:NOPE}", "???", "../../x", "/", "~", "*")  # fmt: skip
@@ -34,8 +41,17 @@ TASKS = (["task=check"], ["task=replay"], ["task=replay", "trace=q.jsonl"], ["ta
          ["prompts=p.jsonl"], ["compare=true"], ["trace=true"], ["samples=2", "batch_size=2"], ["resume=nowhere"],
          ["live=true"])  # fmt: skip
 GRIDS = ("5", "[5]", "null", "{}", "[{}]", "[]", "[{a: b}]", "[{sampler: [static, eb]}]", "[{1: 2}]")
-SWEEPS = (["sampler=static,eb"], ["sampler=static,nope"], ["sampler.threshold=0.5,high"], ["cache=null,none"],
-          ["gen_length=4,8"], ["seed=range(2)"], ["eos=glob(f*)"], ["grids=[{sampler: [static, eb]}]"], [])  # fmt: skip
+SWEEPS = (
+    ["sampler=static,eb"],
+    ["sampler=static,nope"],
+    ["sampler.threshold=0.5,high"],
+    ["cache=null,none"],
+    ["gen_length=4,8"],
+    ["seed=range(2)"],
+    ["eos=glob(f*)"],
+    ["grids=[{sampler: [static, eb]}]"],
+    [],
+)
 BROUGHT = (*SETTINGS, *INSTEAD)  # words of other programs
 BARE = ("Sort the list: b, a", "What is x=3?", "chat", "run", "mini-llada", "EB", "q.jsonl", "p.jsonl", "a\nb", "it's")
 MODELS = ("LLaDA-8B-Instruct", "GSAI-ML/LLaDA-8B-Instruct", "Mini-LLaDA", "./here", "nowhere/model", "llada", "/")

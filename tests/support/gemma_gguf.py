@@ -21,19 +21,31 @@ _TOP = {
     **{f"self_conditioning.{part}_proj": f"self_cond_{part}" for part in ("gate", "up", "down")},
 }
 _LAYER = {
-    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down", "post_feedforward_layernorm_1": "post_ffw_norm_1",
-    "pre_feedforward_layernorm_2": "pre_ffw_norm_2", "post_feedforward_layernorm_2": "post_ffw_norm_2",
-    "post_feedforward_layernorm": "post_ffw_norm", "router.proj": "ffn_gate_inp",
-}  # fmt: skip
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
+    "post_feedforward_layernorm": "post_ffw_norm",
+    "router.proj": "ffn_gate_inp",
+}
 _BARE = {
-    "router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale",
-    "experts.gate_up_proj": "ffn_gate_up_exps.weight", "experts.down_proj": "ffn_down_exps.weight",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "experts.down_proj": "ffn_down_exps.weight",
     "layer_scalar": "layer_output_scale.weight",
-}  # fmt: skip
+}
 
 
 def gguf_name(published: str) -> str:
@@ -58,22 +70,37 @@ def metadata(config: Mapping[str, Any]) -> dict[str, Any]:
     ]
     rope = text["rope_parameters"]
     own = {
-        "block_count": len(kinds), "context_length": text["max_position_embeddings"],
-        "embedding_length": text["hidden_size"], "feed_forward_length": text["intermediate_size"],
-        "attention.head_count": text["num_attention_heads"], "attention.head_count_kv": heads,
+        "block_count": len(kinds),
+        "context_length": text["max_position_embeddings"],
+        "embedding_length": text["hidden_size"],
+        "feed_forward_length": text["intermediate_size"],
+        "attention.head_count": text["num_attention_heads"],
+        "attention.head_count_kv": heads,
         "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in kinds],
-        "attention.sliding_window": text["sliding_window"], "attention.causal": False,
-        "attention.layer_norm_rms_epsilon": float(text["rms_norm_eps"]), "attention.shared_kv_layers": 0,
-        "embedding_length_per_layer_input": 0, "expert_count": text["num_experts"],
-        "expert_used_count": text["top_k_experts"], "expert_feed_forward_length": text["moe_intermediate_size"],
+        "attention.sliding_window": text["sliding_window"],
+        "attention.causal": False,
+        "attention.layer_norm_rms_epsilon": float(text["rms_norm_eps"]),
+        "attention.shared_kv_layers": 0,
+        "embedding_length_per_layer_input": 0,
+        "expert_count": text["num_experts"],
+        "expert_used_count": text["top_k_experts"],
+        "expert_feed_forward_length": text["moe_intermediate_size"],
         "rope.freq_base": float(rope["full_attention"]["rope_theta"]),
-        "rope.freq_base_swa": float(rope["sliding_attention"]["rope_theta"]), "final_logit_softcapping": 30.0,
-        **{f"{key}{kind}": size for kind, size in (("", of_global), ("_swa", text["head_dim"]))
-           for key in ("attention.key_length", "attention.value_length", "rope.dimension_count")},
-    }  # fmt: skip
-    return {"general.type": "model", **{f"diffusion-gemma.{key}": value for key, value in own.items()},
-            "diffusion.canvas_length": config["canvas_length"], "tokenizer.ggml.eos_token_id": text["eos_token_id"],
-            "tokenizer.ggml.padding_token_id": text["pad_token_id"]}  # fmt: skip
+        "rope.freq_base_swa": float(rope["sliding_attention"]["rope_theta"]),
+        "final_logit_softcapping": 30.0,
+        **{
+            f"{key}{kind}": size
+            for kind, size in (("", of_global), ("_swa", text["head_dim"]))
+            for key in ("attention.key_length", "attention.value_length", "rope.dimension_count")
+        },
+    }
+    return {
+        "general.type": "model",
+        **{f"diffusion-gemma.{key}": value for key, value in own.items()},
+        "diffusion.canvas_length": config["canvas_length"],
+        "tokenizer.ggml.eos_token_id": text["eos_token_id"],
+        "tokenizer.ggml.padding_token_id": text["pad_token_id"],
+    }
 
 
 Edit = Callable[[dict[str, Any], dict[str, np.ndarray[Any, Any]]], None]
@@ -91,8 +118,13 @@ def gemma_gguf(folder: Path, file: Path, kind: Kind = Kind.F32, edit: Edit = lam
     edit(keys, tensors)
     writer = gguf.GGUFWriter(file, "diffusion-gemma")
     for key, value in keys.items():
-        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
-               list: writer.add_array}[type(value)]  # fmt: skip
+        add = {
+            bool: writer.add_bool,
+            int: writer.add_uint32,
+            float: writer.add_float32,
+            str: writer.add_string,
+            list: writer.add_array,
+        }[type(value)]
         add(key, value)
     for name, values in tensors.items():
         plain = values.ndim == 1 or "ffn_gate_inp" in name or kind == Kind.F32

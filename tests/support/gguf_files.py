@@ -136,8 +136,13 @@ class Converted:
         self._describe(layers)
         if (folder / "tokenizer.json").is_file():
             self._vocabulary(folder)
-        self._tensors({name: tensor.float() for one in sorted(folder.glob("model*.safetensors"))
-                       for name, tensor in load_file(one).items()})  # fmt: skip
+        self._tensors(
+            {
+                name: tensor.float()
+                for one in sorted(folder.glob("model*.safetensors"))
+                for name, tensor in load_file(one).items()
+            }
+        )
         self.writer.write_header_to_file()
         self.writer.write_kv_data_to_file()
         self.writer.write_tensors_to_file()
@@ -166,12 +171,16 @@ class Converted:
         if (inner := self._get("mlp_hidden_size", "dense_intermediate_size", "intermediate_size")) is not None:
             writer.add_feed_forward_length(inner)
         for name, add in {
-            "num_experts": writer.add_expert_count, "num_experts_per_tok": writer.add_expert_used_count,
+            "num_experts": writer.add_expert_count,
+            "num_experts_per_tok": writer.add_expert_used_count,
             "expert_intermediate_size": writer.add_expert_feed_forward_length,
-            "moe_intermediate_size": writer.add_expert_feed_forward_length, "head_dim": writer.add_key_length,
-            "mask_token_id": writer.add_mask_token_id, "eos_token_id": writer.add_eos_token_id,
-            "pad_token_id": writer.add_pad_token_id, "bos_token_id": writer.add_bos_token_id,
-        }.items():  # fmt: skip
+            "moe_intermediate_size": writer.add_expert_feed_forward_length,
+            "head_dim": writer.add_key_length,
+            "mask_token_id": writer.add_mask_token_id,
+            "eos_token_id": writer.add_eos_token_id,
+            "pad_token_id": writer.add_pad_token_id,
+            "bos_token_id": writer.add_bos_token_id,
+        }.items():
             if self._get(name) is not None:
                 add(self._get(name))
         for name, value in self.more.items():
@@ -191,8 +200,12 @@ class Converted:
             kinds.append(5 if number not in known else 3 if special else 4 if number in added else 1)
         self.writer.add_token_list(tokens)
         self.writer.add_token_types(kinds)
-        self.writer.add_token_merges([" ".join(pair) if isinstance(pair, list) else pair for pair in
-                                      json.loads(backend.to_str())["model"]["merges"]])  # fmt: skip
+        self.writer.add_token_merges(
+            [
+                " ".join(pair) if isinstance(pair, list) else pair
+                for pair in json.loads(backend.to_str())["model"]["merges"]
+            ]
+        )
         if (folder / "chat_template.jinja").is_file():
             self.writer.add_chat_template((folder / "chat_template.jinja").read_text())
 
@@ -213,8 +226,11 @@ class Converted:
             )
 
     def _add(self, stem: str, leaf: str, names: list[str], values: Floats) -> None:
-        kind = Kind.F32 if values.ndim == 1 or stem.endswith("mlp.gate") else next(
-            (kind for end, kind in self.kinds.items() if stem.endswith(end)), self.kind)  # fmt: skip
+        kind = (
+            Kind.F32
+            if values.ndim == 1 or stem.endswith("mlp.gate")
+            else next((kind for end, kind in self.kinds.items() if stem.endswith(end)), self.kind)
+        )
         queries = self._get("n_heads", "num_attention_heads")
         heads = {"q_proj": queries, "k_proj": self._get("n_kv_heads", "num_key_value_heads") or queries}
         turn = heads.get(stem.rpartition(".")[2]) if self.name in ("llada", "llama") else None

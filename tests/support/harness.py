@@ -57,9 +57,15 @@ PROMPTS = [
 ]
 LENGTHS = [24, 16, 21]
 MODELS = (
-    "tiny-llada", "tiny-dream", "sdar_b4", "tiny-wedlm", "tiny-nbdiff", "tiny-nemotron",
-    "tiny-llada-d2f", "tiny-dream-d2f",  # both, since sampler=d2f goes with no others
-)  # fmt: skip
+    "tiny-llada",
+    "tiny-dream",
+    "sdar_b4",
+    "tiny-wedlm",
+    "tiny-nbdiff",
+    "tiny-nemotron",
+    "tiny-llada-d2f",
+    "tiny-dream-d2f",  # both, since sampler=d2f goes with no others
+)
 MORE_MODELS = (
     "tiny-a2d-bd3lm",
     "tiny-fastdllm-v2",
@@ -180,9 +186,12 @@ def turns(
 
 
 def decode(
-    combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None,
-    constraints: ConstrainedBatch | None = None, lag: int | None = None,
-) -> list[Decoded]:  # fmt: skip
+    combination: Combination,
+    batch: Sequence[Request],
+    sampling: Sampling | None = None,
+    constraints: ConstrainedBatch | None = None,
+    lag: int | None = None,
+) -> list[Decoded]:
     """Decode a batch and record every request's turns separately."""
     return recorded(model(combination.model), parts_of(combination), batch, sampling, lag, constraints)
 
@@ -236,8 +245,9 @@ def combinations_of_noise() -> Iterator[Combination]:
 
 def combinations_of_candidates() -> Iterator[Combination]:
     """Every allowed combination of a rule with several candidates and a cache that they share."""
-    with_candidates = {group: [name for name in choices(group) if build(group, name).traits.branches]
-                       for group in ("sampler", "cache")}  # fmt: skip
+    with_candidates = {
+        group: [name for name in choices(group) if build(group, name).traits.branches] for group in ("sampler", "cache")
+    }
     with_candidates["cache"].remove("none")
     groups = (with_candidates.get(group) or choices(group) for group in PART_GROUPS)
     return filter(allowed, (Combination(*names) for names in drawn(*groups, MODELS + MORE_MODELS * full())))
@@ -254,9 +264,11 @@ def combinations_of_lengths() -> Iterator[Combination]:
 
 # What a part must state to go with them.
 FOLLOW: dict[str, Callable[[Any], bool]] = {
-    "blocks": lambda traits: traits.follows, "cache": lambda traits: traits.follows,
-    "eos": lambda traits: traits.leaves_rows, "length": lambda traits: traits.changes,
-}  # fmt: skip
+    "blocks": lambda traits: traits.follows,
+    "cache": lambda traits: traits.follows,
+    "eos": lambda traits: traits.leaves_rows,
+    "length": lambda traits: traits.changes,
+}
 
 
 @cache  # laws share their combinations

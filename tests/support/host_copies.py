@@ -8,8 +8,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-ASKING = ("item", "is_nonzero", "_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount",
-          "repeat_interleave")  # fmt: skip
+ASKING = (
+    "item",
+    "is_nonzero",
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "unique",
+    "bincount",
+    "repeat_interleave",
+)
 
 
 class Trap(TorchDispatchMode):
@@ -28,9 +36,15 @@ class Trap(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         name = func.overloadpacket.__name__
-        by_mask = name.startswith("index") and any(
-            isinstance(one, Tensor) and one.dtype == torch.bool for one in (args[1] if len(args) > 1 else None) or ()
-        ) if name in ("index", "index_put", "index_put_") else False  # fmt: skip
+        by_mask = (
+            name.startswith("index")
+            and any(
+                isinstance(one, Tensor) and one.dtype == torch.bool
+                for one in (args[1] if len(args) > 1 else None) or ()
+            )
+            if name in ("index", "index_put", "index_put_")
+            else False
+        )
         if by_mask or name.startswith(ASKING):
             self.note()
         return func(*args, **(kwargs or {}))

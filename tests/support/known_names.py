@@ -15,8 +15,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "dllm" / "conf"
 # What an object is called in running text, and its class.
-OBJECTS = {"view": "View", "canvas": "Canvas", "result": "Result", "decoder": "Decoder", "trace": "Trace",
-           "step": "Step", "blocks": "BlockState"}  # fmt: skip
+OBJECTS = {
+    "view": "View",
+    "canvas": "Canvas",
+    "result": "Result",
+    "decoder": "Decoder",
+    "trace": "Trace",
+    "step": "Step",
+    "blocks": "BlockState",
+}
 TOOL_NAMES = re.compile(r"\b(?:def|class) \w+|\"[\w.-]+\"|^[A-Z_]+\b", re.MULTILINE)  # of experiments and tests
 
 

@@ -11,10 +11,17 @@ from dllm.parts import Model, Origin, Rollouts, Sampling
 
 
 def made_rollouts(
-    model: Model, prompt: Sequence[int], answers: Tensor, step_map: Tensor, *, completion_mask: Tensor | None = None,
-    sampling: Sampling = Sampling(), temperature: float = 1.0, draw_ids: Tensor | None = None,  # noqa: B008  frozen
+    model: Model,
+    prompt: Sequence[int],
+    answers: Tensor,
+    step_map: Tensor,
+    *,
+    completion_mask: Tensor | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008  frozen
+    temperature: float = 1.0,
+    draw_ids: Tensor | None = None,
     canvas_ids: Tensor | None = None,
-) -> Rollouts:  # fmt: skip
+) -> Rollouts:
     """Rows of one prompt. answers, step_map [R, G]: forwards from 1."""
     rows, forwards = len(answers), step_map.amax(1)
     prompts = torch.tensor(prompt).repeat(rows, 1)

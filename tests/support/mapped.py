@@ -68,5 +68,8 @@ def replayed_by(method: str) -> Callable[[Case], CaseParts]:
     return lambda params: parts_by(mapping_of(method), params)
 
 
-METHODS = {file.stem: replayed_by(file.stem) for file in sorted(FOLDER.glob("*.yaml"))
-           if mapping_of(file.stem).keys() - {"unused"}}  # fmt: skip
+METHODS = {
+    file.stem: replayed_by(file.stem)
+    for file in sorted(FOLDER.glob("*.yaml"))
+    if mapping_of(file.stem).keys() - {"unused"}
+}

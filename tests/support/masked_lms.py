@@ -12,9 +12,14 @@ from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBe
 from tests.support.tiny import make_tiny, make_written
 
 SIZES = {
-    "vocab_size": 64, "hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3,
-    "max_position_embeddings": 96, "pad_token_id": 61,
-}  # fmt: skip
+    "vocab_size": 64,
+    "hidden_size": 24,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "max_position_embeddings": 96,
+    "pad_token_id": 61,
+}
 MASKED_LMS = ("bert", "modernbert")
 
 

@@ -10,13 +10,27 @@ from typing import Any
 import torch
 
 SIZES = {
-    "vocab_size": 89, "hidden_size": 48, "intermediate_size": 72, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.25, "pad_token_id": 0,
-    "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+    "vocab_size": 89,
+    "hidden_size": 48,
+    "intermediate_size": 72,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.25,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e3, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 32}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5e3,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
 # What a folder has beside ``SIZES``, by its class.
 TRAITS: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -31,11 +45,20 @@ TRAITS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "tied_yarn": ("mistral", {"sliding_window": None, "tie_word_embeddings": True, "rope_parameters": YARN}),
     "late_windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
     "window_off": ("qwen2", {"use_sliding_window": False, "sliding_window": 4, "num_key_value_heads": 4}),
-    "named_windows": ("qwen3", {"head_dim": 16, "use_sliding_window": True, "sliding_window": 7,
-                                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
-    "biased_yarn": ("qwen3", {"head_dim": 12, "attention_bias": True, "tie_word_embeddings": True,
-                              "rope_parameters": YARN}),
-}  # fmt: skip
+    "named_windows": (
+        "qwen3",
+        {
+            "head_dim": 16,
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "biased_yarn": (
+        "qwen3",
+        {"head_dim": 12, "attention_bias": True, "tie_word_embeddings": True, "rope_parameters": YARN},
+    ),
+}
 
 
 def next_token_folder(
@@ -66,6 +89,7 @@ def generated(model: Any, prompt: list[int], tokens: int) -> dict[str, Any]:
         logits = model(whole[None]).logits[0].log_softmax(-1)
     new = range(len(prompt), len(whole))
     return {
-        "prompt": prompt, "tokens": whole[len(prompt) :].tolist(),
+        "prompt": prompt,
+        "tokens": whole[len(prompt) :].tolist(),
         "logprobs": [float(logits[at - 1, whole[at]]) for at in new],
-    }  # fmt: skip
+    }

@@ -35,9 +35,15 @@ def words(numbers: Numbers, bits: int, axis: int, order: tuple[int, ...] | None 
 
 
 def packed(
-    weight: Tensor, method: str = "gptq", bits: int = 4, group: int = 32, symmetric: bool = False,
-    ordered: bool = False, first_format: bool = True, seed: int = 0,
-) -> Packed:  # fmt: skip
+    weight: Tensor,
+    method: str = "gptq",
+    bits: int = 4,
+    group: int = 32,
+    symmetric: bool = False,
+    ordered: bool = False,
+    first_format: bool = True,
+    seed: int = 0,
+) -> Packed:
     """A matrix rounded and packed. ordered: columns belong to groups in a random order (GPTQ's desc_act)."""
     values = weight.double().numpy()
     outputs, columns = values.shape
@@ -63,8 +69,11 @@ def packed(
         ones = sum(1 << place for place in range(0, 32, bits))
         plain = words(zeros, bits, 1).numpy().view(np.uint32)
         stored = (plain - np.uint32(ones)) if first_format else plain
-        tensors = {"qweight": words(steps.T, bits, 0), "qzeros": torch.from_numpy(stored.view(np.int32).copy()),
-                   "g_idx": torch.from_numpy(groups.astype(np.int32))}  # fmt: skip
+        tensors = {
+            "qweight": words(steps.T, bits, 0),
+            "qzeros": torch.from_numpy(stored.view(np.int32).copy()),
+            "g_idx": torch.from_numpy(groups.astype(np.int32)),
+        }
     return Packed({**tensors, "scales": torch.from_numpy(scales)}, wide)
 
 

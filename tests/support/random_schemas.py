@@ -44,8 +44,11 @@ class Schemas:
         return found
 
     def refusing(self) -> Any:
-        plain: list[Any] = [{"const": self.random.choice(VALUES)}, {"enum": self.random.sample(VALUES, 3)},
-                            {"type": self.random.choice(["integer", "string", "null"])}]  # fmt: skip
+        plain: list[Any] = [
+            {"const": self.random.choice(VALUES)},
+            {"enum": self.random.sample(VALUES, 3)},
+            {"type": self.random.choice(["integer", "string", "null"])},
+        ]
         return self.random.choice([*plain, {"anyOf": self.random.sample(plain, 2)}])
 
     def combined(self, deep: int, refs: list[str]) -> Any:

@@ -101,8 +101,13 @@ def case(name: str, one: Model, own: Model) -> dict[str, Any]:
     elif name == "gemma":
         noise = parts_of(Combination("renoise", "fixed", "finished", model="dg_dev"))
         networks = model("dg_dev"), model("dg_dev", ranks=ranks)
-        alone, found = ([(row.canvas, row.turns, row.nfe, row.query_tokens, row.flops)
-                         for row in results(each, noise, requests(), noise.sampling)] for each in networks)  # fmt: skip
+        alone, found = (
+            [
+                (row.canvas, row.turns, row.nfe, row.query_tokens, row.flops)
+                for row in results(each, noise, requests(), noise.sampling)
+            ]
+            for each in networks
+        )
     elif name == "float32":
         alone, found = (decoded(load("mini-llada", tp=size), "joining") for size in (1, ranks.size))
     elif name == "bytes":
@@ -111,10 +116,16 @@ def case(name: str, one: Model, own: Model) -> dict[str, Any]:
         alone, found = decoded(one, name), decoded(own, name)
     account = ranks.account
     return {
-        "case": name, "equal": found == alone, "log": log,
-        "sums": account.sums, "summed": account.summed, "gathers": account.gathers, "gathered": account.gathered,
-        "forwards": sum(row[2] for row in found), "agree": agree(ranks, str((found, log))),  # last: it gathers
-    }  # fmt: skip
+        "case": name,
+        "equal": found == alone,
+        "log": log,
+        "sums": account.sums,
+        "summed": account.summed,
+        "gathers": account.gathers,
+        "gathered": account.gathered,
+        "forwards": sum(row[2] for row in found),
+        "agree": agree(ranks, str((found, log))),  # last: it gathers
+    }
 
 
 def agree(ranks: Ranks, said: str) -> bool:

@@ -230,7 +230,9 @@ class Slipped(SlidingCache):
 
 
 METHODS: dict[str, Callable[[Case], CaseParts]] = {
-    "d2cache": d2cache, "dsb": dsb,
+    "d2cache": d2cache,
+    "dsb": dsb,
     "flash_verify": flash_verify,
-    "suffix": suffix, "vicinity": vicinity,
-}  # fmt: skip
+    "suffix": suffix,
+    "vicinity": vicinity,
+}

@@ -147,10 +147,11 @@ def wedlm_fields(row: Row, window: int, cached: bool) -> Fields:
 
 
 NBDIFF_RULES: dict[str, Callable[[float], Sampler]] = {
-    "entropy": lambda _: Static(score="entropy"), "origin": lambda _: Static(),
+    "entropy": lambda _: Static(score="entropy"),
+    "origin": lambda _: Static(),
     "topk_margin": lambda _: Static(score="margin"),
     "confidence_threshold": lambda bar: Confidence(bar) if bar <= 1 else Static(),
-}  # fmt: skip
+}
 
 
 def nbdiff(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
@@ -159,8 +160,13 @@ def nbdiff(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     assert all(row["params"] == params for row in rows)
     block, length = params["block_length"], params["max_new_tokens"]
     sampling = Sampling(suppress_mask=False, tempered=True, top_p=params["top_p"], top_k=params["top_k"])
-    parts = CaseParts(NBDIFF_RULES[params["alg"]](params["threshold"]), Fixed(block // params["num_small_blocks"]),
-                      way[0](), FillAfterBlock("any"), sampling)  # fmt: skip
+    parts = CaseParts(
+        NBDIFF_RULES[params["alg"]](params["threshold"]),
+        Fixed(block // params["num_small_blocks"]),
+        way[0](),
+        FillAfterBlock("any"),
+        sampling,
+    )
     ids = Ids(params["mask_token_id"], params["eos_token_id"], ())
     found = decoded(model_of(folder, way[1], block), rows, [length] * len(rows), parts, ids)
     return [nbdiff_fields(row, block, ids.eos, way[0] is Finished) for row in found]
@@ -171,9 +177,12 @@ def nbdiff_fields(row: Row, block: int, eos: int, cached: bool) -> Fields:
     last = 0 if eos in row.tokens[row.start :] else 1
     kinds = ["commit" if forced else "denoise" for forced in row.forced]
     fields: Fields = {
-        "tokens": row.tokens, "nfe": len(kinds) + last, "kinds": ["prefill", *kinds[1:], *["commit"] * last],
-        "committed": row.committed + [[]] * last, "committed_tokens": row.tokens_committed + [[]] * last,
-    }  # fmt: skip
+        "tokens": row.tokens,
+        "nfe": len(kinds) + last,
+        "kinds": ["prefill", *kinds[1:], *["commit"] * last],
+        "committed": row.committed + [[]] * last,
+        "committed_tokens": row.tokens_committed + [[]] * last,
+    }
     if cached:
         fields["forward_tokens"] = row.computed + [block] * last
     return fields | {"small": list(zip(row.number, row.forced, strict=True))}

@@ -48,8 +48,11 @@ def d3llm(params: Case) -> CaseParts:
     rule = D3LLM(params["threshold"], "dream" if dream else "llada")
     blocks = (ToTheEnd if params["early_stop"] else Ahead)(params["block_size"], params["block_add_threshold"])
     kind = Twice if params["reference_quirks"] and dream else Delayed
-    cache = NoCache() if delay is None else kind(
-        delay, params["refresh_interval"], "each" if dream else "in_turn", query_left=False)  # fmt: skip
+    cache = (
+        NoCache()
+        if delay is None
+        else kind(delay, params["refresh_interval"], "each" if dream else "in_turn", query_left=False)
+    )
     return CaseParts(rule, blocks, cache, Overwriting() if params["early_stop"] else FullLength(), forward=OwnRow)
 
 

@@ -280,10 +280,16 @@ def focus(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
         columns = relative(one.deep["stay"][0], 0)
         kept.append([column % block for column in columns if column >= whole] if commit else None)
     committed, layers = [commit for _, commit, _ in turns], [*layers, [block] * model.config.layers]
-    return [{
-        "tokens": turns[-1][2], "nfe": len(layers), "forward_tokens": [one[0] for one in layers],
-        "layer_tokens": layers, "committed": [*committed, []], "kept": [*kept, None],
-    }]  # fmt: skip
+    return [
+        {
+            "tokens": turns[-1][2],
+            "nfe": len(layers),
+            "forward_tokens": [one[0] for one in layers],
+            "layer_tokens": layers,
+            "committed": [*committed, []],
+            "kept": [*kept, None],
+        }
+    ]
 
 
 def nemotron(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
@@ -359,16 +365,31 @@ def linear_speculation(row: Case, folder: Path, way: Way) -> Fields:
     turns = next((turn for turn, count in enumerate(decided, 1) if count > length), len(decided))
     tokens = found.tokens[: start + decided[turns - 1]]
     tokens = tokens[: tokens.index(EOS, start) + 1] if EOS in tokens[start:] else tokens[:-1]
-    kinds = ["prefill" if forced else "causal" if commit else "two-way"
-             for forced, commit in zip(found.forced[:turns], found.committed, strict=False)]  # fmt: skip
+    kinds = [
+        "prefill" if forced else "causal" if commit else "two-way"
+        for forced, commit in zip(found.forced[:turns], found.committed, strict=False)
+    ]
     judged = kinds.count("causal")
     accepted = [len(commit) for kind, commit in zip(kinds, found.committed, strict=False) if kind == "causal"]
-    return {"tokens": tokens, "nfe": turns, "kinds": kinds, "forward_tokens": found.computed[:turns],
-            "drafts": rule.seen[:judged], "accepted": accepted}  # fmt: skip
+    return {
+        "tokens": tokens,
+        "nfe": turns,
+        "kinds": kinds,
+        "forward_tokens": found.computed[:turns],
+        "drafts": rule.seen[:judged],
+        "accepted": accepted,
+    }
 
 
-METHODS = {"a2d_mdlm": a2d_mdlm, "a2d_bd3lm": a2d_bd3lm, "rnd1": rnd1, "fastdllm_v2": fastdllm_v2,
-           "diffcoder": diffcoder, "nemotron": nemotron, "focus": focus}  # fmt: skip
+METHODS = {
+    "a2d_mdlm": a2d_mdlm,
+    "a2d_bd3lm": a2d_bd3lm,
+    "rnd1": rnd1,
+    "fastdllm_v2": fastdllm_v2,
+    "diffcoder": diffcoder,
+    "nemotron": nemotron,
+    "focus": focus,
+}
 FULL = tuple(way for way in replay_causal.WAYS if way[0] is NoCache)
 replay_causal.METHODS.update(METHODS)
 CACHED = tuple(way for way in replay_causal.WAYS if way[0] is not NoCache)

@@ -222,8 +222,9 @@ def filled(case: Case, models: Path) -> Gap:
     text = [*case["prefix"], *[mask] * size, *case["suffix"]]
     masked = [at in range(len(case["prefix"]), len(case["prefix"]) + size) for at in range(len(text))]
     request = Request(text, masked, gap=len(case["prefix"]) if search else None)
-    length = Cal(params["max_gen_length"], params["gen_length"], params["span"], max(1, params["dstep"]),
-                 params["use_bias"])  # fmt: skip
+    length = Cal(
+        params["max_gen_length"], params["gen_length"], params["span"], max(1, params["dstep"]), params["use_bias"]
+    )
     ids = Ids(mask, eos, ())
     parts = replace(rule_of(case, params.get("block_length") or 1), length=length)
     (request,) = sized([request], Forward.of(model, ids, parts), parts, pad, 1)

@@ -91,12 +91,15 @@ class Row:
         begin, end, start = (int(one[row]) for one in (view.blocks.begin, view.blocks.end, view.canvas.start))
         here, scores = slice(begin, end), view.scores
         assert step.accepted is not None
-        self.turns.append({
-            "block": int(view.blocks.index[row]), "canvas": turn.tried.tokens[row, here].tolist(),
-            "argmax": scores.statistic("likeliest")[row, here].tolist(),
-            "entropy": scores.statistic("entropy")[row, here].tolist(),
-            "accepted": step.accepted[row, here].nonzero()[:, 0].tolist(),
-        })  # fmt: skip
+        self.turns.append(
+            {
+                "block": int(view.blocks.index[row]),
+                "canvas": turn.tried.tokens[row, here].tolist(),
+                "argmax": scores.statistic("likeliest")[row, here].tolist(),
+                "entropy": scores.statistic("entropy")[row, here].tolist(),
+                "accepted": step.accepted[row, here].nonzero()[:, 0].tolist(),
+            }
+        )
         if bool(step.commit[row].any()):
             self.committed.append(step.tokens[row, here].tolist())
         self.answer = turn.candidates.tokens[row, start : int(turn.candidates.end[row])].tolist()

@@ -74,7 +74,10 @@ class Params(dict[str, Any]):
 def left_out(method: str, params: Params) -> str | None:
     """A sentence about parameters that the mapping of a method neither reads nor may leave out."""
     known = unused(method)
-    wrong = [name for name in params.unread()
-             if name not in known and dict.__getitem__(params, name) not in NEUTRAL.get(name, ())]  # fmt: skip
+    wrong = [
+        name
+        for name in params.unread()
+        if name not in known and dict.__getitem__(params, name) not in NEUTRAL.get(name, ())
+    ]
     values = ", ".join(f"{name}={dict.__getitem__(params, name)}" for name in wrong)
     return f"{values} would be left out: the mapping of {method} does not read it" if wrong else None

@@ -91,9 +91,13 @@ def prophet(params: Case) -> CaseParts:
     """The region is relative to the answer; constraints are tokens of the answer given from the start."""
     region = {"region": "none"} if params["answer_start"] is None else {"region": "offset"}
     sampler = Prophet(
-        Static(params["steps"]), params["thresholds"], params["breakpoints"], start=params["answer_start"],
-        length=params["answer_length"], **region,
-    )  # fmt: skip
+        Static(params["steps"]),
+        params["thresholds"],
+        params["breakpoints"],
+        start=params["answer_start"],
+        length=params["answer_length"],
+        **region,
+    )
     given = {int(at): token for at, token in (params["constraints"] or {}).items()}
     return CaseParts(sampler, Fixed(params["block_length"], min_forwards=steps_of_a_block(params)), given=given)
 
@@ -193,20 +197,32 @@ def elastic(params: Case) -> CaseParts:
 def dawn(params: Case) -> CaseParts:
     """The tiny models have four layers. Dream's code reads the attention of the position's own row."""
     sampler = Dawn(
-        0.9, params["tau_induce"], params["tau_low"], params["tau_edge"], params["tau_sink"],
-        layers=4 - params["first_attention_layer"], unshifted=True,
-    )  # fmt: skip
+        0.9,
+        params["tau_induce"],
+        params["tau_low"],
+        params["tau_edge"],
+        params["tau_sink"],
+        layers=4 - params["first_attention_layer"],
+        unshifted=True,
+    )
     return CaseParts(sampler, Fixed(params["block_length"]))
 
 
 def tacg(params: Case) -> CaseParts:
     """LLaDA: the gate, over blocks, with histories from the first forward on. Dream: extras, over the whole answer."""
     names = {
-        "threshold": "conf_threshold", "floor": "tilg_extra_conf_floor", "ratio": "tilg_extra_ratio",
-        "most": "tilg_extra_max", "without_base": "tilg_extra_allow_empty_base", "streak": "history_gate_min_streak",
-        "escape": "history_gate_confidence_escape", "bonus": "tilg_rerank_lambda",
-        "guidance_weight": "guidance_weight", "decay": "tilg_ema_decay", "kl_turns": "kl_history_length",
-    }  # fmt: skip
+        "threshold": "conf_threshold",
+        "floor": "tilg_extra_conf_floor",
+        "ratio": "tilg_extra_ratio",
+        "most": "tilg_extra_max",
+        "without_base": "tilg_extra_allow_empty_base",
+        "streak": "history_gate_min_streak",
+        "escape": "history_gate_confidence_escape",
+        "bonus": "tilg_rerank_lambda",
+        "guidance_weight": "guidance_weight",
+        "decay": "tilg_ema_decay",
+        "kl_turns": "kl_history_length",
+    }
     options = {ours: params[theirs] for ours, theirs in names.items()}
     if "block_length" not in params:
         return CaseParts(TACG("extras", **options))
@@ -283,11 +299,19 @@ class EachTurn(Sampler):
 
 
 METHODS: dict[str, Callable[[Case], CaseParts]] = {
-    "prophet": prophet, "learn2pd": learn2pd,
-    "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
+    "prophet": prophet,
+    "learn2pd": learn2pd,
+    "freedave": freedave,
+    "dkv_decode": dkv_decode,
+    "dkv_greedy": dkv_greedy,
+    "elastic": elastic,
     "tacg": tacg,
-    "joint_threshold": joint_threshold, "dawn": dawn,
-}  # fmt: skip
+    "joint_threshold": joint_threshold,
+    "dawn": dawn,
+}
 # What is no decode of a model, and by which script it is replayed.
-ELSEWHERE = {"constrained": "tests/constraints.py", "rl_logprobs": "tests/rollouts.py",
-             "rope_scaling": "tests/rope_scaling.py"}  # fmt: skip
+ELSEWHERE = {
+    "constrained": "tests/constraints.py",
+    "rl_logprobs": "tests/rollouts.py",
+    "rope_scaling": "tests/rope_scaling.py",
+}

@@ -190,8 +190,11 @@ class Record:
     def selected(self) -> list[list[list[int] | None]]:
         """Positions that each layer of each forward chose by their values; None: it chose none."""
         assert all(call.columns is None for one in self.passes for call in one.calls)
-        return [[None if rows is None else relative(rows[0], self.start) for rows in one.selected]
-                for one in self.passes if isinstance(one, FeaturePass)]  # fmt: skip
+        return [
+            [None if rows is None else relative(rows[0], self.start) for rows in one.selected]
+            for one in self.passes
+            if isinstance(one, FeaturePass)
+        ]
 
     @property
     def query_positions(self) -> list[list[int]]:
@@ -211,8 +214,11 @@ class Record:
     @property
     def kept_columns(self) -> list[list[list[int]]]:
         """Columns outside each block that every layer keeps, chosen in the second forward of the block."""
-        return [[sorted(layer[0][layer[0] < one.valid.shape[1]].tolist()) for layer in one.found["chosen"]]
-                for one in self.passes if isinstance(one, SparsePass) and one.found["chosen"]]  # fmt: skip
+        return [
+            [sorted(layer[0][layer[0] < one.valid.shape[1]].tolist()) for layer in one.found["chosen"]]
+            for one in self.passes
+            if isinstance(one, SparsePass) and one.found["chosen"]
+        ]
 
     @property
     def pattern(self) -> list[list[list[list[int]]]]:
@@ -220,8 +226,10 @@ class Record:
         measured = [one for one in self.passes if isinstance(one, PatternPass) and one.found["patterns"]]
         if not measured or self.passes[-1] is measured[0]:
             return []
-        return [[[blocks.nonzero()[:, 0].tolist() for blocks in head] for head in layer[0]]
-                for layer in measured[0].found["patterns"]]  # fmt: skip
+        return [
+            [[blocks.nonzero()[:, 0].tolist() for blocks in head] for head in layer[0]]
+            for layer in measured[0].found["patterns"]
+        ]
 
     @property
     def first_answer_block(self) -> int | None:
@@ -235,8 +243,9 @@ class Record:
         first = [self.blocks.index(block) for block in dict.fromkeys(self.blocks)]
         columns = [relative(self.passes[at].keys[0], 0) for at in first]
         ends = [self.blocks[at][2] for at in first]
-        return [[column - self.start for column in seen if column >= end]
-                for seen, end in zip(columns, ends, strict=True)]  # fmt: skip
+        return [
+            [column - self.start for column in seen if column >= end] for seen, end in zip(columns, ends, strict=True)
+        ]
 
     @property
     def opened(self) -> list[int]:

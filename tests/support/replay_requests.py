@@ -61,10 +61,16 @@ def replayed(case: Case, decode: Decode) -> Case:
         prompt = [*prompt, *found[-1][0], *(params["insert"] if len(records) == 1 else ())]
     coarse, fine = records
     return {
-        "stage1": found[0][0], "stop1": found[0][1], "stop2": found[1][1], "tokens": prompt,
-        "prompt2": [*case["prompt"], *found[0][0], *params["insert"]], "committed": coarse.committed,
-        "committed2": fine.committed, "forwards": [coarse.nfe, fine.nfe], "nfe": coarse.nfe + fine.nfe,
-    }  # fmt: skip
+        "stage1": found[0][0],
+        "stop1": found[0][1],
+        "stop2": found[1][1],
+        "tokens": prompt,
+        "prompt2": [*case["prompt"], *found[0][0], *params["insert"]],
+        "committed": coarse.committed,
+        "committed2": fine.committed,
+        "forwards": [coarse.nfe, fine.nfe],
+        "nfe": coarse.nfe + fine.nfe,
+    }
 
 
 def outcomes(data: Case, decode: Decode, sample: bool) -> Iterator[str | None]:

@@ -207,12 +207,18 @@ def dmax(case: Case, folder: Path) -> dict[str, Any]:
     mixtures = [[] if why else turn["soft"] for why, turn in zip(closed, row.turns, strict=True)]
     limits = [turn["number"] == block and not why for why, turn in zip(closed, row.turns, strict=True)]
     return {
-        "tokens": row.tokens, "nfe": len(row.turns), "prefill": max(block, before),
-        "forward_tokens": [spent[0] - before, *spent[1:]], "committed": row.each("committed"),
-        "edited": row.each("edited"), "remasked": row.each("remasked"), "closed": closed, "soft": mixtures,
+        "tokens": row.tokens,
+        "nfe": len(row.turns),
+        "prefill": max(block, before),
+        "forward_tokens": [spent[0] - before, *spent[1:]],
+        "committed": row.each("committed"),
+        "edited": row.each("edited"),
+        "remasked": row.each("remasked"),
+        "closed": closed,
+        "soft": mixtures,
         "inputs": [None if why else digest(given(model, row, at)) for at, why in enumerate(closed)],
         **({"limit": any(limits)} if "limit" in case else {}),  # case 17 has such a block, and no mark
-    }  # fmt: skip
+    }
 
 
 def closing(turn: dict[str, Any]) -> str:
@@ -249,10 +255,14 @@ def remix(case: Case, folder: Path) -> dict[str, Any]:
     plain = [turn["number"] == 1 or at == 1 for at, turn in enumerate(row.turns)]
     shown = [x[turn["span"]][turn["masked"]] for x, turn in zip(row.shown, row.turns, strict=True)]
     return {
-        "tokens": row.tokens, "nfe": len(row.turns), "forward_tokens": row.each("forward_tokens"),
-        "committed": row.each("committed"), "mixed": [not one for one in plain], "rejected": row.each("rejected"),
+        "tokens": row.tokens,
+        "nfe": len(row.turns),
+        "forward_tokens": row.each("forward_tokens"),
+        "committed": row.each("committed"),
+        "mixed": [not one for one in plain],
+        "rejected": row.each("rejected"),
         "inputs": [None if one else digest(x) for one, x in zip(plain, shown, strict=True)],
-    }  # fmt: skip
+    }
 
 
 def alike(recorded: Any, found: Any) -> bool:

@@ -84,9 +84,12 @@ def mlx_floats(shape: tuple[int, int], draw: np.random.Generator, mode: str) -> 
 
 
 def floats8(
-    shape: tuple[int, int], draw: np.random.Generator, block: tuple[int, int], scale_leaf: str = "weight_scale",
+    shape: tuple[int, int],
+    draw: np.random.Generator,
+    block: tuple[int, int],
+    scale_leaf: str = "weight_scale",
     dtype: torch.dtype = torch.bfloat16,
-) -> Packed:  # fmt: skip
+) -> Packed:
     codes = draw.choice(SOUND8, shape).astype(np.uint8)
     blocks = tuple(-(-size // one) for size, one in zip(shape, block, strict=True))
     scales, scale = drawn_floats(draw, blocks, dtype)  # type: ignore[arg-type]
@@ -106,8 +109,10 @@ def floats8_by_powers(
     powers = draw.integers(110, 114, [-(-size // min(one, size)) for size, one in zip(shape, block, strict=True)])
     scale = np.float32(2.0) ** (powers - 127).astype(np.float32)
     scales = as_tensor(scale) if dtype == torch.float32 else as_tensor(powers.astype(np.uint8)).view(dtype)
-    return ({"weight": as_tensor(codes).view(torch.float8_e4m3fn), "weight_scale_inv": scales},
-            FLOAT8[codes] * spread(scale, block, shape))  # fmt: skip
+    return (
+        {"weight": as_tensor(codes).view(torch.float8_e4m3fn), "weight_scale_inv": scales},
+        FLOAT8[codes] * spread(scale, block, shape),
+    )
 
 
 def whole_numbers(
@@ -136,11 +141,19 @@ def nvfp4(shape: tuple[int, int], draw: np.random.Generator, modelopt: bool) -> 
     overall = np.float32(draw.uniform(0.01, 0.02) if modelopt else draw.uniform(50, 100))
     if modelopt:
         wide = FLOAT4[codes] * spread(FLOAT8[scales], (1, 16), shape) * overall
-        return {"weight": data, "weight_scale": small, "weight_scale_2": torch.tensor(overall),
-                "input_scale": torch.ones(())}, wide  # fmt: skip
+        return {
+            "weight": data,
+            "weight_scale": small,
+            "weight_scale_2": torch.tensor(overall),
+            "input_scale": torch.ones(()),
+        }, wide
     wide = FLOAT4[codes] * spread(FLOAT8[scales] / overall, (1, 16), shape)
-    return {"weight_packed": data, "weight_scale": small, "weight_global_scale": torch.tensor([overall]),
-            "input_global_scale": torch.ones(1)}, wide  # fmt: skip
+    return {
+        "weight_packed": data,
+        "weight_scale": small,
+        "weight_global_scale": torch.tensor([overall]),
+        "input_global_scale": torch.ones(1),
+    }, wide
 
 
 def powers_of_two(shape: tuple[int, int], draw: np.random.Generator, wide8: bool) -> Packed:
@@ -164,8 +177,11 @@ def four_bit_blocks(
         outer = draw.uniform(0.05, 0.1, -(-blocks // 256)).astype(np.float32)
         maxima = map8[codes8] * outer.repeat(256)[:blocks] + np.float32(0.15)
         state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.15}
-        tensors |= {".nested_absmax": as_tensor(outer), ".nested_quant_map": as_tensor(map8),
-                    ".absmax": as_tensor(codes8.astype(np.uint8))}  # fmt: skip
+        tensors |= {
+            ".nested_absmax": as_tensor(outer),
+            ".nested_quant_map": as_tensor(map8),
+            ".absmax": as_tensor(codes8.astype(np.uint8)),
+        }
     else:
         tensors[".absmax"] = as_tensor(maxima)
     tensors[f".quant_state.bitsandbytes__{kind}"] = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
@@ -197,8 +213,13 @@ def mlx(called: str, pack: Callable[..., Packed], *how: Any, **said: Any) -> For
 
 def compressed(called: str, kind: str, weights: Mapping[str, Any], pack: Callable[..., Packed], *how: Any) -> Form:
     group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
-    said = {"quant_method": "compressed-tensors", "format": kind, "quantization_status": "compressed",
-            "ignore": ["lm_head"], "config_groups": {"group_0": group}}  # fmt: skip
+    said = {
+        "quant_method": "compressed-tensors",
+        "format": kind,
+        "quantization_status": "compressed",
+        "ignore": ["lm_head"],
+        "config_groups": {"group_0": group},
+    }
     return Form(called, {"quantization_config": said}, lambda a, b: pack(a, b, *how))
 
 
@@ -209,46 +230,105 @@ def said_by(called: str, said: Mapping[str, Any], pack: Callable[..., Packed], *
 HUGE, WHOLE = 1 << 20, {"num_bits": 8, "type": "float"}
 BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 FORMS: dict[str, Form] = {
-    **{f"mlx-{bits}-{group}": mlx(f"{bits}-bit", mlx_affine, bits, group, dtype, bits=bits, group_size=group)
-       for bits, group, dtype in ((2, 64, torch.bfloat16), (3, 32, torch.float16), (4, 64, torch.bfloat16),
-                                  (4, 32, torch.float32), (5, 64, torch.float16), (6, 32, torch.bfloat16),
-                                  (8, 64, torch.float16))},
+    **{
+        f"mlx-{bits}-{group}": mlx(f"{bits}-bit", mlx_affine, bits, group, dtype, bits=bits, group_size=group)
+        for bits, group, dtype in (
+            (2, 64, torch.bfloat16),
+            (3, 32, torch.float16),
+            (4, 64, torch.bfloat16),
+            (4, 32, torch.float32),
+            (5, 64, torch.float16),
+            (6, 32, torch.bfloat16),
+            (8, 64, torch.float16),
+        )
+    },
     "mlx-mxfp4": mlx("mxfp4", mlx_floats, "mxfp4", bits=4, group_size=32, mode="mxfp4"),
     "mlx-mxfp8": mlx("mxfp8", mlx_floats, "mxfp8", bits=8, group_size=32, mode="mxfp8"),
     "mlx-nvfp4": mlx("nvfp4", mlx_floats, "nvfp4", bits=4, group_size=16, mode="nvfp4"),
     "fp8-tensor": compressed("FP8", "float-quantized", {**WHOLE, "strategy": "tensor"}, floats8, (HUGE, HUGE)),
     "fp8-channel": compressed("FP8", "float-quantized", {**WHOLE, "strategy": "channel"}, floats8, (1, HUGE)),
-    "fp8-block": compressed("FP8", "float-quantized", {**WHOLE, "strategy": "block", "block_structure": [48, 24]},
-                            floats8, (48, 24)),
-    "int8": compressed("INT8", "int-quantized", {"num_bits": 8, "strategy": "channel"}, whole_numbers, 8, -1, True,
-                       False),
-    "int8-zeros": compressed("INT8", "int-quantized", {"num_bits": 8, "strategy": "channel", "symmetric": False},
-                             whole_numbers, 8, -1, False, False),
-    "w4a16": compressed("INT4", "pack-quantized", {"num_bits": 4, "strategy": "group", "group_size": 32}, whole_numbers,
-                        4, 32, True, True),
-    "w4a16-zeros": compressed("INT4", "pack-quantized", {"num_bits": 4, "group_size": 64, "symmetric": False},
-                              whole_numbers, 4, 64, False, True),
-    "w4a16-short": compressed("INT4", "pack-quantized", {"num_bits": 4, "group_size": 128}, whole_numbers, 4, 128, True,
-                              True),  # the last group of 192 columns has half of them
-    "w3a16": compressed("INT3", "pack-quantized", {"num_bits": 3, "strategy": "channel", "symmetric": False},
-                        whole_numbers, 3, -1, False, True),
+    "fp8-block": compressed(
+        "FP8", "float-quantized", {**WHOLE, "strategy": "block", "block_structure": [48, 24]}, floats8, (48, 24)
+    ),
+    "int8": compressed(
+        "INT8", "int-quantized", {"num_bits": 8, "strategy": "channel"}, whole_numbers, 8, -1, True, False
+    ),
+    "int8-zeros": compressed(
+        "INT8",
+        "int-quantized",
+        {"num_bits": 8, "strategy": "channel", "symmetric": False},
+        whole_numbers,
+        8,
+        -1,
+        False,
+        False,
+    ),
+    "w4a16": compressed(
+        "INT4",
+        "pack-quantized",
+        {"num_bits": 4, "strategy": "group", "group_size": 32},
+        whole_numbers,
+        4,
+        32,
+        True,
+        True,
+    ),
+    "w4a16-zeros": compressed(
+        "INT4",
+        "pack-quantized",
+        {"num_bits": 4, "group_size": 64, "symmetric": False},
+        whole_numbers,
+        4,
+        64,
+        False,
+        True,
+    ),
+    "w4a16-short": compressed(
+        "INT4", "pack-quantized", {"num_bits": 4, "group_size": 128}, whole_numbers, 4, 128, True, True
+    ),  # the last group of 192 columns has half of them
+    "w3a16": compressed(
+        "INT3",
+        "pack-quantized",
+        {"num_bits": 3, "strategy": "channel", "symmetric": False},
+        whole_numbers,
+        3,
+        -1,
+        False,
+        True,
+    ),
     "nvfp4": compressed("NVFP4", "nvfp4-pack-quantized", {"num_bits": 4, "type": "float"}, nvfp4, False),
     "mxfp4": compressed("MXFP4", "mxfp4-pack-quantized", {"num_bits": 4, "type": "float"}, powers_of_two, False),
     "mxfp8": compressed("MXFP8", "mxfp8-quantized", {"num_bits": 8, "type": "float"}, powers_of_two, True),
     "modelopt-nvfp4": said_by("NVFP4", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4, True),
     "modelopt-fp8": said_by("FP8", {"quant_method": "modelopt", "quant_algo": "FP8"}, floats8, (HUGE, HUGE)),
-    "fp8": said_by("FP8", {"quant_method": "fp8", "weight_block_size": [32, 32]}, floats8, (32, 32), "weight_scale_inv",
-                   torch.float32),
-    **{f"fp8-ue8m0-{name}": said_by("FP8", {
-        "quant_method": "fp8", "weight_block_size": None if block[0] == HUGE else [*block], "scale_fmt": "ue8m0",
-       }, floats8_by_powers, block, dtype)
-       for name, block, dtype in (("float", (32, 48), torch.float32), ("bytes", (32, 48), torch.float8_e8m0fnu),
-                                  ("plain", (32, 48), torch.uint8), ("whole", (HUGE, HUGE), torch.float8_e8m0fnu))},
+    "fp8": said_by(
+        "FP8",
+        {"quant_method": "fp8", "weight_block_size": [32, 32]},
+        floats8,
+        (32, 32),
+        "weight_scale_inv",
+        torch.float32,
+    ),
+    **{
+        f"fp8-ue8m0-{name}": said_by(
+            "FP8",
+            {"quant_method": "fp8", "weight_block_size": None if block[0] == HUGE else [*block], "scale_fmt": "ue8m0"},
+            floats8_by_powers,
+            block,
+            dtype,
+        )
+        for name, block, dtype in (
+            ("float", (32, 48), torch.float32),
+            ("bytes", (32, 48), torch.float8_e8m0fnu),
+            ("plain", (32, 48), torch.uint8),
+            ("whole", (HUGE, HUGE), torch.float8_e8m0fnu),
+        )
+    },
     "nf4": said_by("NF4", BNB, four_bit_blocks, "nf4", 64, False, torch.uint8),
     "nf4-double": said_by("NF4", BNB, four_bit_blocks, "nf4", 64, True, torch.bfloat16),
     "fp4": said_by("FP4", BNB, four_bit_blocks, "fp4", 96, False, torch.uint8),
     "bnb-int8": said_by("INT8", {"quant_method": "bitsandbytes", "load_in_8bit": True}, eight_bit_rows),
-}  # fmt: skip
+}
 
 
 def drawn_tensors(config: Mapping[str, Any], draw: np.random.Generator) -> dict[str, Numbers]:
@@ -259,9 +339,14 @@ def drawn_tensors(config: Mapping[str, Any], draw: np.random.Generator) -> dict[
 
 
 def write_pair(
-    form: Form, config: Mapping[str, Any], small: Path, wide: Path, modules: Callable[[str], list[str]] | None = None,
-    plain: tuple[str, ...] = ("embed", "wte", "lm_head", "ff_out_head", "router", ".gate.weight"), seed: int = 0,
-) -> None:  # fmt: skip
+    form: Form,
+    config: Mapping[str, Any],
+    small: Path,
+    wide: Path,
+    modules: Callable[[str], list[str]] | None = None,
+    plain: tuple[str, ...] = ("embed", "wte", "lm_head", "ff_out_head", "router", ".gate.weight"),
+    seed: int = 0,
+) -> None:
     """Write a packed folder and the plain one of its numbers. modules: where the matrices of a published tensor of
     experts are: one name (of a stack), or one for each expert, or, of gate and up, two for each; None: one module a
     tensor. plain: names with this in them stay as they are."""
@@ -302,7 +387,13 @@ def experts(
     held[name] = np.stack([np.concatenate([wide for _, wide in group]) for group in made])
     if len(modules) >= count:
         flat = [tensors for group in made for tensors, _ in group]
-        return {key: one for module, tensors in zip(modules, flat, strict=True)
-                for key, one in named(module, tensors).items()}  # fmt: skip
-    return {f"{module}.{leaf}": torch.stack([group[at][0][leaf] for group in made])
-            for at, module in enumerate(modules) for leaf in made[0][at][0]}  # fmt: skip
+        return {
+            key: one
+            for module, tensors in zip(modules, flat, strict=True)
+            for key, one in named(module, tensors).items()
+        }
+    return {
+        f"{module}.{leaf}": torch.stack([group[at][0][leaf] for group in made])
+        for at, module in enumerate(modules)
+        for leaf in made[0][at][0]
+    }

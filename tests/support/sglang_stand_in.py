@@ -137,12 +137,19 @@ class Scheduler:
         literal = any(self.algorithm.mask_id in req.prompt for req in running)
         warmth = torch.tensor([[req.temperature or 1.0] for req in running])  # greedy is top_k 1 there
         greedy = torch.tensor([1 if req.temperature == 0 else 1 << 30 for req in running])
-        info = SimpleNamespace(temperatures=warmth, top_ks=greedy, top_ps=torch.ones(len(running)),
-                               custom_params=[req.custom for req in running])  # fmt: skip
+        info = SimpleNamespace(
+            temperatures=warmth,
+            top_ks=greedy,
+            top_ps=torch.ones(len(running)),
+            custom_params=[req.custom for req in running],
+        )
         return SimpleNamespace(
-            batch_size=len(running), input_ids=ids, dllm_prompt_mask=text if literal else None, sampling_info=info,
+            batch_size=len(running),
+            input_ids=ids,
+            dllm_prompt_mask=text if literal else None,
+            sampling_info=info,
             positions=torch.tensor([column for row in spot for column in row], dtype=torch.int32),
-        )  # fmt: skip
+        )
 
     def forward(self, running: Sequence[Req], batch: Any) -> Tensor:
         """The logits [B k, V] of the blocks as they are now, in float32 as there."""

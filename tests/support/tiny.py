@@ -57,7 +57,11 @@ def make_gemma(folder: Path) -> Path:
     """``folder`` as a checkpoint of dg_dev with a tokenizer, a chat template and ends of a text of Gemma's form."""
     shutil.copytree(MODELS / "dg_dev", folder)
     special = dict(enumerate(("<pad>", "<eos>", "<bos>", "<unk>"))) | {
-        GEMMA_ENDS[1]: "<turn|>", BEGIN_TURN: "<|turn>", 62: "<|channel>", 63: "<channel|>"}  # fmt: skip
+        GEMMA_ENDS[1]: "<turn|>",
+        BEGIN_TURN: "<|turn>",
+        62: "<|channel>",
+        63: "<channel|>",
+    }
     signs = iter([*GEMMA_SIGNS, *(f"<0x{byte:02X}>" for byte in range(0xC2, 0xE0))])
     words = {special.get(number) or next(signs): number for number in range(64)}
     tokenizer = Tokenizer(models.BPE(words, [], unk_token="<unk>", fuse_unk=True, byte_fallback=True))

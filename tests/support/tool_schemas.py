@@ -37,8 +37,12 @@ class ToolSchemas:
 
     def object(self, depth: int) -> dict[str, Any]:
         names = self.draw.sample(self.names, self.draw.randint(1, 3))
-        found = {"type": "object", "properties": {name: self.value(depth) for name in names},
-                 "additionalProperties": False, "required": names[: self.draw.randint(1, 3)]}  # fmt: skip
+        found = {
+            "type": "object",
+            "properties": {name: self.value(depth) for name in names},
+            "additionalProperties": False,
+            "required": names[: self.draw.randint(1, 3)],
+        }
         if self.draw.random() < 0.3:
             key = "dependencies" if self.draft in DRAFTS[1:3] else "dependentRequired"
             found[key] = {names[-1]: [names[0]]}
@@ -53,8 +57,11 @@ class ToolSchemas:
         if kind == 2:
             return {"enum": [1, "x", {"$ref": "#/nowhere"}], "default": {"$ref": "#/nowhere"}}
         if kind == 3:
-            return {"type": "integer", "minimum": 0, **({"maximum": 9, "exclusiveMaximum": True} if self.draft ==
-                    DRAFTS[2] else {"exclusiveMaximum": 9})}  # fmt: skip
+            return {
+                "type": "integer",
+                "minimum": 0,
+                **({"maximum": 9, "exclusiveMaximum": True} if self.draft == DRAFTS[2] else {"exclusiveMaximum": 9}),
+            }
         if kind == 4:
             key = "items" if self.draft in DRAFTS[1:3] else "prefixItems"
             return {"type": "array", key: [{"enum": [1]}, {"type": "boolean"}], "minItems": 2, "maxItems": 2}

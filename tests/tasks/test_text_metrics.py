@@ -65,8 +65,11 @@ def test_a_paraphrase_is_unlike_alike_and_grammatical() -> None:
     unlike = 1 - (bleu("To the old mill the small dog ran", SOURCE) or 0)
     assert 0 < unlike < 1 and scores["score"] == pytest.approx(unlike * 0.8)
     assert metric_scores("paraphrase_score", " ", truth, Judges(lambda text: 0.0, lambda one, other: 0.8)) == {
-        "score": 0, "inv_bleu_score": 0, "bertscore_score": 0, "grammar_score": 0,
-    }  # fmt: skip
+        "score": 0,
+        "inv_bleu_score": 0,
+        "bertscore_score": 0,
+        "grammar_score": 0,
+    }
 
 
 @pytest.mark.parametrize("judges", [Judges(), Judges(lambda text: 1.0), Judges(None, lambda one, other: 0.8)])
@@ -126,15 +129,28 @@ def make_roberta(folder: Path) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 0), ("</s>", 2)])
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", cls_token="<s>", eos_token="</s>", sep_token="</s>",
-        pad_token="<pad>", unk_token="<unk>", model_max_length=32,
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        cls_token="<s>",
+        eos_token="</s>",
+        sep_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        model_max_length=32,
+    )
     fast.save_pretrained(folder)
     torch.manual_seed(0)
     config = RobertaConfig(
-        vocab_size=len(words), hidden_size=16, num_hidden_layers=12, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=40, pad_token_id=1, bos_token_id=0, eos_token_id=2,
-    )  # fmt: skip
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=12,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=40,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+    )
     RobertaModel(config).save_pretrained(folder)
     return folder
 

@@ -55,9 +55,14 @@ def asked(validate: bool = False) -> Proto:
 
 
 CONFIG: dict[str, Any] = {
-    "n": 3, "response_length": 16, "num_diffusion_steps": 8, "block_length": 8, "temperature": 1.0, "cfg_scale": 0.0,
+    "n": 3,
+    "response_length": 16,
+    "num_diffusion_steps": 8,
+    "block_length": 8,
+    "temperature": 1.0,
+    "cfg_scale": 0.0,
     "val_kwargs": {"num_diffusion_steps": 16, "temperature": 0.0},
-}  # fmt: skip
+}
 
 
 def worker(name: str = "tiny-llada", **own: Any) -> DareRollout:
@@ -186,9 +191,12 @@ def test_whole_blocks_pass_the_published_checker(checker: Any) -> None:
     batch = made.generate_sequences(asked()).batch
     lengths = rollouts.prompt_mask.sum(1).tolist()
     tokens, steps, stops = checker.post_process_dllm_replay_metadata(
-        of_rollouts(rollouts, GRID), pad_token_id=rollouts.pad_id, prompt_lengths=lengths, block_size=GRID,
+        of_rollouts(rollouts, GRID),
+        pad_token_id=rollouts.pad_id,
+        prompt_lengths=lengths,
+        block_size=GRID,
         expected_num_responses=6,
-    )  # fmt: skip
+    )
     assert len({*stops.tolist()}) > 1, "some rows should end early"
     width = tokens.shape[1]
     assert torch.equal(batch["cj_replay_responses"][:, :width], tokens)
@@ -208,9 +216,11 @@ def test_the_example_of_the_contract() -> None:
     """Prompt of 3 in blocks of 4: the first column ends the prompt's block. Forwards 5, 2, 2, 9, 4 of the row."""
     found = replay_of(3, [5, 6, 61, 61, 61, 60], [5, 2, 2, 9, 4, 0], stop=3, block=4)
     assert found.meta_info() == {
-        "dllm_replay_token_ids": [5, 6, 61, 61, 61], "dllm_replay_step_maps": [1, 1, 1, 3, 2], "dllm_stop_length": 3,
+        "dllm_replay_token_ids": [5, 6, 61, 61, 61],
+        "dllm_replay_step_maps": [1, 1, 1, 3, 2],
+        "dllm_stop_length": 3,
         "dllm_replay_contract_version": 1,
-    }  # fmt: skip
+    }
 
 
 def test_a_block_that_is_not_whole_is_refused() -> None:
@@ -221,7 +231,9 @@ def test_a_block_that_is_not_whole_is_refused() -> None:
 
 
 def test_options_that_do_not_exist_are_refused() -> None:
-    for own, message in (({"algoritm": "d1"}, rf"dllm.algoritm does not exist. Choose among {DARE_OPTIONS[0]}"),
-                         ({"algorithm": "ppo"}, "dllm.algorithm=.?ppo")):  # fmt: skip
+    for own, message in (
+        ({"algoritm": "d1"}, rf"dllm.algoritm does not exist. Choose among {DARE_OPTIONS[0]}"),
+        ({"algorithm": "ppo"}, "dllm.algorithm=.?ppo"),
+    ):
         with pytest.raises(UserError, match=message):
             worker(**own)

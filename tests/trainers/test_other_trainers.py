@@ -63,9 +63,12 @@ def test_the_methods_are_those_that_verl_calls() -> None:
     """Of verl/workers/rollout/base.py of verl-project/verl at 1dda039: ``BaseRollout``, whose methods its engine
     workers call. ``generate_sequences`` raises there, and the driver never calls it (trainer/ppo/ray_trainer.py)."""
     contract = {
-        "__init__": ["config", "model_config", "device_mesh"], "resume": ["tags"], "release": [],
-        "update_weights": ["weights", "wire_format"], "generate_sequences": ["prompts"],
-    }  # fmt: skip
+        "__init__": ["config", "model_config", "device_mesh"],
+        "resume": ["tags"],
+        "release": [],
+        "update_weights": ["weights", "wire_format"],
+        "generate_sequences": ["prompts"],
+    }
     for name, names in contract.items():
         method = getattr(VerlRollout, name)
         own = [one for one in signature(method).parameters.values() if one.kind is not one.VAR_KEYWORD]

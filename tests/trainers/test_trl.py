@@ -26,9 +26,16 @@ PROMPTS = ["w3 w4", "w3 w4", "w3 w4", "w7 w8 w9", "w7 w8 w9", "w7 w8 w9"]
 LENGTH = 6
 # Of GRPOConfig, with its defaults but the length: what a stand-in has that is made with other ones says the same.
 SETTINGS: dict[str, Any] = {
-    "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0, "generation_kwargs": None,
-    "max_completion_length": LENGTH, "chat_template_kwargs": None, "seed": 42,
-}  # fmt: skip
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": None,
+    "repetition_penalty": 1.0,
+    "generation_kwargs": None,
+    "max_completion_length": LENGTH,
+    "chat_template_kwargs": None,
+    "seed": 42,
+}
 
 
 class StandIn(DiffusionGRPOMixin):
@@ -141,15 +148,18 @@ def test_generation_is_as_the_trainer_s_config_says(words: Any) -> None:
     assert trainer.generated()[0] != other.generated()[0] == own.generated()[0]
 
 
-@pytest.mark.parametrize(("said", "options", "message"), [
-    ({}, {"temperature": 0.5}, r"GRPOConfig\(temperature=1.0\) and TrlRollouts\(temperature=0.5\) differ. Say it"),
-    ({"top_k": 3}, {"top_k": 4}, r"GRPOConfig\(top_k=3\) and TrlRollouts\(top_k=4\) differ"),
-    ({}, {"sampling": Sampling(top_p=0.5, temperature=1.0)}, r"\(top_p=1.0\) and TrlRollouts\(top_p=0.5\) differ"),
-    ({}, {"gen_length": 9}, r"GRPOConfig\(max_completion_length=6\) and TrlRollouts\(gen_length=9\) differ"),
-    ({"min_p": 0.1}, {}, r"GRPOConfig\(min_p=0.1\) is of transformers' generation.*Leave it out"),
-    ({"repetition_penalty": 1.1}, {}, "repetition_penalty=1.1"),
-    ({"generation_kwargs": {"top_k": 3}}, {}, "generation_kwargs={'top_k': 3}"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("said", "options", "message"),
+    [
+        ({}, {"temperature": 0.5}, r"GRPOConfig\(temperature=1.0\) and TrlRollouts\(temperature=0.5\) differ. Say it"),
+        ({"top_k": 3}, {"top_k": 4}, r"GRPOConfig\(top_k=3\) and TrlRollouts\(top_k=4\) differ"),
+        ({}, {"sampling": Sampling(top_p=0.5, temperature=1.0)}, r"\(top_p=1.0\) and TrlRollouts\(top_p=0.5\) differ"),
+        ({}, {"gen_length": 9}, r"GRPOConfig\(max_completion_length=6\) and TrlRollouts\(gen_length=9\) differ"),
+        ({"min_p": 0.1}, {}, r"GRPOConfig\(min_p=0.1\) is of transformers' generation.*Leave it out"),
+        ({"repetition_penalty": 1.1}, {}, "repetition_penalty=1.1"),
+        ({"generation_kwargs": {"top_k": 3}}, {}, "generation_kwargs={'top_k': 3}"),
+    ],
+)
 def test_what_contradicts_the_trainer_is_refused(
     words: Any, said: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
@@ -180,8 +190,10 @@ def test_a_reference_model_has_weights_of_its_own(trainer: StandIn) -> None:
     reference = made().requires_grad_(False)
     with torch.no_grad():
         nn.init.normal_(reference.lm_head.weight)
-        ours, theirs = (trainer._get_per_token_logps_and_entropies(model, ids, mask, LENGTH)[0]
-                        for model in (trainer.model, reference))  # fmt: skip
+        ours, theirs = (
+            trainer._get_per_token_logps_and_entropies(model, ids, mask, LENGTH)[0]
+            for model in (trainer.model, reference)
+        )
     assert not torch.allclose(ours, theirs)
 
 
@@ -220,8 +232,9 @@ def own_trainer(folder: Path, words: Any, options: dict[str, Any], **settings: A
 
         def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
             if self.apart < 0:
-                ids, mask = (torch.cat([inputs[f"prompt_{one}"], inputs[f"completion_{one}"]], 1)
-                             for one in ("ids", "mask"))  # fmt: skip
+                ids, mask = (
+                    torch.cat([inputs[f"prompt_{one}"], inputs[f"completion_{one}"]], 1) for one in ("ids", "mask")
+                )
                 keep = inputs["completion_ids"].shape[1]
                 with torch.no_grad():
                     scored = self._get_per_token_logps_and_entropies(model, ids, mask, keep)[0]
@@ -236,11 +249,14 @@ def own_trainer(folder: Path, words: Any, options: dict[str, Any], **settings: A
         **{name: one for name, one in settings.items() if name != "peft_config"},
     })  # fmt: skip
     trainer = Trainer(
-        model=model, args=args, processing_class=words, peft_config=settings.get("peft_config"),
+        model=model,
+        args=args,
+        processing_class=words,
+        peft_config=settings.get("peft_config"),
         reward_funcs=lambda completion_ids, **_: [float(sum(one) % 2) for one in completion_ids],
         train_dataset=datasets.Dataset.from_dict({"prompt": [f"w{at} w{at + 1}" for at in range(8)]}),
         rollout_func=TrlRollouts(sampler="static", eos="none", batch_size=8, **options),
-    )  # fmt: skip
+    )
     trainer.before = {name: one.detach().clone() for name, one in trainer.model.named_parameters()}
     trainer.train()
     return trainer
@@ -293,8 +309,14 @@ def test_processes_draw_apart_and_learn_the_same(tiny: Path, tmp_path: Path) -> 
     (tmp_path / "rank.py").write_text(RANK)
     how = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     here = os.pathsep.join(map(str, (ROOT, ROOT / "tests/support", ROOT / "tests/trainers")))
-    subprocess.run([sys.executable, *how, "rank.py", str(tiny), str(tmp_path)], cwd=tmp_path, check=True, timeout=300,
-                   env={**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1"}, capture_output=True)  # fmt: skip
+    subprocess.run(
+        [sys.executable, *how, "rank.py", str(tiny), str(tmp_path)],
+        cwd=tmp_path,
+        check=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+    )
     (one, drawn), (other, elsewhere) = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert torch.equal(one, other) and not torch.equal(drawn, elsewhere)
 

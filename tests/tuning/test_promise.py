@@ -27,10 +27,19 @@ def test_a_wrong_record_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["tests/data/tuned.json"]) == 1
 
 
-@pytest.mark.parametrize(("ones", "count", "share"), [
-    (0, 59, 0.05), (3, 100, 0.05), (0, 1, 0.5), (7, 1000, 0.02), (400, 1000, 0.375), (12, 12, 0.3), (1, 2000, 0.01),
-    (3, 5, 0.9),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ones", "count", "share"),
+    [
+        (0, 59, 0.05),
+        (3, 100, 0.05),
+        (0, 1, 0.5),
+        (7, 1000, 0.02),
+        (400, 1000, 0.375),
+        (12, 12, 0.3),
+        (1, 2000, 0.01),
+        (3, 5, 0.9),
+    ],
+)
 def test_the_binomial_tail_is_that_of_fractions(ones: int, count: int, share: float) -> None:
     part, whole = share.as_integer_ratio()
     tail = sum(comb(count, k) * part**k * (whole - part) ** (count - k) for k in range(ones + 1))
@@ -85,8 +94,12 @@ def test_the_front_is_what_no_other_beats_in_both() -> None:
     random = np.random.default_rng(5)
     losses, costs = ({k: round(float(v), 1) for k, v in enumerate(random.random(30))} for _ in range(2))
     found = front(range(30), losses, costs)
-    beaten = {k for k in range(30) for j in range(30) if (losses[j], costs[j], j) < (losses[k], costs[k], k)
-              and losses[j] <= losses[k] and costs[j] <= costs[k]}  # fmt: skip
+    beaten = {
+        k
+        for k in range(30)
+        for j in range(30)
+        if (losses[j], costs[j], j) < (losses[k], costs[k], k) and losses[j] <= losses[k] and costs[j] <= costs[k]
+    }
     assert set(found) == set(range(30)) - beaten
     assert [costs[k] for k in found] == sorted((costs[k] for k in found), reverse=True)
 
@@ -133,10 +146,19 @@ def _sharp(random: np.random.Generator) -> np.ndarray:
     return np.full(8, ALLOWED * (1 + 1e-6))
 
 
-@pytest.mark.parametrize(("means_of", "draw"), [
-    (_sharp, _binary), (_edge, _binary), (_spread, _binary), (_spread, _ternary), (_edge, _ternary), (_spread, _graded),
-    (_edge, _graded), (_sharp, _graded),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("means_of", "draw"),
+    [
+        (_sharp, _binary),
+        (_edge, _binary),
+        (_spread, _binary),
+        (_spread, _ternary),
+        (_edge, _ternary),
+        (_spread, _graded),
+        (_edge, _graded),
+        (_sharp, _graded),
+    ],
+)
 def test_the_promise_fails_as_rarely_as_it_says(
     means_of: Callable[[np.random.Generator], np.ndarray], draw: Draw
 ) -> None:

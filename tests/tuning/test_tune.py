@@ -171,15 +171,24 @@ def test_a_prompt_that_stands_twice_is_one_item(ask: Ask, prompts: Path, capsys:
     assert "holds 24 prompts a second time" in terminal_table.err
 
 
-@pytest.mark.parametrize(("more", "words"), [
-    ({"max_loss": 0.0}, "no number of items proves that nothing is lost"), ({"alpha": 1.0}, "must lie between 0 and 1"),
-    ({"cost": "euros"}, "one of seconds, forwards, computed_tokens"), ({"budget": "soon"}, "a time such as 90s"),
-    ({"max_loss": 0.05, "alpha": 0.05}, "there are 24 items, and .* needs 88, 59 of them to confirm"),
-    ({"items": 3, "max_loss": 0.1}, "items=3, and"), ({"prompts": None}, "needs prompts=FILE"),
-    ({"task": "parallelbench"}, "exclude each other"), ({"settings": {"samples": 2}}, "Set samples=1"),
-    ({"reference": "sampler=klass cache=dual"}, "cache=dual computes only the open blocks"),
-    ({"prompts": "none.jsonl"}, "cannot be read"), ({"grid": {"sampler": ["conf"]}}, "conf"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"max_loss": 0.0}, "no number of items proves that nothing is lost"),
+        ({"alpha": 1.0}, "must lie between 0 and 1"),
+        ({"cost": "euros"}, "one of seconds, forwards, computed_tokens"),
+        ({"budget": "soon"}, "a time such as 90s"),
+        ({"max_loss": 0.05, "alpha": 0.05}, "there are 24 items, and .* needs 88, 59 of them to confirm"),
+        ({"items": 3, "max_loss": 0.1}, "items=3, and"),
+        ({"prompts": None}, "needs prompts=FILE"),
+        ({"task": "parallelbench"}, "exclude each other"),
+        ({"settings": {"samples": 2}}, "Set samples=1"),
+        ({"reference": "sampler=klass cache=dual"}, "cache=dual computes only the open blocks"),
+        ({"prompts": "none.jsonl"}, "cannot be read"),
+        ({"grid": {"sampler": ["conf"]}}, "conf"),
+    ],
+    ids=str,
+)
 def test_what_cannot_work_is_refused(ask: Ask, more: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         ask(**more)
@@ -192,11 +201,21 @@ def test_a_line_without_a_prompt_is_refused_with_its_number(ask: Ask, prompts: P
         ask()
 
 
-@pytest.mark.parametrize("word", [
-    "sampler._target_=os.system", "model.path=/etc", "task=serve", "prompt=x", "sampler=${oc.env:HOME}",
-    "hydra.run.dir=x", "sampler=my_module.Mine", "sampler={_target_: os.system}", "sampler/inner=my_module.Mine",
-    "sampler.inner={_target_: my_module.Mine}",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "word",
+    [
+        "sampler._target_=os.system",
+        "model.path=/etc",
+        "task=serve",
+        "prompt=x",
+        "sampler=${oc.env:HOME}",
+        "hydra.run.dir=x",
+        "sampler=my_module.Mine",
+        "sampler={_target_: os.system}",
+        "sampler/inner=my_module.Mine",
+        "sampler.inner={_target_: my_module.Mine}",
+    ],
+)
 def test_a_file_of_others_sets_parts_of_a_decode_alone(tmp_path: Path, word: str) -> None:
     file = tmp_path / "tuned.yaml"
     file.write_text(yaml.safe_dump({"settings": [word], "tuned": {}}))

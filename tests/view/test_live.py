@@ -44,9 +44,14 @@ def decoder_of(model: Model, batch_size: int = 1, sampler: str = "static") -> De
 def terminal(colours: Colours = None, width: int = 60, height: int = 12, **options: Any) -> Console:
     """A terminal of so many colours; None: one without any styles, where masks keep their signs."""
     return Console(
-        file=io.StringIO(), force_terminal=True, width=width, height=height, legacy_windows=False,
-        color_system=colours, **options,
-    )  # fmt: skip
+        file=io.StringIO(),
+        force_terminal=True,
+        width=width,
+        height=height,
+        legacy_windows=False,
+        color_system=colours,
+        **options,
+    )
 
 
 def view_of(decoder: Decoder, colours: Colours = None) -> LiveView:

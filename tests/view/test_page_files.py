@@ -27,9 +27,13 @@ def trace() -> Trace:
 def test_the_command_writes_a_page_beside_its_trace(trace: Trace, tmp_path: Path, capsys: Any) -> None:
     config = {group: {"_target_": f"dllm.{group}.Some"} for group in ("sampler", "blocks", "cache", "eos")}
     data = {
-        "id": "1", "sample": 0, "seed": 0, "batch": [["1", 0]], "trace": trace.to_json(),
+        "id": "1",
+        "sample": 0,
+        "seed": 0,
+        "batch": [["1", 0]],
+        "trace": trace.to_json(),
         "config": {"model": {"name": None, "path": "mini-llada"}, **config},
-    }  # fmt: skip
+    }
     for name in ("one.json", "two.json"):
         (tmp_path / name).write_text(json.dumps(data))
     main([str(tmp_path / "one.json")])
@@ -68,16 +72,27 @@ def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path, capsys: Any) ->
 def test_parts_have_the_names_that_one_types() -> None:
     found = composed(["sampler=prophet", "sampler/inner=localleap", "blocks=whole", "cache=dpad", "eos=none"])
     assert setting_facts(plain_config(found)) == {
-        "model": "mini-llada", "sampler": "prophet(localleap)", "blocks": "whole", "cache": "dpad", "eos": "none",
-    }  # fmt: skip
+        "model": "mini-llada",
+        "sampler": "prophet(localleap)",
+        "blocks": "whole",
+        "cache": "dpad",
+        "eos": "none",
+    }
 
 
 def test_a_traced_run_leaves_a_page_beside_every_trace(
     tiny: Path, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = [f"model.path={tiny}", "prompt=w1 w2", "gen_length=8", "samples=2", "trace=true", "name=traced",
-             "sampler.threshold=0.7"]  # fmt: skip
+    given = [
+        f"model.path={tiny}",
+        "prompt=w1 w2",
+        "gen_length=8",
+        "samples=2",
+        "trace=true",
+        "name=traced",
+        "sampler.threshold=0.7",
+    ]
     monkeypatch.setattr("sys.argv", ["run.py", *given])
     cli.main()
     folder = tmp_path / "runs" / "traced" / "traces"

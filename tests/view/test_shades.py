@@ -51,9 +51,17 @@ def test_a_surer_guess_is_never_darker_and_every_shade_is_legible(colours: str) 
 
 
 @pytest.mark.parametrize(
-    ("probability", "ground"), [(0.0, "#262626"), (0.099, "#262626"), (0.1, "#3a3a3a"), (0.55, "#898989"),
-                                (0.9, "#d9d9d9"), (1.0, "#d9d9d9"), (-1.0, "#262626")]
-)  # fmt: skip
+    ("probability", "ground"),
+    [
+        (0.0, "#262626"),
+        (0.099, "#262626"),
+        (0.1, "#3a3a3a"),
+        (0.55, "#898989"),
+        (0.9, "#d9d9d9"),
+        (1.0, "#d9d9d9"),
+        (-1.0, "#262626"),
+    ],
+)
 def test_a_known_probability_has_a_known_grey(probability: float, ground: str) -> None:
     """Ten greys from 38 to 217 of 255, 19.9 apart, one for every 10 %."""
     found = Shades.of(terminal("truecolor", no_color=False)).guess(probability).bgcolor

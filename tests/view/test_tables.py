@@ -28,9 +28,16 @@ from tests.view.browser import chromium, opened
 
 def row(task: str, number: int, **scores: float | None) -> dict[str, Any]:
     return {
-        "id": f"{task}{number}", "task": task, "scores": scores, "useful_tokens": 1234, "canvas": [0] * 2000,
-        "nfe": 100, "query_tokens": 5, "seconds": 12.3456, "batch": f"{task}{number}",
-    }  # fmt: skip
+        "id": f"{task}{number}",
+        "task": task,
+        "scores": scores,
+        "useful_tokens": 1234,
+        "canvas": [0] * 2000,
+        "nfe": 100,
+        "query_tokens": 5,
+        "seconds": 12.3456,
+        "batch": f"{task}{number}",
+    }
 
 
 def shown(rows: list[dict[str, Any]], width: int = 80) -> list[str]:
@@ -51,10 +58,13 @@ def test_no_number_is_cut_in_eighty_columns() -> None:
     found = [line.split() for line in lines if line.startswith(("replace_random", "insert_index", "all"))]
     rest = ["12.34", "100.0", "100.0", "12.346", "12.346"]
     assert found == [
-        ["replace_random", "700", "30.0", "27-33", *rest], ["insert_index", "700", "30.0", "27-33", *rest],
+        ["replace_random", "700", "30.0", "27-33", *rest],
+        ["insert_index", "700", "30.0", "27-33", *rest],
         ["all", "1400", "30.0", "28-32", *rest],
-        ["replace_random", "25.0", "50.0"], ["insert_index", "25.0", "50.0"], ["all", "25.0", "50.0"],
-    ]  # fmt: skip
+        ["replace_random", "25.0", "50.0"],
+        ["insert_index", "25.0", "50.0"],
+        ["all", "25.0", "50.0"],
+    ]
 
 
 def test_a_metric_that_a_task_does_not_have_is_blank_and_one_without_a_judge_is_missing() -> None:
@@ -93,11 +103,21 @@ NONE = Commits()
 # Position 0 is committed and replaced twice, 1 is committed, and an edit of it is refused in the last turn.
 TURNS = [
     TurnRecord(1, 0, [Commits([0], [5], [0.6], [False])], [[]], [[]], [[]], [2], (0, 0, 2), edited=[NONE]),
-    TurnRecord(2, 0, [Commits([1], [6], [0.7], [True])], [[]], [[]], [[]], [2], (0, 0, 2),
-               edited=[Commits([0], [7], [0.8], [False])]),
-    TurnRecord(3, 0, [NONE], [[]], [[]], [[]], [2], (0, 0, 2), edited=[Commits([0], [6], [0.9], [False])],
-               refused=[[1]]),
-]  # fmt: skip
+    TurnRecord(
+        2,
+        0,
+        [Commits([1], [6], [0.7], [True])],
+        [[]],
+        [[]],
+        [[]],
+        [2],
+        (0, 0, 2),
+        edited=[Commits([0], [7], [0.8], [False])],
+    ),
+    TurnRecord(
+        3, 0, [NONE], [[]], [[]], [[]], [2], (0, 0, 2), edited=[Commits([0], [6], [0.9], [False])], refused=[[1]]
+    ),
+]
 EDITED = Trace([1] * 2, [0] * 2, 1, 0, 0, 2, TURNS, WORDS)
 
 

@@ -43,10 +43,19 @@ def long_trace(tokens: int = 1000, steps: int = 500) -> Trace:
         undone = [order[(step - 1) * share]] if step % 10 == 9 else []
         commits = Commits(at, [5 + p % 50 for p in at], [0.5] * share, [step % 7 == 0] * share, [0.7] * share)
         queries = [tokens if step % 32 == 0 else 32] * 28
-        turns.append(TurnRecord(
-            step + 1, 0, [commits], [undone], [[]], [[]], queries, (step * 32 // steps, 0, tokens),
-            refreshed=[tokens if step % 32 == 0 else 0] * 28,
-        ))  # fmt: skip
+        turns.append(
+            TurnRecord(
+                step + 1,
+                0,
+                [commits],
+                [undone],
+                [[]],
+                [[]],
+                queries,
+                (step * 32 // steps, 0, tokens),
+                refreshed=[tokens if step % 32 == 0 else 0] * 28,
+            )
+        )
     words = {0: "<|end|>", 1: "<|mask|>", **{token: f" word{token}"[: 3 + token % 5] for token in range(5, 55)}}
     return Trace([1] * tokens, [0] * tokens, 1, 0, 0, tokens, turns, words)
 
@@ -198,16 +207,24 @@ def test_masks_show_the_guesses_that_the_forwards_made(
 def test_a_canvas_of_noise_shows_what_each_forward_saw(browser: Any, tmp_path: Path) -> None:
     """In the open block; draws that were kept are marked, and the status counts them."""
     model = load(make_tiny(tmp_path / "dg_dev", MODELS / "dg_dev"), dtype="float32")
-    decoder = Decoder(model, part("sampler", "renoise", steps=5), part("blocks", "fixed", block_length=8), "finished",
-                      "none", gen_length=16)  # fmt: skip
+    decoder = Decoder(
+        model,
+        part("sampler", "renoise", steps=5),
+        part("blocks", "fixed", block_length=8),
+        "finished",
+        "none",
+        gen_length=16,
+    )
     trace = decoder([5, 7, 9], trace=True)[0].traced()
     tab = opened(browser, trace.to_html(tmp_path / "noise.html"), reduced_motion="reduce")
     for step, canvas in enumerate(list(trace.canvases())[:-1]):
         tab.fill("#step", str(step))
         _, begin, end = trace.turns[step].block
         words = [trace.words[token] for token in canvas[trace.start :]]
-        words = ["\N{END OF PROOF}" if token == trace.eos_id else word
-                 for token, word in zip(canvas[trace.start :], words, strict=True)]  # fmt: skip
+        words = [
+            "\N{END OF PROOF}" if token == trace.eos_id else word
+            for token, word in zip(canvas[trace.start :], words, strict=True)
+        ]
         assert texts(tab)[begin:end] == words[begin:end], step
         before = trace.turns[step - 1].shown[0] if step else None
         kept = [] if before is None else [at for at, own in zip(before.positions, before.drawn, strict=True) if own]

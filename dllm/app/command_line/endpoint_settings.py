@@ -12,14 +12,29 @@ from dllm.common.errors import Refusal, UserError, in_range
 from dllm.compose.naming import CHOICES, part_at, typed_name, value_text
 
 ENDPOINT_KINDS = {
-    "name": "str | None", "url": "str | None", "key_env": "str | None", "at_once": "int", "timeout": "float",
-    "retries": "int", "body": "Mapping[str, Any] | None",
-}  # fmt: skip
+    "name": "str | None",
+    "url": "str | None",
+    "key_env": "str | None",
+    "at_once": "int",
+    "timeout": "float",
+    "retries": "int",
+    "body": "Mapping[str, Any] | None",
+}
 ENDPOINT_GROUPS = ("model", "task", "hydra", "experiment", "grids")
 ENDPOINT_SETTINGS = (
-    "gen_length", "samples", "seed", "stop", "sampling.temperature", "sampling.top_p", "name", "output", "resume",
-    "live", "prompt", "prompts",
-)  # fmt: skip
+    "gen_length",
+    "samples",
+    "seed",
+    "stop",
+    "sampling.temperature",
+    "sampling.top_p",
+    "name",
+    "output",
+    "resume",
+    "live",
+    "prompt",
+    "prompts",
+)
 NETWORK_PARTS = ("sampler", "blocks", "cache", "eos", "length", "constraint")
 MEANT_INSTEAD = {"batch_size": "For several requests at a time set {model.at_once=8}."}
 EVALUATES = "dllm.app.commands.evaluate.run"
@@ -41,8 +56,9 @@ def as_endpoint(config: dict[str, Any], given: Collection[str]) -> dict[str, Any
         raise Refusal(
             "{task.name:value} needs the network itself, and {model=endpoint} is an address. Ask it the questions of "
             "a task, such as {task=parallelbench}, or your own by {task=jsonl} {task.path=FILE}.",
-            {"task.name": f"task={config['task'].get('name')}"}, at="task",
-        )  # fmt: skip
+            {"task.name": f"task={config['task'].get('name')}"},
+            at="task",
+        )
     for name in given:
         place = name.replace("/", ".")
         value, its = part_at(config, place), place.partition(".")[0] in ENDPOINT_GROUPS or name in ENDPOINT_SETTINGS

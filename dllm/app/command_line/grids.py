@@ -106,8 +106,11 @@ def combinations(overrides: Sequence[str]) -> int:
 
 def tried_names(overrides: Sequence[str]) -> set[str]:
     """The settings that a grid tries with several values."""
-    return {str(found.key_or_group) for text in overrides
-            if (found := parsed_override(text)) is not None and _tried(found) > 1}  # fmt: skip
+    return {
+        str(found.key_or_group)
+        for text in overrides
+        if (found := parsed_override(text)) is not None and _tried(found) > 1
+    }
 
 
 def _tried(override: Override) -> int:

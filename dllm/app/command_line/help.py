@@ -52,12 +52,19 @@ def help_text(arguments: Sequence[str], width: int | None = None) -> str:
     config = composed(list(given), whole=True)
     chosen = chosen_names(config)
     lines = [
-        f"Decode masked diffusion language models: {program()} NAME=VALUE ...", "",
-        *textwrap.indent(examples(), "  ").splitlines(), "",
-        "To choose from (NAME=CHOICE; * marks what is chosen now):", "", *choice_lines(chosen, width),
-        "Settings (NAME=VALUE; as they are set now):", "", *setting_lines(config, chosen, width),
-        "", "The rule inside a wrapper is chosen by sampler/inner=NAME.",
-    ]  # fmt: skip
+        f"Decode masked diffusion language models: {program()} NAME=VALUE ...",
+        "",
+        *textwrap.indent(examples(), "  ").splitlines(),
+        "",
+        "To choose from (NAME=CHOICE; * marks what is chosen now):",
+        "",
+        *choice_lines(chosen, width),
+        "Settings (NAME=VALUE; as they are set now):",
+        "",
+        *setting_lines(config, chosen, width),
+        "",
+        "The rule inside a wrapper is chosen by sampler/inner=NAME.",
+    ]
     return "\n".join(lines)
 
 

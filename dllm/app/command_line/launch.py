@@ -102,17 +102,33 @@ class Launched:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         listening = socket.create_server(("127.0.0.1", 0))  # TCPStore would listen on every address
-        store = TCPStore("127.0.0.1", listening.getsockname()[1], is_master=True, wait_for_workers=False,
-                         multi_tenant=True, master_listen_fd=listening.detach())  # fmt: skip
-        shared = {"WORLD_SIZE": str(self.size), "LOCAL_WORLD_SIZE": str(self.size), "MASTER_ADDR": "127.0.0.1",
-                  PORT: str(store.port)}  # fmt: skip
+        store = TCPStore(
+            "127.0.0.1",
+            listening.getsockname()[1],
+            is_master=True,
+            wait_for_workers=False,
+            multi_tenant=True,
+            master_listen_fd=listening.detach(),
+        )
+        shared = {
+            "WORLD_SIZE": str(self.size),
+            "LOCAL_WORLD_SIZE": str(self.size),
+            "MASTER_ADDR": "127.0.0.1",
+            PORT: str(store.port),
+        }
         loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
         shared |= {name: loopback for name in INTERFACES if loopback is not None and name not in os.environ}
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         for rank in range(1, self.size):
             ours, theirs = socket.socketpair()
-            own = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": path,
-                   LINK: str(theirs.fileno())}  # fmt: skip
+            own = {
+                **os.environ,
+                **shared,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "PYTHONPATH": path,
+                LINK: str(theirs.fileno()),
+            }
             command = [sys.executable, *program]
             with theirs:
                 self.followers.append(
@@ -149,9 +165,12 @@ class Launched:
         if apart:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if apart else "gloo", store=self.store, rank=self.place, world_size=self.world,
+            "cpu:gloo,cuda:nccl" if apart else "gloo",
+            store=self.store,
+            rank=self.place,
+            world_size=self.world,
             timeout=EXCHANGE,
-        )  # fmt: skip
+        )
 
     def kill(self) -> None:
         """End the followers that this process has started: one may hang."""

@@ -36,11 +36,20 @@ IN_OLD_FILES = {
 }  # what holds where a file lacks it; else null
 _TEXTS = ("prompt", "stop", "constraint")  # in which ~ is a letter
 SAMPLING_KINDS = {
-    "temperature": "float", "top_p": "float | None", "top_k": "int | None", "guidance": "float",
-    "guidance_against": "str", "guidance_ratio": "float",
-    "suppress_mask": "bool", "forbid_eos": "bool", "min_tokens": "int", "eos_last": "bool", "tempered": "bool",
-    "thinking_budget": "int | None", "end_of_thought": "str | None",
-}  # fmt: skip
+    "temperature": "float",
+    "top_p": "float | None",
+    "top_k": "int | None",
+    "guidance": "float",
+    "guidance_against": "str",
+    "guidance_ratio": "float",
+    "suppress_mask": "bool",
+    "forbid_eos": "bool",
+    "min_tokens": "int",
+    "eos_last": "bool",
+    "tempered": "bool",
+    "thinking_budget": "int | None",
+    "end_of_thought": "str | None",
+}
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,11 @@ def _fewer(config: Mapping[str, Any]) -> Iterator[str]:
     if config["task"]["name"] == "serve":
         task = config["task"]
         sizes = {**task, "max_rows": 8 if task["max_rows"] is None else task["max_rows"]}
-        yield from (f"task.{name}={sizes[name] // 2}" for name in ("max_rows", "max_tokens_in_flight")
-                    if isinstance(sizes[name], int) and sizes[name] > 1)  # fmt: skip
+        yield from (
+            f"task.{name}={sizes[name] // 2}"
+            for name in ("max_rows", "max_tokens_in_flight")
+            if isinstance(sizes[name], int) and sizes[name] > 1
+        )
     elif isinstance(size := config["batch_size"], int) and size > 1:
         yield f"batch_size={size // 2}"
     length = DEFAULT_GEN_LENGTH if config["gen_length"] is None else config["gen_length"]

@@ -106,9 +106,12 @@ class Report:
 
 
 def inspect_checkpoint(
-    path: str | Path, mask_id: int | None = None, attention_block: int | None = None,
-    rope: Mapping[str, Any] | RopeSetting | None = None, family: Family | str | None = None,
-) -> Report:  # fmt: skip
+    path: str | Path,
+    mask_id: int | None = None,
+    attention_block: int | None = None,
+    rope: Mapping[str, Any] | RopeSetting | None = None,
+    family: Family | str | None = None,
+) -> Report:
     """Inspect a checkpoint: a folder, a shipped model's name or a hub id, whose small files are downloaded.
 
     mask_id, attention_block, rope, family: as in ``bundle.load``. Raises UserError only where the folder does not
@@ -128,10 +131,18 @@ def inspect_checkpoint(
         total = 0 if model is None else sum(parameter.numel() for parameter in model.parameters())
     dtypes, files = Counter(tensor.dtype for tensor in stored), {tensor.file for tensor in stored}
     return Report(
-        folder, (*problems, *more), (*config.warnings, *left_out, *_notes(config, tokenizer)), config, tokenizer, ids,
-        parameters=total, active=max(0, total - _idle(config)), stored=tuple(dtypes.most_common()),
-        shards=len(files), stored_bytes=sum(file.stat().st_size for file in files),
-    )  # fmt: skip
+        folder,
+        (*problems, *more),
+        (*config.warnings, *left_out, *_notes(config, tokenizer)),
+        config,
+        tokenizer,
+        ids,
+        parameters=total,
+        active=max(0, total - _idle(config)),
+        stored=tuple(dtypes.most_common()),
+        shards=len(files),
+        stored_bytes=sum(file.stat().st_size for file in files),
+    )
 
 
 def without_weights(folder: Path) -> bool:
@@ -331,10 +342,17 @@ def _narrows(config: ModelConfig, kind: str, head: str | None) -> bool:
 def _token_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:
     tokenizer = report.tokenizer
     for name, number in (("mask id", config.mask_id), ("eos id", config.eos_id), ("pad id", config.pad_id)):
-        no_mask = "" if name != "mask id" else (
-            "none: undecided positions show noise" if config.process == "uniform"
-            else "none: it predicts the next token" if config.attention.next_token else ""
-        )  # fmt: skip
+        no_mask = (
+            ""
+            if name != "mask id"
+            else (
+                "none: undecided positions show noise"
+                if config.process == "uniform"
+                else "none: it predicts the next token"
+                if config.attention.next_token
+                else ""
+            )
+        )
         yield name, no_mask or _spell(number, tokenizer)
     yield "stops", ", ".join(_spell(number, tokenizer) for number in report.ids.stops) if report.ids else "unknown"
     length = "no tokenizer" if tokenizer is None else f"{len(tokenizer)} ids in the tokenizer"

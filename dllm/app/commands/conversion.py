@@ -39,8 +39,10 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     target = target_of(config["quantize"], kind)
     found = describe(model["path"], **how_read(model))
     if found.config.stored_kind is not None:
-        raise UserError(f"model.path={model['path']}: its weights are {found.config.stored_kind} already. Take the "
-                        "checkpoint that they were made from.")  # fmt: skip
+        raise UserError(
+            f"model.path={model['path']}: its weights are {found.config.stored_kind} already. Take the "
+            "checkpoint that they were made from."
+        )
     check_numbers(found.config, torch.bfloat16, torch.device("cpu"), "auto", kind, head)
     adapter = read_adapter(model["adapter"], found.config, model["path"])
     source = locate(model["path"])
@@ -59,8 +61,13 @@ def target_of(settings: Any, kind: Any) -> Path:
     if not to:
         raise UserError("task=quantize needs quantize.to=FOLDER, which it writes. Add it.")
     if kind not in STORED_KINDS:
-        said = "float8 is made in a moment on the GPU that needs it, and not stored" if kind == "float8" else (
-            "task=quantize needs a kind")  # fmt: skip
-        raise UserError(f"model.quantize={'null' if kind is None else kind}: {said}. Set model.quantize="
-                        f"{' or '.join(STORED_KINDS)}.")  # fmt: skip
+        said = (
+            "float8 is made in a moment on the GPU that needs it, and not stored"
+            if kind == "float8"
+            else ("task=quantize needs a kind")
+        )
+        raise UserError(
+            f"model.quantize={'null' if kind is None else kind}: {said}. Set model.quantize="
+            f"{' or '.join(STORED_KINDS)}."
+        )
     return Path(str(to))

@@ -137,9 +137,13 @@ def place_of(question: Question, value: Any) -> int | None:
 
 
 def report_decisions(
-    model: str, questions: dict[str, Question], found: Sequence[Decisions], truths: Sequence[dict[str, Any]],
-    folder: Path, calibrate: bool,
-) -> None:  # fmt: skip
+    model: str,
+    questions: dict[str, Question],
+    found: Sequence[Decisions],
+    truths: Sequence[dict[str, Any]],
+    folder: Path,
+    calibrate: bool,
+) -> None:
     """Say how good the answers are, where their truth is known, and fit temperatures if asked to."""
     labelled: dict[str, list[Labelled]] = {}
     for name, question in questions.items():
@@ -152,14 +156,18 @@ def report_decisions(
             labelled.setdefault(question.type, []).extend(items)
             temperature = found[0][name].temperature
             one = quality(items, temperature)
-            say(f"{name}: {one.items} labelled, accuracy {one.accuracy:.3f}, NLL {one.nll:.3f}, Brier {one.brier:.3f}, "
-                f"ECE {one.ece:.3f}, T {temperature:.2f}")  # fmt: skip
+            say(
+                f"{name}: {one.items} labelled, accuracy {one.accuracy:.3f}, NLL {one.nll:.3f}, Brier {one.brier:.3f}, "
+                f"ECE {one.ece:.3f}, T {temperature:.2f}"
+            )
     if calibrate:
         fits = {kind: fitted(kind, items) for kind, items in labelled.items()}
         write_calibration(folder / CALIBRATION, model, fits)
         for kind, fit in fits.items():
-            say(f"{kind}: T {fit.temperature:.2f} from {fit.items} answers, NLL {fit.nll_before:.3f} to "
-                f"{fit.nll_after:.3f}, in {folder / CALIBRATION}")  # fmt: skip
+            say(
+                f"{kind}: T {fit.temperature:.2f} from {fit.items} answers, NLL {fit.nll_before:.3f} to "
+                f"{fit.nll_after:.3f}, in {folder / CALIBRATION}"
+            )
     costs = {name: sum(getattr(one, name) for one in found) for name in ("forwards", "rows", "query_tokens")}
     say(f"{len(found)} states, {sum(map(len, found))} answers, " + ", ".join(f"{n} {c}" for n, c in costs.items()))
     say(f"Run folder: {folder}")

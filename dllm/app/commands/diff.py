@@ -134,9 +134,10 @@ def row_lines(one: Side, other: Side) -> Iterator[str]:
     from dllm.record.parting import parted_rows, parting
 
     pairs = {
-        key: (row, other.rows[key]) for key, row in one.rows.items()
+        key: (row, other.rows[key])
+        for key, row in one.rows.items()
         if key in other.rows and row["prompt_tokens"] == other.rows[key]["prompt_tokens"]
-    }  # fmt: skip
+    }
     if not pairs:
         raise UserError(f"{one.place} and {other.place} share no sample of one prompt. Compare runs of one task.")
     same = {key: (row["canvas"], row["turns"]) == (its["canvas"], its["turns"]) for key, (row, its) in pairs.items()}

@@ -29,12 +29,21 @@ from dllm.common.versions import version_of
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 # What extras are for. Those of developers are not here, and none whose packages exclude ours.
 EXTRAS = {
-    "constraints": "JSON schemas and grammars", "serve": "dllm serve", "report": "dllm report", "frame": "pandas",
-    "sweeps": "sweeps on several processes or Slurm", "eval": "lm-eval's tasks", "text": "scores of texts",
-    "hub": "data sets of the hub", "transformers": "checkpoints of transformers' own classes", "gguf": "GGUF files",
-    "quantize": "float8 weights", "ray": "several machines", "distill": "training",
+    "constraints": "JSON schemas and grammars",
+    "serve": "dllm serve",
+    "report": "dllm report",
+    "frame": "pandas",
+    "sweeps": "sweeps on several processes or Slurm",
+    "eval": "lm-eval's tasks",
+    "text": "scores of texts",
+    "hub": "data sets of the hub",
+    "transformers": "checkpoints of transformers' own classes",
+    "gguf": "GGUF files",
+    "quantize": "float8 weights",
+    "ray": "several machines",
+    "distill": "training",
     "endpoint": "models behind an address",
-}  # fmt: skip
+}
 _ANTLR = "antlr4-python3-runtime"  # Hydra's grammar is of one version of it, and another breaks every command
 _MODULES = {"hydra-core": "hydra", "pyyaml": "yaml", _ANTLR: "antlr4"}  # of packages whose module has another name
 _MARK = "\x1f"  # between the words of a line for the process that asked

@@ -43,9 +43,12 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
 
 
 def evaluate_sweep(
-    combinations: Sequence[Combination], folder: Path, place: str = "", several: Collection[str] = (),
+    combinations: Sequence[Combination],
+    folder: Path,
+    place: str = "",
+    several: Collection[str] = (),
     said: dict[str, str] | None = None,
-) -> tuple[list[bool], bool]:  # fmt: skip
+) -> tuple[list[bool], bool]:
     """Evaluate cells of a sweep and print a line for each. What cannot work is noted, and the rest goes on. Returns for
     each cell whether it was evaluated, and whether samples failed.
 

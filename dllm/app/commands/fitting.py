@@ -89,8 +89,13 @@ def print_fitting(report: Report, config: Mapping[str, Any], name: str) -> bool:
     for kind, used, columns, rows in fitting_rows(report.config, parts, asked, tp, bool(config["model"]["ep"])):
         fits += [kind] if used.most <= asked.room else []
         cells = (used.weights, used.kept, used.activations, used.logits, used.most)
-        table.add_row(kind, *map(in_gib, cells), "fits" if used.most <= asked.room else "too much",
-                      f"{columns:,}" if columns else "none", f"{rows:,}" if rows else "none")  # fmt: skip
+        table.add_row(
+            kind,
+            *map(in_gib, cells),
+            "fits" if used.most <= asked.room else "too much",
+            f"{columns:,}" if columns else "none",
+            f"{rows:,}" if rows else "none",
+        )
     console = Console()
     for line in heading(asked, parts, name, tp):
         console.print(as_text(line))
@@ -133,6 +138,8 @@ def fitting_rows(
         model = MemoryModel(share, parts, weights, BYTES.get(kind, 2), asked.answer)
         room = asked.room
         yield (
-            named_kind("", kind, head).strip(), model.use(asked.rows, asked.length),
-            longest_fit(model, room, asked.rows), most_rows(model, room, asked.length),
-        )  # fmt: skip
+            named_kind("", kind, head).strip(),
+            model.use(asked.rows, asked.length),
+            longest_fit(model, room, asked.rows),
+            most_rows(model, room, asked.length),
+        )

@@ -114,18 +114,32 @@ class FilterJob:
     def decoder(self, model: bundle.Model, rule: Sampler, whole: bool = False) -> Decoder:
         """whole: the answer is one block."""
         return Decoder(
-            model, rule, Fixed(self.gen_length if whole else self.length), eos="none", gen_length=self.gen_length,
-            batch_size=self.config["batch_size"], chat=self.config["chat"],
+            model,
+            rule,
+            Fixed(self.gen_length if whole else self.length),
+            eos="none",
+            gen_length=self.gen_length,
+            batch_size=self.config["batch_size"],
+            chat=self.config["chat"],
             chat_template_kwargs=self.config["model"]["chat_template_kwargs"] or {},
-        )  # fmt: skip
+        )
 
     def run(self) -> None:
         """Decode, train, write. Each portion of prompts leaves a file, so that it goes on after whatever end."""
         config, seed = self.config, self.config["seed"]
         checkpoint = fingerprint(self.model.path)
         how = {name: value for name, value in config["model"].items() if name != "path"}
-        asked = [checkpoint, how, config["chat"], config["batch_size"], seed, self.gen_length, self.length,
-                 self.options.epochs, self.prompts]  # fmt: skip
+        asked = [
+            checkpoint,
+            how,
+            config["chat"],
+            config["batch_size"],
+            seed,
+            self.gen_length,
+            self.length,
+            self.options.epochs,
+            self.prompts,
+        ]
         begun = cache_folder() / "filters" / f"begun-{json_digest(asked)}"
         begun.mkdir(parents=True, exist_ok=True)
         model = bundle.load(**weights_of(config))

@@ -48,6 +48,12 @@ def progress_bar(total: int, done: int, shown: bool = True, title: str = "") -> 
     """A progress bar on stderr, with an estimate of what is left."""
     pause = 0.1 if sys.stderr.isatty() else 10
     return tqdm(
-        total=total, initial=done, unit="sample", disable=not shown, mininterval=pause, delay=pause, leave=False,
+        total=total,
+        initial=done,
+        unit="sample",
+        disable=not shown,
+        mininterval=pause,
+        delay=pause,
+        leave=False,
         desc=visible(title) or None,
-    )  # fmt: skip
+    )

@@ -60,9 +60,15 @@ class Ray(Engine):
     together = True
 
     def __init__(
-        self, replicas: int | None = None, gpus: float = 1.0, cpus: float = 1.0, shard: int = 16, retries: int = 2,
-        wait: float = 300.0, address: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        replicas: int | None = None,
+        gpus: float = 1.0,
+        cpus: float = 1.0,
+        shard: int = 16,
+        retries: int = 2,
+        wait: float = 300.0,
+        address: str | None = None,
+    ) -> None:
         super().__init__()
         least = {"replicas": 1, "gpus": 0, "cpus": 0.01, "shard": 1, "retries": 0, "wait": 1}
         for (name, low), value in zip(least.items(), (replicas, gpus, cpus, shard, retries, wait), strict=True):

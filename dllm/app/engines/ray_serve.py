@@ -161,13 +161,16 @@ def start_replicas(serve: Any, engine: Ray, config: dict[str, Any], settings: Se
     asked, count = engine.room()
     serve.start(http_options={"host": settings.host, "port": settings.port})
     deployment = serve.deployment(
-        serve.ingress(replica_app)(ServedReplica), name=APPLICATION, num_replicas=count,
+        serve.ingress(replica_app)(ServedReplica),
+        name=APPLICATION,
+        num_replicas=count,
         # each replica refuses by its own limits, in its own words; the proxy only bounds what it holds
-        max_ongoing_requests=settings.max_connections, max_queued_requests=settings.max_connections,
+        max_ongoing_requests=settings.max_connections,
+        max_queued_requests=settings.max_connections,
         health_check_period_s=HEALTH_SECONDS,
         graceful_shutdown_timeout_s=settings.drain_seconds,
         ray_actor_options=asked,
-    )  # fmt: skip
+    )
     serve.run(deployment.bind(config, settings, str(Path.cwd()), board), name=APPLICATION, route_prefix="/")
     return count
 

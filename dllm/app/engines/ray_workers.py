@@ -82,8 +82,11 @@ class Workers:
         import ray
 
         there, free = ray.cluster_resources(), ray.available_resources()
-        has = " and ".join(f"{free.get(kind, 0):g} of {there[kind]:g} {words} free"
-                           for kind, words in (("CPU", "cores"), ("GPU", "GPUs")) if there.get(kind))  # fmt: skip
+        has = " and ".join(
+            f"{free.get(kind, 0):g} of {there[kind]:g} {words} free"
+            for kind, words in (("CPU", "cores"), ("GPU", "GPUs"))
+            if there.get(kind)
+        )
         lacking = f"{len(self.pending)} of {self.count} workers have no room"
         return f"{lacking}: each takes {self.takes}, and the cluster has {has}"
 

@@ -63,8 +63,11 @@ class Board:
         """The metrics of all replicas, with ``own`` for the one called ``name``. Counters of replicas that are gone
         still count, so that no sum ever falls."""
         heard = {id(word) for word in self._heard()}
-        pages = [word.page if id(word) in heard else counters_of(word.page)
-                 for other, word in self.words.items() if other != name]  # fmt: skip
+        pages = [
+            word.page if id(word) in heard else counters_of(word.page)
+            for other, word in self.words.items()
+            if other != name
+        ]
         return sum_of_pages([self.gone, own, *pages])
 
     def _heard(self) -> list[Word]:

@@ -49,10 +49,20 @@ class DLLM(TemplateLM):  # type: ignore[misc]
     """
 
     def __init__(
-        self, batch_size: int | str = 1, max_batch_size: int | None = None, device: str | None = None,
-        likelihood: str = "mc_count", mc_num: int = 128, mc_batch: int = 8, mc_seed: int = 1234, cfg: float = 0.0,
-        add_bos_token: bool = False, escape_until: bool = False, records: str | None = None, **settings: Any,
-    ) -> None:  # fmt: skip
+        self,
+        batch_size: int | str = 1,
+        max_batch_size: int | None = None,
+        device: str | None = None,
+        likelihood: str = "mc_count",
+        mc_num: int = 128,
+        mc_batch: int = 8,
+        mc_seed: int = 1234,
+        cfg: float = 0.0,
+        add_bos_token: bool = False,
+        escape_until: bool = False,
+        records: str | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__()
         estimator = Estimator(likelihood, mc_num, min(mc_batch, mc_num), cfg, mc_seed)
         self.settings = {"batch_size": whole_batch_size(batch_size), **settings, **device_setting(device, settings)}
@@ -172,10 +182,17 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         """What lm-eval adds to its results: the settings, and what generation cost."""
         decoded = [record for record in self.records.values() if "useful_tokens" in record]
         tokens, nfe, seconds = (sum(record[key] for record in decoded) for key in ("useful_tokens", "nfe", "seconds"))
-        return {"dllm": {
-            "settings": self.settings, "likelihood": vars(self.likelihood.estimator), "samples": len(decoded),
-            "useful_tokens": tokens, "nfe": nfe, "tpf": tokens / nfe if nfe else None, "seconds": seconds,
-        }}  # fmt: skip
+        return {
+            "dllm": {
+                "settings": self.settings,
+                "likelihood": vars(self.likelihood.estimator),
+                "samples": len(decoded),
+                "useful_tokens": tokens,
+                "nfe": nfe,
+                "tpf": tokens / nfe if nfe else None,
+                "seconds": seconds,
+            }
+        }
 
     def _note(self, key: RequestKey, record: dict[str, Any]) -> None:
         self.records[key] = record

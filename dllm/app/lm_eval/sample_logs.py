@@ -86,14 +86,19 @@ def _samples(task: Harness, item: Item, row: ResultRow) -> Iterator[dict[str, An
     for name, answer in instance.filtered_resps.items():
         metrics = whole.process_results(doc, [answer]) if task.stock is None else dict(row["scores"])
         yield {
-            "doc_id": number, "doc": doc, "target": str(target),
+            "doc_id": number,
+            "doc": doc,
+            "target": str(target),
             "arguments": {"gen_args_0": {f"arg_{at}": one for at, one in enumerate(instance.args)}},
-            "resps": [[text]], "filtered_resps": [answer], "filter": name, "metrics": list(metrics),
-            "doc_hash": hash_string(
-                json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False)
-            ),
-            "prompt_hash": hash_string(instance.arguments[0]), "target_hash": hash_string(str(target)), **metrics,
-        }  # fmt: skip
+            "resps": [[text]],
+            "filtered_resps": [answer],
+            "filter": name,
+            "metrics": list(metrics),
+            "doc_hash": hash_string(json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False)),
+            "prompt_hash": hash_string(instance.arguments[0]),
+            "target_hash": hash_string(str(target)),
+            **metrics,
+        }
 
 
 if __name__ == "__main__":

@@ -73,8 +73,11 @@ def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
     if "experiment" in given:
         return config
     # an older version did not keep the names that were typed
-    typed = {place: name for place, name in stored.get(CHOICES, {}).items()
-             if isinstance(name, str) and place.partition(".")[0] in SECTIONS}  # fmt: skip
+    typed = {
+        place: name
+        for place, name in stored.get(CHOICES, {}).items()
+        if isinstance(name, str) and place.partition(".")[0] in SECTIONS
+    }
     found: dict[str, Any] = {**config, **deepcopy(stored), CHOICES: typed}
     for name in given:
         place = name.partition("@")[2] or name.replace("/", ".")

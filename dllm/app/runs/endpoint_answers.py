@@ -60,9 +60,13 @@ class EndpointAnswers(AnswerSource):
         for item in items.values():
             messages_of(item)  # refuses
         self.batches = batches_of(
-            ((answer_shape(config, item), NamedSample(item.id, number, shown_prompt(item)))
-             for item in items.values() for number in range(config["samples"])), 1,
-        )  # fmt: skip
+            (
+                (answer_shape(config, item), NamedSample(item.id, number, shown_prompt(item)))
+                for item in items.values()
+                for number in range(config["samples"])
+            ),
+            1,
+        )
         code = code_hash(list(targets(config["task"])))
         self.content = {"checkpoint": f"{self.name} behind an address", "task's code": code}
         self.draws = config["sampling"]["temperature"] > 0
@@ -111,9 +115,19 @@ class EndpointAnswers(AnswerSource):
             choice, used = reply["choices"][0], (reply.get("usage") or {}).get("completion_tokens")
             text, reason = choice["message"]["content"] or "", str(choice.get("finish_reason"))
             result = Result(
-                [], [], cut_at(text, batch.shape.stop), [], 0, 0, raw.http_response.elapsed.total_seconds(),
-                ENDED.get(reason, reason), seed, [], device="endpoint", runtime="endpoint",
-            )  # fmt: skip
+                [],
+                [],
+                cut_at(text, batch.shape.stop),
+                [],
+                0,
+                0,
+                raw.http_response.elapsed.total_seconds(),
+                ENDED.get(reason, reason),
+                seed,
+                [],
+                device="endpoint",
+                runtime="endpoint",
+            )
         except (ValueError, LookupError, TypeError, AttributeError):
             return Fault(self._said(f"question {sample.id} got no text", raw.http_response.text), ends=False)
         known = {"useful_tokens": used if isinstance(used, int) else 0, "answered_by": reply.get("model")}
@@ -124,8 +138,9 @@ class EndpointAnswers(AnswerSource):
         sampling, (length, stop) = self.config["sampling"], batch.shape
         drawn = {"seed": seed % 2**31, "top_p": sampling["top_p"]} if self.draws else {}
         usual = {"max_tokens": length, "temperature": sampling["temperature"], "stop": list(stop)[:MOST_STOPS] or None}
-        return {key: value for key, value in {**usual, **drawn, **(self.model["body"] or {})}.items()
-                if value is not None}  # fmt: skip
+        return {
+            key: value for key, value in {**usual, **drawn, **(self.model["body"] or {})}.items() if value is not None
+        }
 
     def _fault(self, error: OpenAIError, question: str) -> Fault:
         """What the client could not mend."""

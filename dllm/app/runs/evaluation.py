@@ -99,9 +99,15 @@ class Evaluation:
         """Still without scores."""
         sample, first = answer.batch.samples[answer.number], answer.batch.samples[0]
         return {
-            "id": sample.id, "sample": sample.sample, "task": self.items[sample.id].task, **self.task.stamp(),
-            "scores": None, **answer.columns, "prompt": sample.shown, "batch": f"{first.id}/{first.sample}",
-        }  # fmt: skip
+            "id": sample.id,
+            "sample": sample.sample,
+            "task": self.items[sample.id].task,
+            **self.task.stamp(),
+            "scores": None,
+            **answer.columns,
+            "prompt": sample.shown,
+            "batch": f"{first.id}/{first.sample}",
+        }
 
 
 def _stamped(task: Task) -> dict[str, str]:

@@ -177,10 +177,18 @@ def one_per_step(decoder: Decoder) -> Decoder:
     """A decoder like this one with one token per step."""
     parts = decoder.parts
     return Decoder(
-        decoder.model, Static(), parts.blocks, parts.cache, parts.eos, gen_length=decoder.gen_length,
-        batch_size=decoder.batch_size, sampling=replace(parts.sampling, tempered=False), stop=decoder.stop,
-        chat=decoder.prompts.chat, chat_template_kwargs=decoder.prompts.chat_template_kwargs,
-    )  # fmt: skip
+        decoder.model,
+        Static(),
+        parts.blocks,
+        parts.cache,
+        parts.eos,
+        gen_length=decoder.gen_length,
+        batch_size=decoder.batch_size,
+        sampling=replace(parts.sampling, tempered=False),
+        stop=decoder.stop,
+        chat=decoder.prompts.chat,
+        chat_template_kwargs=decoder.prompts.chat_template_kwargs,
+    )
 
 
 def reference_oracle(slow: Decoder, requests: Sequence[Request]) -> tuple[Oracle, list[int]]:

@@ -76,9 +76,14 @@ class RunPlan:
         if CHOSEN:
             warn_of_another_model(fingerprint(found.path))
         prompts = Prompts(
-            architecture, tokenizer, found.ids, str(model["path"]), options.gen_length, options.chat,
+            architecture,
+            tokenizer,
+            found.ids,
+            str(model["path"]),
+            options.gen_length,
+            options.chat,
             model["chat_template_kwargs"] or {},
-        )  # fmt: skip
+        )
         dtype, device = parse_dtype(model["dtype"]), resolve_device(parse_device(model["device"]))
         bundle.read_adapter(model["adapter"], architecture, model["path"])
         bundle.read_draft_adapter(model["draft_adapter"], architecture, model["path"])
@@ -89,8 +94,9 @@ class RunPlan:
             )
         ranks = int(model.get("tp", 1))  # a trace's settings name none
         asked = Kinds(model["quantize"], model["quantize_head"], model.get("activations"))  # which a trace may lack
-        place = Residence(dtype, device, str(config["kernels"]), config["runtime"] not in COMPILED, ranks,
-                      model.get("memory_gib"))  # fmt: skip
+        place = Residence(
+            dtype, device, str(config["kernels"]), config["runtime"] not in COMPILED, ranks, model.get("memory_gib")
+        )
         kind, head, rows = settled_kinds(architecture, asked, place)
         kind, head = kinds_of(architecture, kind, head, dtype, model["adapter"])
         check_numbers(architecture, dtype, device, config["kernels"], kind, head, rows)
@@ -153,11 +159,21 @@ class RunPlan:
         """The decoder of this plan."""
         parts, options = self.parts, self.options
         return Decoder(
-            model, parts.sampler, parts.blocks, parts.cache, parts.eos,
-            gen_length=options.gen_length, batch_size=options.batch_size, sampling=self.sampling, stop=options.stop,
-            chat=options.chat, runtime=runtime_of(self.config), constraint=self.constraint, length=parts.length,
+            model,
+            parts.sampler,
+            parts.blocks,
+            parts.cache,
+            parts.eos,
+            gen_length=options.gen_length,
+            batch_size=options.batch_size,
+            sampling=self.sampling,
+            stop=options.stop,
+            chat=options.chat,
+            runtime=runtime_of(self.config),
+            constraint=self.constraint,
+            length=parts.length,
             chat_template_kwargs=self.prompts.chat_template_kwargs,
-        )  # fmt: skip
+        )
 
     def load(self) -> bundle.Model:
         """Read the weights."""
@@ -227,8 +243,12 @@ def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str
         **how_read(model),
         "rope": RopeSetting.of(model.get("rope")),
     }
-    own = {"kernels": str(config["kernels"]), "pack": config["runtime"] not in COMPILED, "tp": tp,
-           "ep": bool(model.get("ep", False))}  # fmt: skip
+    own = {
+        "kernels": str(config["kernels"]),
+        "pack": config["runtime"] not in COMPILED,
+        "tp": tp,
+        "ep": bool(model.get("ep", False)),
+    }
     return {**named, **more, **own, **({} if device is None else {"device": device})}
 
 

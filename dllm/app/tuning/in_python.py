@@ -18,11 +18,20 @@ TUNED_PARTS = ("sampler", "blocks", "cache", "eos", "length")
 
 
 def tune(
-    model: str, *, prompts: str | None = None, task: str | None = None, max_loss: float = 0.01, alpha: float = 0.05,
-    cost: str = "seconds", budget: str | None = None, items: int | None = None, reference: str | None = None,
-    name: str | None = None, settings: Mapping[str, Any] | None = None,
+    model: str,
+    *,
+    prompts: str | None = None,
+    task: str | None = None,
+    max_loss: float = 0.01,
+    alpha: float = 0.05,
+    cost: str = "seconds",
+    budget: str | None = None,
+    items: int | None = None,
+    reference: str | None = None,
+    name: str | None = None,
+    settings: Mapping[str, Any] | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
-) -> Tuned:  # fmt: skip
+) -> Tuned:
     """The fastest setting whose mean loss is at most ``max_loss``, which fails in at most ``alpha`` of cases.
 
     Args:

@@ -93,8 +93,9 @@ class Run:
         """Search, confirm, write."""
         items, settings = self._fitted()
         deadline = None if self.options.seconds is None else self.began + self.options.seconds
-        table = DecodedLosses(settings, self.configured, self.folder, items, self.seed, self.options.cost,
-                        self.promise.binary, deadline)  # fmt: skip
+        table = DecodedLosses(
+            settings, self.configured, self.folder, items, self.seed, self.options.cost, self.promise.binary, deadline
+        )
         say(f"{len(settings)} settings, {items} of {self.total} items: {self.folder}")
         choice, late = _chosen(table, self.promise)
         return TuneOutcome(table, choice, self.promise, late, self.origin(items)).write(self.folder)
@@ -102,10 +103,16 @@ class Run:
     def origin(self, items: int) -> dict[str, Any]:
         """What the choice was made by."""
         return {
-            "model": self.model, "checkpoint": self.checkpoint, "words": self.common, "items": items,
-            "reference": list(self.space.reference), "max_loss": self.options.max_loss, "alpha": self.options.alpha,
-            "cost": self.options.cost, "date": datetime.now().strftime("%Y-%m-%d"),
-        }  # fmt: skip
+            "model": self.model,
+            "checkpoint": self.checkpoint,
+            "words": self.common,
+            "items": items,
+            "reference": list(self.space.reference),
+            "max_loss": self.options.max_loss,
+            "alpha": self.options.alpha,
+            "cost": self.options.cost,
+            "date": datetime.now().strftime("%Y-%m-%d"),
+        }
 
     def _folder(self, base: dict[str, Any]) -> Path:
         """The run's folder: new, or one of the same command."""

@@ -69,14 +69,22 @@ class DareRollout:
             return kwargs.get(name, self.config.get(name, usual))
 
         block = int(told("block_length"))
-        usual = {"sampler": part("sampler", "static", steps=int(told("num_diffusion_steps"))), "cache": "none",
-                 "eos": "none", "blocks": part("blocks", "fixed", block_length=block)}  # fmt: skip
+        usual = {
+            "sampler": part("sampler", "static", steps=int(told("num_diffusion_steps"))),
+            "cache": "none",
+            "eos": "none",
+            "blocks": part("blocks", "fixed", block_length=block),
+        }
         parts = {name: self.own.get(name, value) for name, value in usual.items()}
         return Decoder(
-            self.model, **parts, gen_length=int(told("response_length")), guidance=float(told("cfg_scale", 0)),
-            batch_size=int(self.own.get("batch_size", 32)), temperature=float(told("temperature")),
+            self.model,
+            **parts,
+            gen_length=int(told("response_length")),
+            guidance=float(told("cfg_scale", 0)),
+            batch_size=int(self.own.get("batch_size", 32)),
+            temperature=float(told("temperature")),
             **filters_of(told("top_p"), told("top_k")),
-        )  # fmt: skip
+        )
 
     def answers_to_a_row(self, validate: bool) -> int:
         """How often a row is answered. A validation's rows are repeated already."""
@@ -97,9 +105,12 @@ class DareRollout:
         needs = None if validate else TRAJECTORIES.get(self.algorithm)
         decoder = self.decoder(validate)
         rollouts = decoder.rollouts(
-            rows, n=self.answers_to_a_row(validate), seed=self.seed_of_call(prompts.meta_info), step=0,
+            rows,
+            n=self.answers_to_a_row(validate),
+            seed=self.seed_of_call(prompts.meta_info),
+            step=0,
             draws=needs == "predictions",
-        )  # fmt: skip
+        )
         self.calls += 1
         batch = dare_batch(rollouts, ids, mask, prompts.batch["position_ids"])
         if needs == "forwards":
@@ -129,9 +140,12 @@ def dare_batch(rollouts: Rollouts, ids: Tensor, mask: Tensor, positions: Tensor)
     answers = rollouts.completion_ids.to(ids)
     after = places[:, -1:] + torch.arange(1, answers.shape[1] + 1, device=places.device)
     return {
-        "prompts": prompts, "responses": answers, "input_ids": torch.cat([prompts, answers], 1),
-        "attention_mask": torch.cat([real, torch.ones_like(answers)], 1), "position_ids": torch.cat([places, after], 1),
-    }  # fmt: skip
+        "prompts": prompts,
+        "responses": answers,
+        "input_ids": torch.cat([prompts, answers], 1),
+        "attention_mask": torch.cat([real, torch.ones_like(answers)], 1),
+        "position_ids": torch.cat([places, after], 1),
+    }
 
 
 def drawn_columns(rollouts: Rollouts) -> Tensor:
@@ -156,8 +170,13 @@ def block_slices(rollouts: Rollouts, prompts: Tensor, block: int) -> dict[str, T
     """The slices of cj-grpo for SDAR and LLaDA2 (contract version 2): whole blocks, right-padded, and slices by the
     forwards of each block. Raises UserError for a row whose last block is not whole."""
     step, stop = rollouts.step_map.masked_fill(rollouts.origin == Origin.FILLED, 0), rollouts.completion_mask.sum(1)
-    rows = zip(rollouts.prompt_mask.sum(1).tolist(), rollouts.completion_ids.tolist(), step.tolist(), stop.tolist(),
-               strict=True)  # fmt: skip
+    rows = zip(
+        rollouts.prompt_mask.sum(1).tolist(),
+        rollouts.completion_ids.tolist(),
+        step.tolist(),
+        stop.tolist(),
+        strict=True,
+    )
     replays = [replay_of(*row, block) for row in rows]
     width, device = rollouts.completion_ids.shape[1], rollouts.completion_ids.device
 
@@ -188,8 +207,11 @@ def prediction_steps(model: Model, rollouts: Rollouts) -> dict[str, Tensor]:
     with torch.no_grad():
         sure = trajectory_logprobs(model, rollouts, law="drawn", draws=True).exp()
     sure = sure.masked_fill(draws < 0, 0.0).masked_fill(before != rollouts.mask_id, 1.0)
-    return {"all_steps_input_ids": before, "all_steps_completion_ids": torch.where(draws >= 0, draws, before),
-            "all_confidence": sure}  # fmt: skip
+    return {
+        "all_steps_input_ids": before,
+        "all_steps_completion_ids": torch.where(draws >= 0, draws, before),
+        "all_confidence": sure,
+    }
 
 
 def slice_count(steps: Tensor) -> int:

@@ -87,10 +87,11 @@ class TrlRollouts:
         self.kept.append((places, rollouts))
         logps = self.reported(rollouts).tolist()
         return {
-            "prompt_ids": [list(prompt) for prompt, _ in rows], "completion_ids": [list(answer) for _, answer in rows],
+            "prompt_ids": [list(prompt) for prompt, _ in rows],
+            "completion_ids": [list(answer) for _, answer in rows],
             "logprobs": [logps[places[row]][: len(row[1])] for row in rows],
             "forwards": rollouts.forwards.tolist(),
-        }  # fmt: skip
+        }
 
     def of(self, module: nn.Module, trainer: Any) -> Model:
         """A module of the trainer's, as our loop runs it."""
@@ -140,9 +141,11 @@ def with_trainer_s(options: Mapping[str, Any], args: Any) -> dict[str, Any]:
     if args is None:
         return dict(options)
     theirs = {
-        "temperature": args.temperature, **filters_of(args.top_p, args.top_k),
-        "gen_length": args.max_completion_length, "chat_template_kwargs": args.chat_template_kwargs,
-    }  # fmt: skip
+        "temperature": args.temperature,
+        **filters_of(args.top_p, args.top_k),
+        "gen_length": args.max_completion_length,
+        "chat_template_kwargs": args.chat_template_kwargs,
+    }
     out = dict(options)
     for ours, value in theirs.items():
         name = "max_completion_length" if ours == "gen_length" else ours
@@ -188,9 +191,16 @@ class DiffusionGRPOMixin:
         return loss
 
     def _get_per_token_logps_and_entropies(
-        self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int,
-        batch_size: int | None = None, compute_entropy: bool = False, compute_aux_loss: bool = False, **_: Any,
-    ) -> tuple[Tensor, Tensor | None, None]:  # fmt: skip
+        self,
+        model: nn.Module,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        compute_aux_loss: bool = False,
+        **_: Any,
+    ) -> tuple[Tensor, Tensor | None, None]:
         """Log-probabilities [B, logits_to_keep] of the answers' tokens in the forwards that drew them, 0 where none
         did. Instead of entropies: minus the log-probability of each token, whose mean is the entropy."""
         sampler = self.rollout_func
@@ -198,17 +208,22 @@ class DiffusionGRPOMixin:
             raise UserError(f"rollout_func={sampler!r} must be a TrlRollouts for DiffusionGRPOMixin. Pass one.")
         if self.top_entropy_quantile < 1.0 or self._entropy_bonus_enabled:
             name = f"top_entropy_quantile={self.top_entropy_quantile}"
-            raise UserError(f"{'an entropy bonus' if self._entropy_bonus_enabled else name} needs the entropy of every "
-                            "token, which is not computed. Leave it out.")  # fmt: skip
+            raise UserError(
+                f"{'an entropy bonus' if self._entropy_bonus_enabled else name} needs the entropy of every "
+                "token, which is not computed. Leave it out."
+            )
         if compute_aux_loss:
-            raise UserError("GRPOConfig(router_aux_loss_coef=...) balances experts by a loss that is not computed. Use "
-                            "0.")  # fmt: skip
+            raise UserError(
+                "GRPOConfig(router_aux_loss_coef=...) balances experts by a loss that is not computed. Use 0."
+            )
         start = input_ids.shape[1] - logits_to_keep
         cut = (attention_mask[:, start:] == 0).all(1)  # rows of mask_truncated_completions, whose loss is times 0
         visible = attention_mask.bool()
         visible[:, start:] |= cut[:, None]
-        rows = [(tuple(ids[:start][real[:start]].tolist()), tuple(ids[start:][real[start:]].tolist()))
-                for ids, real in zip(input_ids, visible, strict=True)]  # fmt: skip
+        rows = [
+            (tuple(ids[:start][real[:start]].tolist()), tuple(ids[start:][real[start:]].tolist()))
+            for ids, real in zip(input_ids, visible, strict=True)
+        ]
         rollouts = sampler.found(rows, cut.tolist())
         logps = sampler.scored(sampler.of(model, self), rollouts, batch_size or 32)[:, :logits_to_keep]
         logps = nn.functional.pad(logps, (0, logits_to_keep - logps.shape[1]))

@@ -53,9 +53,11 @@ class VerlRollout(DareRollout):
         """Do nothing: the weights stay where they are."""
 
     async def update_weights(
-        self, weights: Iterable[tuple[str, Tensor]] | AsyncIterable[tuple[str, Tensor]],
-        wire_format: str = WIRE_FORMAT, **_: Any,
-    ) -> None:  # fmt: skip
+        self,
+        weights: Iterable[tuple[str, Tensor]] | AsyncIterable[tuple[str, Tensor]],
+        wire_format: str = WIRE_FORMAT,
+        **_: Any,
+    ) -> None:
         """Write the trainer's weights, by their published names, into the ones here. Raises UserError for another wire
         format, and for a name that the model lacks."""
         if wire_format != WIRE_FORMAT:

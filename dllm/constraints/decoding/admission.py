@@ -67,9 +67,13 @@ def admitted(rows: Sequence[ConstrainedRow | None], step: Step, view: View) -> t
         given_up = step.owner.any((step.edit & ~edit).any(1)) & ~view.open.any(1) & ~step.owner.any(edit.any(1))
         step = step.but(edit=edit, keep_open=step.keep_open & ~given_up)
     step = step.but(
-        commit=commit, tokens=sent("tokens", step.tokens), confidence=confidence, accepted=accepted,
-        remask=sent("remask", step.remask), stop=stop,
-    )  # fmt: skip
+        commit=commit,
+        tokens=sent("tokens", step.tokens),
+        confidence=confidence,
+        accepted=accepted,
+        remask=sent("remask", step.remask),
+        stop=stop,
+    )
     return step, waits, other
 
 

@@ -83,8 +83,11 @@ def _split(block: Long, sizes: Long, seen: Long, marks: Hashes) -> tuple[Long, L
     """Split the blocks of the states ``seen`` by their marks; unseen states of a block are one part of it."""
     order = np.lexsort((marks, block[seen]))
     seen, marks, home = seen[order], marks[order], block[seen[order]]
-    begins = heads(home) if len(home) < 2 else np.flatnonzero(
-        np.concatenate(([True], (home[1:] != home[:-1]) | (marks[1:] != marks[:-1]))))  # fmt: skip
+    begins = (
+        heads(home)
+        if len(home) < 2
+        else np.flatnonzero(np.concatenate(([True], (home[1:] != home[:-1]) | (marks[1:] != marks[:-1]))))
+    )
     counts, homes = np.diff(np.append(begins, len(seen))), home[begins]
     rest = sizes.copy()
     np.subtract.at(rest, homes, counts)

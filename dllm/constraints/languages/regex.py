@@ -21,12 +21,15 @@ KNOWN_FLAGS = re.IGNORECASE | re.DOTALL | re.UNICODE
 NOT_REGULAR = "which is no regular language here. Write the alternatives out."
 KEPT_ENTRIES = 100  # of a class that is kept for the next pattern
 REFUSED_PARTS = {
-    "ASSERT": f"looks ahead or behind, {NOT_REGULAR}", "ASSERT_NOT": f"looks ahead or behind, {NOT_REGULAR}",
-    "GROUPREF": f"refers back to a group, {NOT_REGULAR}", "GROUPREF_EXISTS": f"refers back to a group, {NOT_REGULAR}",
-    "ATOMIC_GROUP": f"has an atomic part, {NOT_REGULAR}", "POSSESSIVE_REPEAT": f"has a possessive part, {NOT_REGULAR}",
+    "ASSERT": f"looks ahead or behind, {NOT_REGULAR}",
+    "ASSERT_NOT": f"looks ahead or behind, {NOT_REGULAR}",
+    "GROUPREF": f"refers back to a group, {NOT_REGULAR}",
+    "GROUPREF_EXISTS": f"refers back to a group, {NOT_REGULAR}",
+    "ATOMIC_GROUP": f"has an atomic part, {NOT_REGULAR}",
+    "POSSESSIVE_REPEAT": f"has a possessive part, {NOT_REGULAR}",
     "AT": "has an anchor inside. Only ^ and $ are known, at the two ends.",
     "FLAG": "sets a flag; only (?s) and (?i) are known. Write the cases out.",
-}  # fmt: skip
+}
 
 
 class End(Enum):

@@ -104,9 +104,12 @@ def determinised(graph: Graph, start: int, final: Long, symbols: int) -> StateTa
     useful[arcs[:, 0]] = True
     width = max(1, int(number.max(initial=0)) + 1)
     work = Subsets(
-        Sparse(pointers(arcs[:, 0], size), arcs[:, 1] * size + arcs[:, 2]), reach(graph.steps, useful, graph.budget),
-        accepts, width, graph.budget,
-    )  # fmt: skip
+        Sparse(pointers(arcs[:, 0], size), arcs[:, 1] * size + arcs[:, 2]),
+        reach(graph.steps, useful, graph.budget),
+        accepts,
+        width,
+        graph.budget,
+    )
     return StateTable(*minimised(*work.moves(start)), number)
 
 

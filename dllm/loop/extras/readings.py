@@ -57,8 +57,11 @@ class InnerLayers(Extra):
         return replace(inputs, run=tap)
 
     def states(self, layer: int, work: Work) -> HiddenStates:
-        found = [CallStates(call, hidden, columns, rows)
-                 for call, tap in self.taps for rows, hidden, columns in tap.kept[layer]]  # fmt: skip
+        found = [
+            CallStates(call, hidden, columns, rows)
+            for call, tap in self.taps
+            for rows, hidden, columns in tap.kept[layer]
+        ]
         return HiddenStates.of(found, work.shown, work.plan.shadows.shape[1])
 
 
@@ -71,9 +74,15 @@ class LayerTap:
         self.kept: dict[int, list[tuple[Tensor | None, Tensor, Tensor | None]]] = {layer: [] for layer in layers}
 
     def __call__(
-        self, layer: Layer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None,
-        memory: Memory, index: int,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self,
+        layer: Layer,
+        x: Tensor,
+        residual: Tensor | None,
+        angles: Angles,
+        columns: Tensor | None,
+        memory: Memory,
+        index: int,
+    ) -> tuple[Tensor, Tensor]:
         x, residual = run_layer(layer, x, residual, angles, columns, memory, index)
         if index in self.layers:
             self.kept[index].append((memory.rerun, summed(x, residual), columns))

@@ -42,9 +42,15 @@ class Compiled:
             return self.model(tokens, positions, memory.access(), columns, self._run, **more)
 
     def _run(
-        self, layer: Layer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None,
-        memory: Memory, index: int,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self,
+        layer: Layer,
+        x: Tensor,
+        residual: Tensor | None,
+        angles: Angles,
+        columns: Tensor | None,
+        memory: Memory,
+        index: int,
+    ) -> tuple[Tensor, Tensor]:
         assert isinstance(memory, StaticMemory)
         store = memory.stores[index] if memory.stores else None
         residual = torch.zeros_like(x) if residual is None else residual  # None in one layer would be another variant
@@ -52,9 +58,16 @@ class Compiled:
 
 
 def run_alone(
-    layer: Layer, x: Tensor, residual: Tensor | None, angles: Angles, visible: Visible,
-    slots: Tensor | None, reach: int, store: KeyValues | None, rows: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    layer: Layer,
+    x: Tensor,
+    residual: Tensor | None,
+    angles: Angles,
+    visible: Visible,
+    slots: Tensor | None,
+    reach: int,
+    store: KeyValues | None,
+    rows: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     """Run a layer with tensors alone, so that compiled code does not depend on the layer's index."""
     memory = StaticMemory(visible, slots, reach, () if store is None else (store,), rows)
     return layer(x, residual, angles, slots, partial(memory.attend, 0))

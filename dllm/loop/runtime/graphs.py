@@ -149,8 +149,15 @@ class Graphs:
         access = memory.access()
         assert access.slots is columns or not access.stores, "static forwards store rows at their own columns"
         mask = access.visible.of_queries(0, tokens.shape[1]).mask
-        named = {"tokens": tokens, "positions": positions, "columns": columns, "totals": totals,
-                 "visible": mask, "count": access.visible.count, "rows": access.rows}  # fmt: skip
+        named = {
+            "tokens": tokens,
+            "positions": positions,
+            "columns": columns,
+            "totals": totals,
+            "visible": mask,
+            "count": access.visible.count,
+            "rows": access.rows,
+        }
         inputs = {name: value for name, value in named.items() if value is not None}
         key = self._key(inputs, access)
         if key not in self.recorded and key not in self.seen:

@@ -81,7 +81,8 @@ def too_large(
     more = ", or model.device=auto to spread the model over all GPUs" if torch.cuda.device_count() > 1 else ""
     return TooLarge(
         f"a prompt of {first.answer_start} tokens does not fit into {place} beside the model's weights. Use a shorter "
-        f"prompt{wide}{more or ', or a smaller model'}.")  # fmt: skip
+        f"prompt{wide}{more or ', or a smaller model'}."
+    )
 
 
 def halvings(count: int) -> list[int]:

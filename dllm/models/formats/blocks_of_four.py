@@ -30,11 +30,15 @@ _LARGEST = 4096  # numbers of a block
 _STORAGE = {"U8": 1, "I8": 1, "BF16": 2, "F16": 2, "F32": 4}  # bytes of what packed numbers are stored as
 _CODES = 256  # of a maximum that is quantised itself
 _SAID: KeyRules = {
-    "shape": KeyRule("sizes", lambda one: isinstance(one, list) and len(one) > 1 and all(
-        is_whole(size) and size > 0 for size in one), REQUIRED),
-    "blocksize": integer(1, _LARGEST, REQUIRED), "nested_blocksize": integer(1, _LARGEST),
+    "shape": KeyRule(
+        "sizes",
+        lambda one: isinstance(one, list) and len(one) > 1 and all(is_whole(size) and size > 0 for size in one),
+        REQUIRED,
+    ),
+    "blocksize": integer(1, _LARGEST, REQUIRED),
+    "nested_blocksize": integer(1, _LARGEST),
     "nested_offset": KeyRule("a number", lambda one: isinstance(one, float | int), 0.0),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -118,5 +122,11 @@ def _said(state: Stored, part: Part) -> Mapping[str, Any]:
         raise broken(f"tensor {printed(state.name)} is not the JSON of a state ({error})") from error
     if not isinstance(said, dict):
         raise broken(f"tensor {printed(state.name)} holds no object, which bitsandbytes does not write")
-    return read_keys(_SAID, said, "", lambda key, value, _: broken(
-        f"tensor {printed(state.name)} has {key}={shown(value)}, which bitsandbytes does not write"))  # fmt: skip
+    return read_keys(
+        _SAID,
+        said,
+        "",
+        lambda key, value, _: broken(
+            f"tensor {printed(state.name)} has {key}={shown(value)}, which bitsandbytes does not write"
+        ),
+    )

@@ -38,8 +38,10 @@ class Expression:
     def matches(self, text: str) -> bool:
         """Whether ``re.match`` finds it. Raises UserError where that may try more than ``MOST_WAYS``."""
         if self.choices * comb(len(text) + self.repeats, self.repeats) > MOST_WAYS:
-            raise UserError(f"regular expression {printed(self.compiled.pattern)} may match {printed(text)} in more "
-                            f"than {MOST_WAYS:,} ways. Write it with fewer repeats.")  # fmt: skip
+            raise UserError(
+                f"regular expression {printed(self.compiled.pattern)} may match {printed(text)} in more "
+                f"than {MOST_WAYS:,} ways. Write it with fewer repeats."
+            )
         return self.compiled.match(text) is not None
 
 

@@ -44,8 +44,12 @@ _UNUSED = frozenset(
     f"{one}_{kind}" for one in ("input", "output", "k", "v", "q") for kind in ("scale", "zero_point", "global_scale")
 )
 _HELD = {"e4m3": ("F8_E4M3",), "int8": ("I8",), "e2m1": ("U8",)}  # how files store codes; other ones are I32
-_SCALES_HELD = {"": (*FLOATS, "F8_E8M0"), "e4m3": ("F8_E4M3",), "e8m0": ("U8", "F8_E8M0"),
-                "float or e8m0": (*FLOATS, "F8_E8M0", "U8")}  # fmt: skip
+_SCALES_HELD = {
+    "": (*FLOATS, "F8_E8M0"),
+    "e4m3": ("F8_E4M3",),
+    "e8m0": ("U8", "F8_E8M0"),
+    "float or e8m0": (*FLOATS, "F8_E8M0", "U8"),
+}
 _Packed = tuple[str, Packing, tuple[int, ...]]  # what people call it, the operation on its tensors, and its shape
 _Operation = Callable[[Module, PackedSettings, Collection[int]], _Packed]
 
@@ -126,8 +130,10 @@ def _ordered(
         zeros = {}
     if odd := [name for name, zero in zeros.items() if zero not in (middle, middle - 1)]:
         names = first_names([f"{name.removesuffix('.weight')}.qzeros" for name in odd])
-        raise UserError(f"{QUANTISATION} has sym=true, so all zeros are {middle}, and other ones stand in {names}. "
-                        "Set sym to false there if they are meant, or take another copy.")  # fmt: skip
+        raise UserError(
+            f"{QUANTISATION} has sym=true, so all zeros are {middle}, and other ones stand in {names}. "
+            "Set sym to false there if they are meant, or take another copy."
+        )
     # Published folders have zeros of the second format under the name of the first (vllm issue 38966).
     made |= {name: replace(made[name], subtracted=middle - zero) for name, zero in zeros.items() if zero is not None}
     other = [name.removesuffix(".weight") for name, one in made.items() if one.subtracted != settings.subtracted]
@@ -145,8 +151,10 @@ def _with_order(made: Packing | None, settings: PackedSettings, part: Part) -> G
     if order is None or (not order.any() and groups > 1):
         if settings.ordered and groups > 1:
             why = "g_idx is missing" if order is None else "g_idx is all zero"
-            raise Refusal(f"{QUANTISATION} has desc_act=true, and {stem}.{why}: the order of its columns is not "
-                            f"known. {UNQUANTISED}.")  # fmt: skip
+            raise Refusal(
+                f"{QUANTISATION} has desc_act=true, and {stem}.{why}: the order of its columns is not "
+                f"known. {UNQUANTISED}."
+            )
         return replace(made, index=None)
     if ((order < 0) | (order >= groups)).any():
         raise broken(f"tensor {stem}.g_idx names groups that are not 0 to {groups - 1}")
@@ -166,8 +174,10 @@ def _mlx(module: Module, settings: PackedSettings, widths: Collection[int]) -> _
             f"tensor {printed(module.name)}.global_scale is of a form of nvfp4 that is not read. {UNQUANTISED}."
         )
     if len(weight.shape) not in (2, 3) or weight.dtype != "U32":
-        raise broken(f"tensor {printed(weight.name)} is {weight.dtype} {list(weight.shape)}, and MLX packs words of 32 "
-                     "bits with two or three sizes")  # fmt: skip
+        raise broken(
+            f"tensor {printed(weight.name)} is {weight.dtype} {list(weight.shape)}, and MLX packs words of 32 "
+            "bits with two or three sizes"
+        )
     if offsets is None and scales.dtype != "U8":
         raise broken(f"tensor {printed(scales.name)} is there without its biases")
     scheme = _mlx_scheme(module.name, weight, scales, offsets, settings, widths)
@@ -187,14 +197,19 @@ def _mlx_scheme(
     """The scheme of a matrix: the one that config.json names for it, or for all, if its tensors have it; else, of those
     that are not named, the only one that they can have. Raises UserError where none fits."""
     words, groups = weight.shape[-1], scales.shape[-1] if scales.shape else 0
-    fit = {one: one.block[1] * groups for one in MLX_SCHEMES if bool(one.offsets) == (offsets is not None)
-           and WORD_BITS * words == one.bits * one.block[1] * groups}  # fmt: skip
+    fit = {
+        one: one.block[1] * groups
+        for one in MLX_SCHEMES
+        if bool(one.offsets) == (offsets is not None) and WORD_BITS * words == one.bits * one.block[1] * groups
+    }
     if path in settings.schemes or path in settings.ignored:
         named = settings.schemes.get(path)
         if named is None or named not in fit:
             said = "no packing" if named is None else f"{named.called} in groups of {named.block[1]}"
-            raise broken(f"{MLX_KEY} says {said} of {printed(path)}, and its weight {list(weight.shape)} with scales "
-                         f"{list(scales.shape)} is another form")  # fmt: skip
+            raise broken(
+                f"{MLX_KEY} says {said} of {printed(path)}, and its weight {list(weight.shape)} with scales "
+                f"{list(scales.shape)} is another form"
+            )
         return named
     left = [one for one, columns in fit.items() if columns in widths] or list(fit)
     if settings.usual in left:
@@ -213,11 +228,13 @@ def _scaled(module: Module, settings: PackedSettings, _: Collection[int]) -> _Pa
     if missing := [name for name, one in held.items() if one is None]:
         raise broken(f"module {printed(module.name)} is {scheme.called}, and its {' and '.join(missing)} is missing")
     if module.take("weight_g_idx") is not None:
-        raise Refusal(f"tensor {printed(module.name)}.weight_g_idx tells an order of columns, which is not read. "
-                        f"{UNQUANTISED}.")  # fmt: skip
+        raise Refusal(
+            f"tensor {printed(module.name)}.weight_g_idx tells an order of columns, which is not read. {UNQUANTISED}."
+        )
     module.take("weight_zero_point")  # of symmetric weights they are the middle
-    weight, scales, zeros, overall = (held.get(name) for name in (scheme.weight, scheme.scale, scheme.zeros,
-                                                                  scheme.overall))  # fmt: skip
+    weight, scales, zeros, overall = (
+        held.get(name) for name in (scheme.weight, scheme.scale, scheme.zeros, scheme.overall)
+    )
     assert weight is not None and scales is not None
     if len(weight.shape) != 2 or 0 in weight.shape:
         raise broken(f"tensor {printed(weight.name)} has shape {list(weight.shape)}, not two sizes from 1 on")
@@ -245,8 +262,10 @@ def _columns(weight: Stored, scheme: Scheme, shape: Stored | None, part: Part) -
         raise broken(f"tensor {printed(shape.name)} is {shape.dtype} {list(shape.shape)}, not two whole numbers")
     rows, columns = map(int, part(shape).flatten().tolist())
     if (rows, -(-columns * scheme.bits // WORD_BITS)) != weight.shape or columns < 1:
-        raise broken(f"tensor {printed(shape.name)} says {[rows, columns]}, and {printed(weight.name)} has shape "
-                     f"{list(weight.shape)} in {scheme.bits} bits")  # fmt: skip
+        raise broken(
+            f"tensor {printed(shape.name)} says {[rows, columns]}, and {printed(weight.name)} has shape "
+            f"{list(weight.shape)} in {scheme.bits} bits"
+        )
     return columns
 
 
@@ -263,10 +282,16 @@ def _eight_bits(module: Module, settings: PackedSettings, _: Collection[int]) ->
     return BNB_INT8.called, made, made.shape
 
 
-_WORDS, _SCALES = Format({r"(.+)\.qweight": _grouped}), Format(
-    {r"(.+)\.(?:weight_scale|weight_scale_inv|weight_packed)": _scaled}, _UNUSED)  # fmt: skip
+_WORDS, _SCALES = (
+    Format({r"(.+)\.qweight": _grouped}),
+    Format({r"(.+)\.(?:weight_scale|weight_scale_inv|weight_packed)": _scaled}, _UNUSED),
+)
 PACKED_FORMATS = {
-    "gptq": _WORDS, "awq": _WORDS, "mlx": Format({r"(.+)\.scales": _mlx}),
-    "compressed-tensors": _SCALES, "modelopt": _SCALES, "fp8": _SCALES,
+    "gptq": _WORDS,
+    "awq": _WORDS,
+    "mlx": Format({r"(.+)\.scales": _mlx}),
+    "compressed-tensors": _SCALES,
+    "modelopt": _SCALES,
+    "fp8": _SCALES,
     "bitsandbytes": Format({FOUR_BIT_STATE: blocks_of_four, r"(.+)\.SCB": _eight_bits}),
-}  # fmt: skip
+}

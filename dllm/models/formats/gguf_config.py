@@ -28,10 +28,19 @@ from dllm.models.weights.names import parameter_source
 # Our names of parts by the names of tensors.
 _TOP = {"token_embd": "embed", "output_norm": "norm", "output": "lm_head"}
 _LAYER = {
-    "attn_norm": "attn_norm", "ffn_norm": "mlp_norm", "attn_q": "attn.q", "attn_k": "attn.k", "attn_v": "attn.v",
-    "attn_output": "attn.o", "attn_q_norm": "attn.q_norm", "attn_k_norm": "attn.k_norm", "ffn_gate": "mlp.gate",
-    "ffn_up": "mlp.up", "ffn_down": "mlp.down", "ffn_gate_inp": "mlp.router",
-}  # fmt: skip
+    "attn_norm": "attn_norm",
+    "ffn_norm": "mlp_norm",
+    "attn_q": "attn.q",
+    "attn_k": "attn.k",
+    "attn_v": "attn.v",
+    "attn_output": "attn.o",
+    "attn_q_norm": "attn.q_norm",
+    "attn_k_norm": "attn.k_norm",
+    "ffn_gate": "mlp.gate",
+    "ffn_up": "mlp.up",
+    "ffn_down": "mlp.down",
+    "ffn_gate_inp": "mlp.router",
+}
 _EXPERTS = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
 _TURNED = ("attn.q", "attn.k")  # of the families in which neighbours turn
 _SPECIAL = {"mask": "mask", "eos": "eos", "pad": "padding", "bos": "bos"}  # ids: config.json's word, and GGUF's
@@ -56,15 +65,23 @@ def _qwen(said: Metadata, architecture: str) -> dict[str, Any]:
 
 def _llada(said: Metadata) -> dict[str, Any]:
     return {
-        "architectures": ["LLaDAModelLM"], "d_model": said.need("embedding_length"),
-        "n_layers": said.need("block_count"), "n_heads": said.need("attention.head_count"),
-        "n_kv_heads": said.get("attention.head_count_kv"), "mlp_hidden_size": said.need("feed_forward_length"),
-        "max_sequence_length": said.need("context_length"), "rope_theta": said.need("rope.freq_base"),
+        "architectures": ["LLaDAModelLM"],
+        "d_model": said.need("embedding_length"),
+        "n_layers": said.need("block_count"),
+        "n_heads": said.need("attention.head_count"),
+        "n_kv_heads": said.get("attention.head_count_kv"),
+        "mlp_hidden_size": said.need("feed_forward_length"),
+        "max_sequence_length": said.need("context_length"),
+        "rope_theta": said.need("rope.freq_base"),
         "rms_norm_eps": said.need("attention.layer_norm_rms_epsilon"),
-        "weight_tying": not said.has("output.weight"), "include_bias": said.has("blk.0.attn_output.bias"),
-        "include_qkv_bias": said.has("blk.0.attn_q.bias"), "block_type": "llama", "activation_type": "silu",
-        "layer_norm_type": "rms", "rope": True,
-    }  # fmt: skip
+        "weight_tying": not said.has("output.weight"),
+        "include_bias": said.has("blk.0.attn_output.bias"),
+        "include_qkv_bias": said.has("blk.0.attn_q.bias"),
+        "block_type": "llama",
+        "activation_type": "silu",
+        "layer_norm_type": "rms",
+        "rope": True,
+    }
 
 
 def _dense(said: Metadata, architecture: str) -> dict[str, Any]:
@@ -75,25 +92,34 @@ def _llada_moe(said: Metadata) -> dict[str, Any]:
     layers = said.need("block_count")
     sparse = [int(said.has(f"blk.{layer}.ffn_gate_inp.weight")) for layer in range(min(layers, len(said.file.tensors)))]
     return {
-        **_qwen(said, "LLaDAMoEModelLM"), "num_experts": said.need("expert_count"),
-        "num_experts_per_tok": said.need("expert_used_count"), "moe_layer_freq": sparse, "partial_rotary_factor": 1,
+        **_qwen(said, "LLaDAMoEModelLM"),
+        "num_experts": said.need("expert_count"),
+        "num_experts_per_tok": said.need("expert_used_count"),
+        "moe_layer_freq": sparse,
+        "partial_rotary_factor": 1,
         "expert_intermediate_size": said.need("expert_feed_forward_length"),
         "dense_intermediate_size": said.get("feed_forward_length"),
         "qk_layernorm": said.has("blk.0.attn_q_norm.weight"),
-    }  # fmt: skip
+    }
 
 
 def _rnd1(said: Metadata) -> dict[str, Any]:
     return {
-        **_qwen(said, "RND1LM"), "num_experts": said.need("expert_count"), "norm_topk_prob": True,
-        "num_experts_per_tok": said.need("expert_used_count"), "intermediate_size": said.need("feed_forward_length"),
+        **_qwen(said, "RND1LM"),
+        "num_experts": said.need("expert_count"),
+        "norm_topk_prob": True,
+        "num_experts_per_tok": said.need("expert_used_count"),
+        "intermediate_size": said.need("feed_forward_length"),
         "moe_intermediate_size": said.need("expert_feed_forward_length"),
-    }  # fmt: skip
+    }
 
 
 def _llama(said: Metadata) -> dict[str, Any]:
-    return {**_dense(said, "LlamaForCausalLM"), "attention_bias": said.has("blk.0.attn_q.bias"),
-            "mlp_bias": said.has("blk.0.ffn_gate.bias")}  # fmt: skip
+    return {
+        **_dense(said, "LlamaForCausalLM"),
+        "attention_bias": said.has("blk.0.attn_q.bias"),
+        "mlp_bias": said.has("blk.0.ffn_gate.bias"),
+    }
 
 
 def _qwen3(said: Metadata) -> dict[str, Any]:
@@ -101,10 +127,15 @@ def _qwen3(said: Metadata) -> dict[str, Any]:
 
 
 READ_ARCHITECTURES: dict[str, Callable[[Metadata], dict[str, Any]]] = {
-    "llada": _llada, "llada-moe": _llada_moe, "dream": partial(_dense, architecture="DreamModel"),
-    "rnd1": _rnd1, GEMMA_ARCHITECTURE: gemma_published, "llama": _llama,
-    "qwen2": partial(_dense, architecture="Qwen2ForCausalLM"), "qwen3": _qwen3,
-}  # fmt: skip
+    "llada": _llada,
+    "llada-moe": _llada_moe,
+    "dream": partial(_dense, architecture="DreamModel"),
+    "rnd1": _rnd1,
+    GEMMA_ARCHITECTURE: gemma_published,
+    "llama": _llama,
+    "qwen2": partial(_dense, architecture="Qwen2ForCausalLM"),
+    "qwen3": _qwen3,
+}
 
 
 def gguf_published(file: GgufFile) -> tuple[dict[str, Any], Metadata]:
@@ -149,12 +180,16 @@ def _refuse_rotary(said: Metadata, found: Said) -> None:
     )
     turned = said.get("rope.dimension_count")
     if turned is not None and turned != head:
-        raise UserError(f"{where} has {said.architecture}.rope.dimension_count={shown(turned)}, and heads of {head}: a "
-                        "part of a head turns, which is not supported. Take the checkpoint's safetensors.")  # fmt: skip
+        raise UserError(
+            f"{where} has {said.architecture}.rope.dimension_count={shown(turned)}, and heads of {head}: a "
+            "part of a head turns, which is not supported. Take the checkpoint's safetensors."
+        )
     for key in ("attention.key_length", "attention.value_length"):
         if (length := said.get(key)) not in (None, head):
-            raise UserError(f"{where} has {said.architecture}.{key}={shown(length)}, and heads of {head}, which is not "
-                            "supported. Take the checkpoint's safetensors.")  # fmt: skip
+            raise UserError(
+                f"{where} has {said.architecture}.{key}={shown(length)}, and heads of {head}, which is not "
+                "supported. Take the checkpoint's safetensors."
+            )
 
 
 def gguf_config(file: GgufFile) -> ModelConfig:
@@ -186,8 +221,10 @@ def gguf_contents(file: GgufFile, config: ModelConfig) -> Contents:
         found |= {one.name: one for one in stored}
         strange += [] if stored else [name]
     if strange:
-        raise UserError(f"{file.files[0]} has {first_names(strange)}, which is not part of {config.architecture} in "
-                        "GGUF. Take a file that llama.cpp's converter wrote.")  # fmt: skip
+        raise UserError(
+            f"{file.files[0]} has {first_names(strange)}, which is not part of {config.architecture} in "
+            "GGUF. Take a file that llama.cpp's converter wrote."
+        )
     return Contents(found)
 
 

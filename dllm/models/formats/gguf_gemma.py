@@ -26,10 +26,13 @@ _STILL = np.float32(1e30)  # what divides a frequency that does not turn
 _SAFETENSORS = "Take the checkpoint's safetensors"
 # The sampler's settings that a file may name, ours, and the values that both have without one.
 _SAMPLER: Mapping[str, tuple[str, float]] = {
-    "eb_max_steps": ("steps", 48), "eb_t_min": ("t_min", 0.4), "eb_t_max": ("t_max", 0.8),
-    "eb_entropy_bound": ("entropy_bound", 0.1), "eb_stability_threshold": ("stability", 1),
+    "eb_max_steps": ("steps", 48),
+    "eb_t_min": ("t_min", 0.4),
+    "eb_t_max": ("t_max", 0.8),
+    "eb_entropy_bound": ("entropy_bound", 0.1),
+    "eb_stability_threshold": ("stability", 1),
     "eb_confidence_threshold": ("stop_entropy", 0.005),
-}  # fmt: skip
+}
 _CONDITIONING = {"pre_norm": "pre_norm", "norm": "pre_norm", "gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 _TOP = {
     "token_embd": "model.decoder.embed_tokens",
@@ -47,10 +50,12 @@ _NAMED = {  # parts of a layer whose published names end with the leaf, too
     "ffn_gate_exps": "experts.gate_proj", "ffn_up_exps": "experts.up_proj",
 }  # fmt: skip
 _LAYER = {f"{theirs}.weight": f"{ours}.weight" for theirs, ours in _NAMED.items()} | {
-    "ffn_gate_inp.scale": "router.scale", "ffn_down_exps.scale": "router.per_expert_scale",
-    "ffn_gate_up_exps.weight": "experts.gate_up_proj", "ffn_down_exps.weight": "experts.down_proj",
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+    "ffn_gate_up_exps.weight": "experts.gate_up_proj",
+    "ffn_down_exps.weight": "experts.down_proj",
     "layer_output_scale.weight": "layer_scalar",
-}  # fmt: skip
+}
 _PROMPT_SCALE = "enc_layer_output_scale.weight"  # of rows of decided text
 
 
@@ -70,29 +75,48 @@ def gemma_published(said: Metadata) -> dict[str, Any]:
     if canvas is None:
         raise broken(f"{where} lacks {CANVAS}")
     text = {
-        "hidden_size": said.need("embedding_length"), "num_hidden_layers": layers,
-        "num_attention_heads": said.need("attention.head_count"), "num_key_value_heads": (sliding or heads)[0],
-        "head_dim": own, "layer_types": kinds, "sliding_window": said.need("attention.sliding_window"),
+        "hidden_size": said.need("embedding_length"),
+        "num_hidden_layers": layers,
+        "num_attention_heads": said.need("attention.head_count"),
+        "num_key_value_heads": (sliding or heads)[0],
+        "head_dim": own,
+        "layer_types": kinds,
+        "sliding_window": said.need("attention.sliding_window"),
         "per_layer_config": {
             str(layer): {"head_dim": own if kind == SLIDING else size, "num_key_value_heads": count}
             for layer, (kind, count) in enumerate(zip(kinds, heads, strict=True))
         },
         "rope_parameters": {
             SLIDING: {"rope_type": "default", "rope_theta": said.need("rope.freq_base_swa")},
-            GLOBAL: {"rope_type": "proportional", "rope_theta": said.need("rope.freq_base"),
-                     "partial_rotary_factor": _turning(said.file, size)},
+            GLOBAL: {
+                "rope_type": "proportional",
+                "rope_theta": said.need("rope.freq_base"),
+                "partial_rotary_factor": _turning(said.file, size),
+            },
         },
-        "intermediate_size": said.need("feed_forward_length"), "rms_norm_eps":
-            said.need("attention.layer_norm_rms_epsilon"),
-        "moe_intermediate_size": said.need("expert_feed_forward_length"), "num_experts": said.need("expert_count"),
-        "top_k_experts": said.need("expert_used_count"), "max_position_embeddings": said.need("context_length"),
-        "final_logit_softcapping": said.need("final_logit_softcapping"), "hidden_activation": "gelu_pytorch_tanh",
-        "vocab_size": said.file.tensors["token_embd.weight"].shape[0], "tie_word_embeddings": True,
-        **{f"{ours}_token_id": value for ours, theirs in (("eos", "eos"), ("pad", "padding"))
-           if (value := said.file.metadata.get(f"tokenizer.ggml.{theirs}_token_id")) is not None},
-    }  # fmt: skip
-    return {"architectures": [DIFFUSION_GEMMA], "model_type": GEMMA.model_type, "canvas_length": canvas,
-            "tie_word_embeddings": True, "text_config": text}  # fmt: skip
+        "intermediate_size": said.need("feed_forward_length"),
+        "rms_norm_eps": said.need("attention.layer_norm_rms_epsilon"),
+        "moe_intermediate_size": said.need("expert_feed_forward_length"),
+        "num_experts": said.need("expert_count"),
+        "top_k_experts": said.need("expert_used_count"),
+        "max_position_embeddings": said.need("context_length"),
+        "final_logit_softcapping": said.need("final_logit_softcapping"),
+        "hidden_activation": "gelu_pytorch_tanh",
+        "vocab_size": said.file.tensors["token_embd.weight"].shape[0],
+        "tie_word_embeddings": True,
+        **{
+            f"{ours}_token_id": value
+            for ours, theirs in (("eos", "eos"), ("pad", "padding"))
+            if (value := said.file.metadata.get(f"tokenizer.ggml.{theirs}_token_id")) is not None
+        },
+    }
+    return {
+        "architectures": [DIFFUSION_GEMMA],
+        "model_type": GEMMA.model_type,
+        "canvas_length": canvas,
+        "tie_word_embeddings": True,
+        "text_config": text,
+    }
 
 
 def gemma_notes(said: Metadata) -> tuple[str, ...]:
@@ -159,14 +183,19 @@ def _turning(file: GgufFile, head: int) -> float:
 def _refuse_other(said: Metadata) -> None:
     """Raise UserError for values that no DiffusionGemma has."""
     refuse_scaled(said, in_part=True)
-    for key, value in (("attention.causal", False), ("attention.shared_kv_layers", 0),
-                       ("embedding_length_per_layer_input", 0)):  # fmt: skip
+    for key, value in (
+        ("attention.causal", False),
+        ("attention.shared_kv_layers", 0),
+        ("embedding_length_per_layer_input", 0),
+    ):
         if (given := said.get(key, value)) != value:
             held = f"{said.file.files[0]} has {said.architecture}.{key}={shown(given)}"
             raise UserError(f"{held}, and only {shown(value)} is supported. {_SAFETENSORS}.")
     if "output.weight" in said.file.tensors:
-        raise UserError(f"{said.file.files[0]} has a head of its own, output.weight, and DiffusionGemma's is the "
-                        f"embedding. {_SAFETENSORS}.")  # fmt: skip
+        raise UserError(
+            f"{said.file.files[0]} has a head of its own, output.weight, and DiffusionGemma's is the "
+            f"embedding. {_SAFETENSORS}."
+        )
 
 
 def _refuse_unconditioned(file: GgufFile) -> None:
@@ -178,6 +207,7 @@ def _refuse_unconditioned(file: GgufFile) -> None:
             "DiffusionGemma answers otherwise than published. Take a file that has them (unsloth's of June 2026 and "
             "later do), or the safetensors."
         )
-    if missing := [f"self_cond_{theirs}.weight" for theirs, ours in _CONDITIONING.items()
-                   if ours not in held and theirs != "norm"]:  # fmt: skip
+    if missing := [
+        f"self_cond_{theirs}.weight" for theirs, ours in _CONDITIONING.items() if ours not in held and theirs != "norm"
+    ]:
         raise broken(f"{file.files[0]} lacks {first_names(missing)}, a part of its self-conditioning")

@@ -90,10 +90,13 @@ class Metadata:
         """The keys about the network that nothing asked for, but for those whose value changes nothing."""
         own, scaling = f"{self.architecture}.", f"{self.architecture}.rope.scal"  # of embeddings that are not scaled
         return tuple(
-            key for key, value in self.file.metadata.items()
-            if key.startswith((own, "diffusion.")) and key not in self.asked and not key.startswith(scaling)
+            key
+            for key, value in self.file.metadata.items()
+            if key.startswith((own, "diffusion."))
+            and key not in self.asked
+            and not key.startswith(scaling)
             and not self._changes_nothing(key.removeprefix(own), value)
-        )  # fmt: skip
+        )
 
     def _changes_nothing(self, name: str, value: Any) -> bool:
         if name == "expert_weights_norm":
@@ -114,8 +117,10 @@ def refuse_scaled(said: Metadata, in_part: bool = False) -> None:
         )
     shifted = said.plain("diffusion.shift_logits", _SHIFTED[architecture])
     if shifted != _SHIFTED[architecture]:
-        raise UserError(f"{where} has diffusion.shift_logits={shown(shifted)}, and {architecture} is read with "
-                        f"{shown(_SHIFTED[architecture])}. Take a file that llama.cpp's converter wrote.")  # fmt: skip
+        raise UserError(
+            f"{where} has diffusion.shift_logits={shown(shifted)}, and {architecture} is read with "
+            f"{shown(_SHIFTED[architecture])}. Take a file that llama.cpp's converter wrote."
+        )
 
 
 def _scaled(said: Metadata) -> Iterator[str]:

@@ -28,9 +28,14 @@ _LING_SPLIT = (  # Ling's, whose tokenizer LLaDA-MoE and LLaDA2 have
 _GPT4_SPLIT = QWEN2_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")  # Llama 3's, too
 _GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 SPLITS = {
-    "bailingmoe": _LING_SPLIT, "bailingmoe2": _LING_SPLIT, "llada-moe": _LING_SPLIT, "qwen2": QWEN2_SPLIT,
-    "llama-bpe": _GPT4_SPLIT, "llama3": _GPT4_SPLIT, "gpt-2": _GPT2_SPLIT,
-}  # fmt: skip
+    "bailingmoe": _LING_SPLIT,
+    "bailingmoe2": _LING_SPLIT,
+    "llada-moe": _LING_SPLIT,
+    "qwen2": QWEN2_SPLIT,
+    "llama-bpe": _GPT4_SPLIT,
+    "llama3": _GPT4_SPLIT,
+    "gpt-2": _GPT2_SPLIT,
+}
 _COMPOSED = ("qwen2",)  # texts are brought into NFC first
 _MERGES_LAST = ("llama-bpe", "llama3")  # a whole word that is a token is one, whatever merges make of it
 _GEMMA, _GEMMA_TURN = "gemma4", "<turn|>"  # the kind of its vocabulary, and what ends its turns, as no key says
@@ -62,8 +67,11 @@ def tokenizer_at(path: Path) -> Tokenizer | None:
 
 def _assembled(backend: Backend, file: GgufFile, path: Path) -> Tokenizer:
     ids = {ours: file.metadata.get(f"tokenizer.ggml.{theirs}_token_id") for theirs, ours in _SPECIAL.items()}
-    special = {f"{name}_token": text for name, number in ids.items()
-               if isinstance(number, int) and (text := backend.id_to_token(number)) is not None}  # fmt: skip
+    special = {
+        f"{name}_token": text
+        for name, number in ids.items()
+        if isinstance(number, int) and (text := backend.id_to_token(number)) is not None
+    }
     ends = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     if file.metadata.get("tokenizer.ggml.model") == _GEMMA:
         ends.append(backend.token_to_id(_GEMMA_TURN))
@@ -126,8 +134,13 @@ def _gemma(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], path:
     backend.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     own = {text for text, kind in kinds.items() if kind == _OWN} | _VISIBLE.intersection(kinds)
     control = {text for text, kind in kinds.items() if kind == _CONTROL or _MARKS.fullmatch(text)} - own
-    backend.add_tokens([AddedToken(text, special=text in control, normalized=False)
-                        for text in tokens if text in control or text in own])  # fmt: skip
+    backend.add_tokens(
+        [
+            AddedToken(text, special=text in control, normalized=False)
+            for text in tokens
+            if text in control or text in own
+        ]
+    )
     return backend
 
 
@@ -146,8 +159,11 @@ def _byte_level(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], 
         ]
     )
     backend.decoder = decoders.ByteLevel()
-    backend.add_tokens([
-        AddedToken(text, special=kinds[text] == _CONTROL, normalized=False)
-        for text in vocabulary if kinds[text] in (_CONTROL, _OWN)
-    ])  # fmt: skip
+    backend.add_tokens(
+        [
+            AddedToken(text, special=kinds[text] == _CONTROL, normalized=False)
+            for text in vocabulary
+            if kinds[text] in (_CONTROL, _OWN)
+        ]
+    )
     return backend

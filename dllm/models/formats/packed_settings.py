@@ -28,11 +28,17 @@ PACKING_METHODS = ("gptq", "awq")
 BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 # Keys of one meaning, the one that messages name first. transformers 5 calls the second its legacy field.
 _SPELT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "gptq": {"bits": ("bits", "w_bit"), "group_size": ("group_size", "q_group_size"),
-             "checkpoint_format": ("checkpoint_format", "format")},
-    "awq": {"bits": ("bits", "w_bit"), "group_size": ("group_size", "q_group_size"),
-            "version": ("version", "format", "checkpoint_format")},
-}  # fmt: skip
+    "gptq": {
+        "bits": ("bits", "w_bit"),
+        "group_size": ("group_size", "q_group_size"),
+        "checkpoint_format": ("checkpoint_format", "format"),
+    },
+    "awq": {
+        "bits": ("bits", "w_bit"),
+        "group_size": ("group_size", "q_group_size"),
+        "version": ("version", "format", "checkpoint_format"),
+    },
+}
 _FLAG = KeyRule("true or false", lambda value: isinstance(value, bool))
 _ABSENT = KeyRule("null", lambda value: not value)
 
@@ -40,32 +46,48 @@ _ABSENT = KeyRule("null", lambda value: not value)
 def _leaves_out(value: Any) -> bool:
     """Whether rules by module only leave modules out: GPTQModel's by names that begin with ``-:``, AutoRound's by bits
     that are not fewer than the plain ones."""
-    return not value or (isinstance(value, Mapping) and all(
-        str(name).startswith("-:") or (isinstance(one, Mapping) and is_whole(one.get("bits")) and one["bits"] >= 16)
-        for name, one in value.items()
-    ))  # fmt: skip
+    return not value or (
+        isinstance(value, Mapping)
+        and all(
+            str(name).startswith("-:") or (isinstance(one, Mapping) and is_whole(one.get("bits")) and one["bits"] >= 16)
+            for name, one in value.items()
+        )
+    )
 
 
 _BOTH: KeyRules = {
-    "group_size": KeyRule("-1 or a number of columns from 8 on",
-                          lambda value: is_whole(value) and (value == -1 or value > 7), REQUIRED),
-    "desc_act": _FLAG, "sym": _FLAG, "static_groups": _FLAG, "rotation": _ABSENT, "adapter": _ABSENT,
-    "super_bits": _ABSENT, "super_group_size": _ABSENT, "pack_dtype": only("int32"), "data_type": only("int"),
+    "group_size": KeyRule(
+        "-1 or a number of columns from 8 on", lambda value: is_whole(value) and (value == -1 or value > 7), REQUIRED
+    ),
+    "desc_act": _FLAG,
+    "sym": _FLAG,
+    "static_groups": _FLAG,
+    "rotation": _ABSENT,
+    "adapter": _ABSENT,
+    "super_bits": _ABSENT,
+    "super_group_size": _ABSENT,
+    "pack_dtype": only("int32"),
+    "data_type": only("int"),
     "act_bits": KeyRule("16 or more", lambda value: is_whole(value) and value >= 16),
     "is_marlin_format": KeyRule("false", lambda value: not value),
     "dynamic": KeyRule("rules that leave modules out ('-:...')", _leaves_out),
     "extra_config": KeyRule("rules that leave modules out (16 bits)", _leaves_out),
-}  # fmt: skip
+}
 _GROUPED: Mapping[str, KeyRules] = {
     "gptq": {
-        "bits": only(4, 8, default=REQUIRED), "checkpoint_format": only("gptq", "gptq_v2", any_case=True), **_BOTH,
+        "bits": only(4, 8, default=REQUIRED),
+        "checkpoint_format": only("gptq", "gptq_v2", any_case=True),
+        **_BOTH,
     },
     "awq": {
-        "bits": only(4, default=REQUIRED), "zero_point": only(True), "version": only("gemm", any_case=True),
+        "bits": only(4, default=REQUIRED),
+        "zero_point": only(True),
+        "version": only("gemm", any_case=True),
         "backend": KeyRule("another than 'llm-awq'", lambda value: _lower(value) not in ("llm-awq", "llm_awq")),
-        **_BOTH, "desc_act": only(False),
+        **_BOTH,
+        "desc_act": only(False),
     },
-}  # fmt: skip
+}
 _IN_BITS: KeyRules = {
     key: KeyRule("true or false", _FLAG.fits, False, null=REQUIRED) for key in ("load_in_4bit", "load_in_8bit")
 }
@@ -98,16 +120,20 @@ def packed_settings(published: Mapping[str, Any], file: str) -> PackedSettings |
     mlx = published.get(MLX_KEY)
     if isinstance(mlx, Mapping) and {"bits", "group_size", "mode"} & mlx.keys() and not mlx.get("quant_method"):
         if method:
-            raise Refusal(f"{file} has {MLX_KEY} as MLX writes it, and {QUANTISATION}.quant_method={shown(method)}: "
-                            f"they contradict each other. {UNQUANTISED}.")  # fmt: skip
+            raise Refusal(
+                f"{file} has {MLX_KEY} as MLX writes it, and {QUANTISATION}.quant_method={shown(method)}: "
+                f"they contradict each other. {UNQUANTISED}."
+            )
         return _mlx(mlx, PackedPlace(file, MLX_KEY, "mlx"))
     if (scaled := scaled_settings(published, file)) is not None:
         return scaled
     if isinstance(said, Mapping) and method == BITSANDBYTES:
         place = PackedPlace(file, QUANTISATION, BITSANDBYTES)
         if not any(place.read(_IN_BITS, said).values()):
-            raise Refusal(f"{file} has {BITSANDBYTES} weights in {QUANTISATION}, and neither load_in_4bit nor "
-                            f"load_in_8bit is true. {UNQUANTISED}.")  # fmt: skip
+            raise Refusal(
+                f"{file} has {BITSANDBYTES} weights in {QUANTISATION}, and neither load_in_4bit nor "
+                f"load_in_8bit is true. {UNQUANTISED}."
+            )
         return PackedSettings(BITSANDBYTES, f"{QUANTISATION} says {BITSANDBYTES}", {})
     refuse_quantised(published, file)
     return None
@@ -155,11 +181,14 @@ def _refuse_contradiction(folder: Path, name: str, own: Mapping[str, Any], besid
     method = beside["quant_method"]
     spelt = _SPELT[method] if own.get("quant_method", method) == method else {}
     for key, names in {**{key: (key,) for key in ("quant_method", "desc_act", "sym")}, **spelt}.items():
-        first, second = (next((said[name] for name in names if said.get(name) is not None), None)
-                         for said in (own, beside))  # fmt: skip
+        first, second = (
+            next((said[name] for name in names if said.get(name) is not None), None) for said in (own, beside)
+        )
         if None not in (first, second) and _lower(first) != _lower(second):
-            raise mismatched(f"{folder}: config.json has {key}={shown(first)} in {QUANTISATION}, and {name} has "
-                             f"{shown(second)}", f"config.json and {name}")  # fmt: skip
+            raise mismatched(
+                f"{folder}: config.json has {key}={shown(first)} in {QUANTISATION}, and {name} has {shown(second)}",
+                f"config.json and {name}",
+            )
 
 
 def _grouped(said: Mapping[str, Any], place: PackedPlace) -> PackedSettings:
@@ -172,14 +201,24 @@ def _grouped(said: Mapping[str, Any], place: PackedPlace) -> PackedSettings:
         given[key] = next(iter(found.values()), None)
     values = place.read(_GROUPED[place.method], given)
     bits, group, gptq = values["bits"], values["group_size"], place.method == "gptq"
-    scheme = Scheme(f"{place.method.upper()} {bits}-bit", f"uint{bits}", (1, WHOLE_AXIS if group == -1 else group),
-                    "qweight", "scales", zeros="qzeros")  # fmt: skip
+    scheme = Scheme(
+        f"{place.method.upper()} {bits}-bit",
+        f"uint{bits}",
+        (1, WHOLE_AXIS if group == -1 else group),
+        "qweight",
+        "scales",
+        zeros="qzeros",
+    )
     first = gptq and _lower(values["checkpoint_format"]) != "gptq_v2"
     ordered = bool(values["desc_act"]) and not values["static_groups"]
     return PackedSettings(
-        place.method, f"{place.key} says {scheme.called}", {EVERY_MODULE: scheme}, subtracted=int(first),
-        symmetric=values["sym"] if gptq else False, ordered=ordered,
-    )  # fmt: skip
+        place.method,
+        f"{place.key} says {scheme.called}",
+        {EVERY_MODULE: scheme},
+        subtracted=int(first),
+        symmetric=values["sym"] if gptq else False,
+        ordered=ordered,
+    )
 
 
 def _lower(value: Any) -> Any:
@@ -207,6 +246,11 @@ def _mlx_form(said: Mapping[str, Any], place: PackedPlace) -> Scheme:
     usual = dict(zip(("bits", "group_size"), _MLX_USUAL[mode], strict=True))
     known = (_AFFINE_BITS, _AFFINE_GROUPS) if mode == "affine" else tuple((one,) for one in usual.values())
     rules = {key: only(*some, default=usual[key]) for key, some in zip(usual, known, strict=True)}
-    values = place.read({key: KeyRule(f"{one.rule} in mode {mode}", one.fits, one.default, null=REQUIRED)
-                         for key, one in rules.items()}, said)  # fmt: skip
+    values = place.read(
+        {
+            key: KeyRule(f"{one.rule} in mode {mode}", one.fits, one.default, null=REQUIRED)
+            for key, one in rules.items()
+        },
+        said,
+    )
     return _mlx_scheme(mode, values["bits"], values["group_size"])

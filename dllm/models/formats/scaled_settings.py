@@ -35,18 +35,24 @@ _MXFP8 = Scheme("MXFP8", "e4m3", (1, 32), scale_codes="e8m0")
 _FIXED = {"nvfp4-pack-quantized": _NVFP4, "mxfp4-pack-quantized": _MXFP4, "mxfp8-quantized": _MXFP8}
 # By the words that a config may have in the place of a group: num_bits, type and strategy, or the scheme.
 _PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "W8A16": {"num_bits": 8, "strategy": "channel"}, "W4A16": {"group_size": 128},
-    "W4A16_ASYM": {"group_size": 128, "symmetric": False}, "W4A8": {"group_size": 128}, "W4AFP8": {"group_size": 128},
-    "W8A8": {"num_bits": 8, "strategy": "channel"}, "INT8": {"num_bits": 8, "strategy": "channel"},
+    "W8A16": {"num_bits": 8, "strategy": "channel"},
+    "W4A16": {"group_size": 128},
+    "W4A16_ASYM": {"group_size": 128, "symmetric": False},
+    "W4A8": {"group_size": 128},
+    "W4AFP8": {"group_size": 128},
+    "W8A8": {"num_bits": 8, "strategy": "channel"},
+    "INT8": {"num_bits": 8, "strategy": "channel"},
     "FP8": {"type": "float", "num_bits": 8, "strategy": "tensor"},
     "FP8_DYNAMIC": {"type": "float", "num_bits": 8, "strategy": "channel"},
     "FP8_BLOCK": {"type": "float", "num_bits": 8, "strategy": "block", "block_structure": [128, 128]},
     **{name: {"type": "float", "strategy": "tensor_group", "group_size": 16} for name in ("NVFP4", "NVFP4A16")},
     **{name: {"type": "float", "strategy": "group", "group_size": 32} for name in ("MXFP4", "MXFP4A16")},
     **{name: {"type": "float", "num_bits": 8, "group_size": 32} for name in ("MXFP8", "MXFP8A16")},
-}  # fmt: skip
-_ACTIVATIONS = ("activations stay in full precision, though config.json says how they are quantised: answers may "
-                "differ from those of programs that do it")  # fmt: skip
+}
+_ACTIVATIONS = (
+    "activations stay in full precision, though config.json says how they are quantised: answers may "
+    "differ from those of programs that do it"
+)
 _CACHE = "keys and values stay in full precision, though config.json says how they are quantised"
 
 
@@ -79,24 +85,38 @@ _BLOCK = KeyRule("two numbers, of rows and columns,", _blocks)
 SCALED_KEYS: Mapping[str, KeyRules] = {
     COMPRESSED_TENSORS: {
         "config_groups": KeyRule("an object of groups", lambda one: isinstance(one, Mapping) and bool(one), REQUIRED),
-        "sparsity_config": KeyRule("absent or dense", lambda one: not one or (
-            isinstance(one, Mapping) and one.get("format", "dense") == "dense")),
+        "sparsity_config": KeyRule(
+            "absent or dense",
+            lambda one: not one or (isinstance(one, Mapping) and one.get("format", "dense") == "dense"),
+        ),
         "transform_config": KeyRule("absent", lambda one: not one),
-        "ignore": _TARGETS, "format": _ANY, "kv_cache_scheme": _ANY,
+        "ignore": _TARGETS,
+        "format": _ANY,
+        "kv_cache_scheme": _ANY,
     },
-    "modelopt": {"quant_algo": only("NVFP4", "FP8", default=REQUIRED), "group_size": _ANY,
-                 "kv_cache_quant_algo": _ANY, "kv_cache_scheme": _ANY},
-    "fp8": {"fmt": only("e4m3"), "weight_block_size": KeyRule(_BLOCK.rule, _BLOCK.fits, [128, 128], null=None),
-            "scale_fmt": only("float", "ue8m0")},
-}  # fmt: skip
+    "modelopt": {
+        "quant_algo": only("NVFP4", "FP8", default=REQUIRED),
+        "group_size": _ANY,
+        "kv_cache_quant_algo": _ANY,
+        "kv_cache_scheme": _ANY,
+    },
+    "fp8": {
+        "fmt": only("e4m3"),
+        "weight_block_size": KeyRule(_BLOCK.rule, _BLOCK.fits, [128, 128], null=None),
+        "scale_fmt": only("float", "ue8m0"),
+    },
+}
 _WEIGHTS: KeyRules = {
     "symmetric": KeyRule("true or false", lambda one: isinstance(one, bool), True, null=REQUIRED),
     "actorder": KeyRule("null, 'weight' or 'static'", lambda one: one != "group"),
 }
 _SIZES: KeyRules = {  # of formats that do not say them themselves
-    "num_bits": integer(1, 8, 4), "type": only("int", "float", default="int"),
-    "strategy": only("tensor", "channel", "group", "block"), "group_size": _ANY, "block_structure": _BLOCK,
-}  # fmt: skip
+    "num_bits": integer(1, 8, 4),
+    "type": only("int", "float", default="int"),
+    "strategy": only("tensor", "channel", "group", "block"),
+    "group_size": _ANY,
+    "block_structure": _BLOCK,
+}
 
 
 def scaled_settings(published: Mapping[str, Any], file: str) -> PackedSettings | None:
@@ -111,8 +131,13 @@ def scaled_settings(published: Mapping[str, Any], file: str) -> PackedSettings |
     schemes, notes = read(values, place)
     if values.get("kv_cache_scheme") or values.get("kv_cache_quant_algo"):
         notes = (*notes, _CACHE)
-    return PackedSettings(place.method, f"{QUANTISATION} says {place.method}", schemes,
-                          tuple(values.get("ignore", ())), tuple(f"{one}." for one in notes))  # fmt: skip
+    return PackedSettings(
+        place.method,
+        f"{QUANTISATION} says {place.method}",
+        schemes,
+        tuple(values.get("ignore", ())),
+        tuple(f"{one}." for one in notes),
+    )
 
 
 def said_of_scales(published: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:

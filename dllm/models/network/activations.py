@@ -62,8 +62,10 @@ def round_activations(model: Transformer, invariant: bool) -> str | None:
         return None
     here = agreed(this_processor(), model.ranks)
     if not here.most:
-        warn_once("{model.activations=int8}: this processor or PyTorch has no exact product of bytes that is faster. "
-                  "Rows of bfloat16 are multiplied with the narrow weights.")  # fmt: skip
+        warn_once(
+            "{model.activations=int8}: this processor or PyTorch has no exact product of bytes that is faster. "
+            "Rows of bfloat16 are multiplied with the narrow weights."
+        )
         return None
     round_rows(model.layers, here, NARROWING, model.ranks, invariant)
     if wide := left_wide(model.layers):
@@ -74,8 +76,10 @@ def round_activations(model: Transformer, invariant: bool) -> str | None:
             )
         warn_once(f"{{model.activations=int8}}: {said}. Rows of bfloat16 are multiplied with these.")
     if here.most < ROW_LEVELS[0]:
-        warn_once("{model.activations=int8}: this processor has no dot product of bytes (VNNI). Rows have seven bits "
-                  "instead of eight.")  # fmt: skip
+        warn_once(
+            "{model.activations=int8}: this processor has no dot product of bytes (VNNI). Rows have seven bits "
+            "instead of eight."
+        )
     return ROW_KINDS[0]
 
 

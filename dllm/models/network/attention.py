@@ -151,9 +151,14 @@ ALL = Visible()
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, visible: Visible, varlen: bool = False, tiled: bool = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Visible,
+    varlen: bool = False,
+    tiled: bool = False,
     scale: float | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Attention [B, n, H * h] of query [B, n, H, h] over key and value [B, H_kv, S, h]. varlen: counts are taken as
     they are (only where ``has_varlen``). tiled: numbers do not depend on n and S. scale: of the products of queries and
     keys (None: 1 / sqrt(h))."""
@@ -231,9 +236,16 @@ def attend_first(query: Tensor, key: Tensor, value: Tensor, visible: Visible, of
     firsts = visible.offsets(rows, n, query.device)
     places = visible.offsets(rows, step, query.device) if of is None else visible.places(of, step)
     out = varlen_attn(
-        query.reshape(rows * n, heads, size), keys, values, firsts, places, n, width,
-        enable_gqa=heads != kv_heads, seqused_k=visible.count.int(),
-    )  # fmt: skip
+        query.reshape(rows * n, heads, size),
+        keys,
+        values,
+        firsts,
+        places,
+        n,
+        width,
+        enable_gqa=heads != kv_heads,
+        seqused_k=visible.count.int(),
+    )
     assert isinstance(out, Tensor)
     return out.view(rows, n, heads * size)
 

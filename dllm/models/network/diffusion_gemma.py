@@ -184,9 +184,16 @@ class DiffusionGemma(Transformer):
         self.rotaries = {kind: PartialRotary(kind) for kind in dict.fromkeys(self.kinds)}
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
-        run: RunLayer = run_layer, totals: Tensor | None = None, *, conditioning: Conditioning | None = None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        memory: Memory,
+        columns: Tensor | None = None,
+        run: RunLayer = run_layer,
+        totals: Tensor | None = None,
+        *,
+        conditioning: Conditioning | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """As ``Transformer.forward``. conditioning: of the rows of the denoising pass (None without any)."""
         x, denoised, home = self.embed(tokens) * self.embed_scale, None, self.device
         if conditioning is not None:
@@ -239,9 +246,15 @@ class DiffusionGemma(Transformer):
         return torch.cat(out).view(*logits.shape[:-1], -1)
 
     def encode(
-        self, tokens: Tensor, valid: Tensor | None = None, masked: Tensor | None = None, start: int | Tensor = 0,
-        soft: Tensor | None = None, *, run: RunLayer = run_layer,
-    ) -> Tensor:  # fmt: skip
+        self,
+        tokens: Tensor,
+        valid: Tensor | None = None,
+        masked: Tensor | None = None,
+        start: int | Tensor = 0,
+        soft: Tensor | None = None,
+        *,
+        run: RunLayer = run_layer,
+    ) -> Tensor:
         """As ``Transformer.encode``. soft [B, L, D]: what undecided columns are given (None: nothing yet)."""
         masked = torch.zeros_like(tokens, dtype=torch.bool) if masked is None else masked
         masked = masked if valid is None else masked & valid

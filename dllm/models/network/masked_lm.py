@@ -46,9 +46,16 @@ class MaskedLM(Transformer):
         return next(self.lm.parameters()).device
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
-        run: RunLayer = run_layer, totals: Tensor | None = None, *, conditioning: Conditioning | None = None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        memory: Memory,
+        columns: Tensor | None = None,
+        run: RunLayer = run_layer,
+        totals: Tensor | None = None,
+        *,
+        conditioning: Conditioning | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """Logits [B, n, V] in the place of hidden states, and their columns. What is computed of a row are its first
         columns, so that the class counts positions as we do."""
         return self._called(tokens, memory.access().visible.mask), columns
@@ -60,9 +67,14 @@ class MaskedLM(Transformer):
         return logits
 
     def encode(
-        self, tokens: Tensor, valid: Tensor | None = None, masked: Tensor | None = None, start: int | Tensor = 0,
-        *, run: RunLayer = run_layer,
-    ) -> Tensor:  # fmt: skip
+        self,
+        tokens: Tensor,
+        valid: Tensor | None = None,
+        masked: Tensor | None = None,
+        start: int | Tensor = 0,
+        *,
+        run: RunLayer = run_layer,
+    ) -> Tensor:
         return self._called(tokens, valid)
 
     def head(self, hidden: Tensor) -> Tensor:

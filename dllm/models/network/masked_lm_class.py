@@ -77,13 +77,22 @@ def _fields(config: Any) -> Fields:
         )
     width, heads = config.hidden_size, config.num_attention_heads
     return {
-        "family": MASKED_LM_FAMILY, "width": width, "layers": config.num_hidden_layers,
-        "heads": heads, "kv_heads": heads, "head_dim": width // heads,
+        "family": MASKED_LM_FAMILY,
+        "width": width,
+        "layers": config.num_hidden_layers,
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": width // heads,
         "mlp_width": getattr(config, "intermediate_size", None) or 4 * width,
-        "vocab": config.vocab_size, "max_length": config.max_position_embeddings - _offset(config),
-        "eps": 1e-12, "theta": 0.0, "mask_id": getattr(config, "mask_token_id", None),
-        "eos_id": getattr(config, "eos_token_id", None), "pad_id": config.pad_token_id, "attention": OWN_CLASS,
-    }  # fmt: skip
+        "vocab": config.vocab_size,
+        "max_length": config.max_position_embeddings - _offset(config),
+        "eps": 1e-12,
+        "theta": 0.0,
+        "mask_id": getattr(config, "mask_token_id", None),
+        "eos_id": getattr(config, "eos_token_id", None),
+        "pad_id": config.pad_token_id,
+        "attention": OWN_CLASS,
+    }
 
 
 def _offset(config: Any) -> int:

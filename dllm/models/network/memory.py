@@ -32,9 +32,15 @@ class AnyLayer(Protocol):
     computes only some of its rows."""
 
     def __call__(
-        self, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, attend: Attend,
-        drafts: bool = False, keep: KeepRows | None = None,
-    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        angles: Angles,
+        columns: Tensor | None,
+        attend: Attend,
+        drafts: bool = False,
+        keep: KeepRows | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
 
     def entered(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         """The sum x + residual [B, n, D] (None: x), and what attention reads of it."""
@@ -134,8 +140,10 @@ class Projected:
         """The rows of a stream [1, T, ...] by the calls of ``shapes`` (b, n) that make it up, rotated together."""
         query, key, value = self.rotated()
         calls = (by_call(one, shapes) for one in (query, key.transpose(1, 2), value.transpose(1, 2)))
-        return [replace(self, query=query, key=key, value=value, angles=None, norms=None, together=None)
-                for query, key, value in zip(*calls, strict=True)]  # fmt: skip
+        return [
+            replace(self, query=query, key=key, value=value, angles=None, norms=None, together=None)
+            for query, key, value in zip(*calls, strict=True)
+        ]
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, visible: Visible) -> Tensor:
         """What rotated queries [B, n, H, h] of this layer attend to [B, n, H * h]."""
@@ -143,18 +151,32 @@ class Projected:
         return attend(query, keys, values, seen, self.varlen, self.tiled, self.scale)
 
     def into(
-        self, keys: Tensor, values: Tensor, slots: Tensor | None, rows: Tensor | None, row: Callable[[], Tensor],
+        self,
+        keys: Tensor,
+        values: Tensor,
+        slots: Tensor | None,
+        rows: Tensor | None,
+        row: Callable[[], Tensor],
         queries: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Write keys and values to ``slots`` [B, n] (None: the first n) of ``rows`` [B] (None: all) of the buffers
         [B, H_kv, S, h], and return the rotated queries. Every slot must exist: buffers have one for padding. row: gives
         the row of each slot [B, 1]. queries [B, Q, H, h]: keeps the rotated queries at the same slots (our kernel)."""
         # torch.compile fuses these operations itself. With ``rows`` the kernel does not run: that is rare.
         if self.triton and rows is None and self.angles is not None and not torch.compiler.is_compiling():
             return rope_scatter(
-                self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, self.norms, queries,
+                self.query,
+                self.key,
+                self.value,
+                *self.angles,
+                slots,
+                keys,
+                values,
+                self.wide,
+                self.norms,
+                queries,
                 True,
-            )  # fmt: skip
+            )
         assert queries is None, "another path keeps none"
         query, key, value = self.rotated()
         at = None if slots is None else (row(), slots)

@@ -60,8 +60,11 @@ def run_together(model: Transformer, calls: Sequence[Inputs]) -> list[Tensor]:
     stream = Stream([call.memory for call in calls], shapes)
     given = [call.conditioning for call in calls if call.conditioning is not None]
     more: dict[str, Any] = {"conditioning": Conditioning.joined(given)} if given else {}
-    lengths = [call.totals.expand(shape).flatten() for call, shape in zip(calls, shapes, strict=True)
-               if call.totals is not None]  # fmt: skip
+    lengths = [
+        call.totals.expand(shape).flatten()
+        for call, shape in zip(calls, shapes, strict=True)
+        if call.totals is not None
+    ]
     if lengths:
         more["totals"] = torch.cat(lengths)[None]
     return by_call(model(tokens, positions, stream, columns, **more)[0], shapes)

@@ -55,19 +55,27 @@ _ANY: dict[str, KeyRule] = {
 _FACTOR, _TURNS, _GROWTH = real(1, 1e4, REQUIRED), real(0, 1e4), real(1e-3, 1e4)
 _LIST = list_of("a list of numbers from 0.001 to 10000", real(1e-3, 1e4).fits, REQUIRED)
 _YARN: dict[str, KeyRule] = {
-    "factor": real(1, 1e4), "beta_fast": _TURNS, "beta_slow": _TURNS, "mscale": real(0, 1e4),
-    "mscale_all_dim": real(0, 1e4), "attention_factor": _GROWTH, "truncate": boolean(True),
-}  # fmt: skip
+    "factor": real(1, 1e4),
+    "beta_fast": _TURNS,
+    "beta_slow": _TURNS,
+    "mscale": real(0, 1e4),
+    "mscale_all_dim": real(0, 1e4),
+    "attention_factor": _GROWTH,
+    "truncate": boolean(True),
+}
 # The keys of each kind. An embedding without a kind is the default one, which is not scaled.
 ROPE_KINDS: Mapping[str, KeyRules] = {
     "default": {"factor": allowed(1, 1.0)},
     "linear": {"factor": _FACTOR},
     "dynamic": {"factor": _FACTOR},
-    "llama3": {"factor": _FACTOR, "low_freq_factor": real(1e-3, 1e4, REQUIRED),
-               "high_freq_factor": real(1e-3, 1e4, REQUIRED)},
+    "llama3": {
+        "factor": _FACTOR,
+        "low_freq_factor": real(1e-3, 1e4, REQUIRED),
+        "high_freq_factor": real(1e-3, 1e4, REQUIRED),
+    },
     "yarn": _YARN,
     "longrope": {"factor": real(1, 1e4), "short_factor": _LIST, "long_factor": _LIST, "attention_factor": _GROWTH},
-}  # fmt: skip
+}
 UNSCALED: Mapping[str, KeyRules] = {"default": ROPE_KINDS["default"]}  # of families whose class reads no scaling
 # Ministral 3's body is always scaled, and grows its queries.
 MINISTRAL: Mapping[str, KeyRules] = {"yarn": {**_YARN, "llama_4_scaling_beta": real(0, 10, REQUIRED)}}
@@ -128,17 +136,24 @@ def _objects(published: Mapping[str, Any], file: str) -> Iterator[tuple[str, Map
 
 
 def scaling_of(
-    published: Mapping[str, Any], file: str, theta: float, dim: int, length: int,
+    published: Mapping[str, Any],
+    file: str,
+    theta: float,
+    dim: int,
+    length: int,
     kinds: Mapping[str, KeyRules] = ROPE_KINDS,
-) -> Scaling | None:  # fmt: skip
+) -> Scaling | None:
     """How the rotary embeddings of a file are scaled (None: not at all).
 
     theta: their base. dim: features of a head that rotate. length: the file's ``max_position_embeddings``. kinds: those
     that the family's class reads. Raises UserError for another kind, for a key that the kind does not have, and where
     two places contradict each other.
     """
-    read = [(place, kind_of(place, inner, file, kinds)) for place, inner in _objects(published, file)
-            if inner.keys() - _MOVED.keys()]  # fmt: skip
+    read = [
+        (place, kind_of(place, inner, file, kinds))
+        for place, inner in _objects(published, file)
+        if inner.keys() - _MOVED.keys()
+    ]
     if not read:
         if "default" in kinds:
             return None
@@ -164,16 +179,22 @@ def kind_of(
     kind = inner.get(name, "default")
     kind = _OLDER_NAMES.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str) or kind not in kinds:
-        supported = "only unscaled rotary embeddings (rope_type 'default') are" if kinds is UNSCALED else (
-            f"{', '.join(map(repr, kinds))} {'is' if len(kinds) == 1 else 'are'}")  # fmt: skip
+        supported = (
+            "only unscaled rotary embeddings (rope_type 'default') are"
+            if kinds is UNSCALED
+            else (f"{', '.join(map(repr, kinds))} {'is' if len(kinds) == 1 else 'are'}")
+        )
         raise wrong_value(file, f"{place}.{name}={shown(kind)}: {supported} supported")
     table = {**_ANY, **kinds[kind]}
     for key, value in inner.items():
         if key not in table and value is not None:
             given = f"{place}.{printed(key)}={shown(value)}"
             raise wrong_value(file, f"{given}, which is not a key of a rotary embedding of rope_type {kind!r}")
-    values = read_keys({f"{place}.{key}": rule for key, rule in table.items()},
-                       {f"{place}.{key}": value for key, value in inner.items()}, file)  # fmt: skip
+    values = read_keys(
+        {f"{place}.{key}": rule for key, rule in table.items()},
+        {f"{place}.{key}": value for key, value in inner.items()},
+        file,
+    )
     values = {key.removeprefix(f"{place}."): value for key, value in values.items()}
     return kind, {key: value for key, value in values.items() if key not in ("rope_type", "type", *_MOVED)}
 
@@ -205,9 +226,14 @@ def _yarn(values: Mapping[str, Any], factor: float, trained: int, theta: float, 
     _must(theta > 1, "a YaRN embedding needs a rope_theta above 1")
     own = yarn_attention(factor, values["mscale"], values["mscale_all_dim"])
     return Yarn(
-        factor, trained, float(values["attention_factor"] or own), fast, slow, values["truncate"] is not False,
+        factor,
+        trained,
+        float(values["attention_factor"] or own),
+        fast,
+        slow,
+        values["truncate"] is not False,
         float(values.get("llama_4_scaling_beta") or 0),
-    )  # fmt: skip
+    )
 
 
 def _longrope(values: Mapping[str, Any], factor: float, trained: int, theta: float, dim: int) -> LongRope:

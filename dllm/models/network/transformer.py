@@ -146,9 +146,18 @@ class Attention(nn.Module):
             else:
                 norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
         return Projected(
-            q, k, v, angles[:2], self.rope_float32, self.triton, self.varlen, self.tiled, norms,
-            windowed=self.windowed, together=both,
-        )  # fmt: skip
+            q,
+            k,
+            v,
+            angles[:2],
+            self.rope_float32,
+            self.triton,
+            self.varlen,
+            self.tiled,
+            norms,
+            windowed=self.windowed,
+            together=both,
+        )
 
     def values(self, x: Tensor) -> Tensor:
         """The values [B, n, H_kv * h] of rows x [B, n, D] alone."""
@@ -171,9 +180,15 @@ class Layer(nn.Module):
         self.ranks = config.ranks
 
     def forward(
-        self, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, attend: Attend,
-        drafts: bool = False, keep: KeepRows | None = None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        angles: Angles,
+        columns: Tensor | None,
+        attend: Attend,
+        drafts: bool = False,
+        keep: KeepRows | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """What leaves the layer, from what enters it: rows [B, n, D] as a sum x + residual (None: x), which the norm
         that reads it adds up. ``attend`` decides what the rows attend to. drafts: these rows draft. keep: where what
         enters is kept."""
@@ -315,9 +330,16 @@ class Transformer(nn.Module):
         return self.embed.device
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
-        run: RunLayer = run_layer, totals: Tensor | None = None, *, conditioning: Conditioning | None = None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        memory: Memory,
+        columns: Tensor | None = None,
+        run: RunLayer = run_layer,
+        totals: Tensor | None = None,
+        *,
+        conditioning: Conditioning | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """Hidden rows after the final norm, and their columns.
 
         tokens [B, n]: ids at the queries. positions [B, L]: rotary position of every column. columns [B, n]: columns of
@@ -390,9 +412,14 @@ class Transformer(nn.Module):
         return weight if type(weight) is nn.Parameter and not elsewhere and weight.device == self.device else None
 
     def encode(
-        self, tokens: Tensor, valid: Tensor | None = None, masked: Tensor | None = None, start: int | Tensor = 0,
-        *, run: RunLayer = run_layer,
-    ) -> Tensor:  # fmt: skip
+        self,
+        tokens: Tensor,
+        valid: Tensor | None = None,
+        masked: Tensor | None = None,
+        start: int | Tensor = 0,
+        *,
+        run: RunLayer = run_layer,
+    ) -> Tensor:
         """Hidden rows [B, L, D] of whole sequences, for training and parity. valid [B, L]: tokens that are not padding.
         masked [B, L]: which of them are masks (None: nothing), and start [B]: where the answer begins; both matter
         where attention depends on them (``dllm.models.network.visibility``). run: what runs a layer.

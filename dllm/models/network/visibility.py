@@ -415,9 +415,16 @@ class NextToken(AttentionKind):
 
 
 ORDERED_KINDS = (
-    BlockCausal, AnswerBlocks, PromptBlock, PipelinedBlocks, SeededBlocks, ContextCausal, DenoisedBlock, CausalByRank,
+    BlockCausal,
+    AnswerBlocks,
+    PromptBlock,
+    PipelinedBlocks,
+    SeededBlocks,
+    ContextCausal,
+    DenoisedBlock,
+    CausalByRank,
     NextToken,
-)  # fmt: skip
+)
 CAUSAL = frozenset(kind.name for kind in ORDERED_KINDS)  # in which decided text becomes final, piece by piece
 
 

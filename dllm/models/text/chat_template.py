@@ -142,9 +142,12 @@ class GuardedNamespace(Namespace):
 
 
 def _to_json(
-    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None,
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
-) -> str:  # fmt: skip
+) -> str:
     """Jinja's own filter of this name escapes HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 

@@ -115,12 +115,15 @@ def _mask(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None)
                 f"has no mask token, and {usual} is its {text!r}. Set {{model.mask_id=ID}}."
             )
     return _first(
-        {"{model.mask_id:name}": mask_id, "config.json: mask_token_id": config.mask_id,
-         "the tokenizer's mask token": tokenizer.mask_id if tokenizer else None,
-         "the family's usual mask_token_id": config.usual_mask_id},
+        {
+            "{model.mask_id:name}": mask_id,
+            "config.json: mask_token_id": config.mask_id,
+            "the tokenizer's mask token": tokenizer.mask_id if tokenizer else None,
+            "the family's usual mask_token_id": config.usual_mask_id,
+        },
         "{model.mask_id=null}: neither config.json (mask_token_id) nor the tokenizer names a mask token, which masked "
         "diffusion needs. Set {model.mask_id=ID}.",
-    )  # fmt: skip
+    )
 
 
 def _eos(config: ModelConfig, tokenizer: Tokenizer | None) -> SourcedId:

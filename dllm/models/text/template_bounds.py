@@ -96,9 +96,13 @@ def _indented(
 
 
 def _as_json(
-    budget: RenderingBudget, value: Any, ensure_ascii: bool = False, indent: int | str | None = None,
-    separators: Any = None, sort_keys: bool = False,
-) -> int:  # fmt: skip
+    budget: RenderingBudget,
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> int:
     size = budget.size(value)
     deep = 0 if indent is None else len(indent) if isinstance(indent, str) else max(0, indent)
     between = 8 + (0 if separators is None else budget.size(separators).characters)
@@ -189,23 +193,37 @@ METHOD_BOUNDS: Mapping[type, Mapping[str, Bound]] = {
         **dict.fromkeys(("strip", "lstrip", "rstrip"), _stripped),
         **dict.fromkeys(("rfind", "rindex", "partition", "rpartition"), _searched),
         **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _padded),
-        "replace": _replaced, "expandtabs": _tabbed, "split": _split, "rsplit": _split_backwards, "splitlines": _lines,
+        "replace": _replaced,
+        "expandtabs": _tabbed,
+        "split": _split,
+        "rsplit": _split_backwards,
+        "splitlines": _lines,
         "join": _joined,
     },
-    list: {"count": _nothing, "index": _nothing, "copy": _copied}, tuple: {"count": _nothing, "index": _nothing},
+    list: {"count": _nothing, "index": _nothing, "copy": _copied},
+    tuple: {"count": _nothing, "index": _nothing},
     dict: {**dict.fromkeys(("get", "items", "keys", "values"), _nothing), "copy": _copied},
-}  # fmt: skip
+}
 FILTER_BOUNDS: Mapping[str, Bound] = {
     **dict.fromkeys(("count", "d", "default", "first", "items", "last", "length", "random"), _nothing),
     **dict.fromkeys(("attr", "map", "reject", "rejectattr", "select", "selectattr"), _chosen),
     **dict.fromkeys(("lower", "upper", "capitalize"), _texts(3)),
     "title": _texts(20),  # words are texts before they are joined
-    **dict.fromkeys(("e", "escape", "forceescape"), _texts(6)), **dict.fromkeys(("safe", "string"), _texts()),
-    "wordcount": _texts(8), "truncate": _texts(),
-    "trim": _stripped, "replace": _replaced, "center": _padded, "indent": _indented, "format": _formatted,
+    **dict.fromkeys(("e", "escape", "forceescape"), _texts(6)),
+    **dict.fromkeys(("safe", "string"), _texts()),
+    "wordcount": _texts(8),
+    "truncate": _texts(),
+    "trim": _stripped,
+    "replace": _replaced,
+    "center": _padded,
+    "indent": _indented,
+    "format": _formatted,
     "tojson": _as_json,
-    **dict.fromkeys(LIST_FILTERS, _listed), "reverse": _reversed,
-    "batch": _batched, "slice": _batched,
-    **dict.fromkeys(("abs", "filesizeformat", "float", "int"), _numbered), "round": _rounded,
+    **dict.fromkeys(LIST_FILTERS, _listed),
+    "reverse": _reversed,
+    "batch": _batched,
+    "slice": _batched,
+    **dict.fromkeys(("abs", "filesizeformat", "float", "int"), _numbered),
+    "round": _rounded,
     **dict.fromkeys(("pprint", "striptags", "urlencode", "urlize", "wordwrap", "xmlattr"), _small),
-}  # fmt: skip
+}

@@ -117,10 +117,14 @@ class RenderingBudget:
         pairs = value.items() if isinstance(value, dict) else value if isinstance(value, _ITEMS) else None
         parts: Iterable[Any] = value if pairs is None else chain.from_iterable(pairs)
         sizes = [self.size(part) for part in parts]
-        return self._known(value, Size(
-            1 + sum(one.entries for one in sizes), sum(one.characters for one in sizes),
-            1 + max((one.depth for one in sizes), default=0),
-        ))  # fmt: skip
+        return self._known(
+            value,
+            Size(
+                1 + sum(one.entries for one in sizes),
+                sum(one.characters for one in sizes),
+                1 + max((one.depth for one in sizes), default=0),
+            ),
+        )
 
     def _known(self, value: Any, size: Size) -> Size:
         if size.entries > MOST_ENTRIES or size.characters > MOST_CHARACTERS:

@@ -61,8 +61,12 @@ class BoundedText(ImmutableSandboxedEnvironment):
                 raise SecurityError(f"a template may not call {name!r} of a {type(owner).__name__}")
             escaped = _ESCAPED if any(hasattr(one, "__html__") for one in (owner, *args)) else 1
             budget.room(escaped * methods[name](budget, owner, *args, **_of_method(fields)))
-        elif not (isinstance(__obj, partial | LoopContext) or isinstance(owner, LoopContext | Extension)
-                  or id(__obj) in __self.own or id(owner) in __self.own):  # fmt: skip
+        elif not (
+            isinstance(__obj, partial | LoopContext)
+            or isinstance(owner, LoopContext | Extension)
+            or id(__obj) in __self.own
+            or id(owner) in __self.own
+        ):
             raise SecurityError(f"a template may not call {name or type(__obj).__name__!r}")
         else:
             budget.room(100 * sum(budget.size(one).entries for one in (*args, *fields.values())))
@@ -246,9 +250,14 @@ def _sum(context: Context, values: Any, attribute: str | int | None = None, star
 
 # By names that no template can write.
 _HOOKS: Mapping[str, Callable[..., Any]] = {
-    " written": _written, " joined": _joined, " made": _made, " compared": _compared, " looped": _looped,
-    " spread": _spread, " sliced": _sliced,
-}  # fmt: skip
+    " written": _written,
+    " joined": _joined,
+    " made": _made,
+    " compared": _compared,
+    " looped": _looped,
+    " spread": _spread,
+    " sliced": _sliced,
+}
 
 
 class _Asking(NodeTransformer):

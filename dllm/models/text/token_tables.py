@@ -26,10 +26,13 @@ def _numbered(value: Any) -> bool:
     """Added tokens by id: ``{"151643": {"content": "<|endoftext|>", "special": true}}``."""
     flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
     return isinstance(value, dict) and all(
-        number.isascii() and number.isdigit() and isinstance(entry, dict) and _text(entry.get("content"))
+        number.isascii()
+        and number.isdigit()
+        and isinstance(entry, dict)
+        and _text(entry.get("content"))
         and all(isinstance(entry.get(name, False), bool) for name in flags)
         for number, entry in value.items()
-    )  # fmt: skip
+    )
 
 
 def _templates(value: Any) -> bool:

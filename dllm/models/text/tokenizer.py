@@ -95,9 +95,12 @@ class Tokenizer:
 
     @staticmethod
     def _of(
-        backend: Backend, settings: Mapping[str, Any], templates: Mapping[str, str], more_ends: Sequence[int],
+        backend: Backend,
+        settings: Mapping[str, Any],
+        templates: Mapping[str, str],
+        more_ends: Sequence[int],
         file: Path,
-    ) -> Tokenizer:  # fmt: skip
+    ) -> Tokenizer:
         special_tokens, known = _special_tokens(settings), backend.get_vocab()
         marked = [special_tokens["mask_token"]] if "mask_token" in special_tokens else []
         mask = next((known[text] for text in (*marked, *MASK_TOKENS) if text in known), None)
@@ -108,11 +111,16 @@ class Tokenizer:
         for template in filter(None, used.values()):
             _check_template(template, file)
         return Tokenizer(
-            backend=backend, special_tokens=special_tokens, template=used["default"], mask_id=mask,
-            eos_id=known.get(named), stop_ids=tuple(end for end in ends if end != mask),
+            backend=backend,
+            special_tokens=special_tokens,
+            template=used["default"],
+            mask_id=mask,
+            eos_id=known.get(named),
+            stop_ids=tuple(end for end in ends if end != mask),
             special_ids=special_ids | {*ends, *([] if mask is None else [mask])},
-            size=max(known.values(), default=-1) + 1, tool_template=used["tool_use"],
-        )  # fmt: skip
+            size=max(known.values(), default=-1) + 1,
+            tool_template=used["tool_use"],
+        )
 
     def knowing(self, family: Family | None) -> Tokenizer:
         """With the mask and the ends that a user's own family spells."""
@@ -124,9 +132,11 @@ class Tokenizer:
         )
         mask = masks[0] if masks else self.mask_id
         return replace(
-            self, mask_id=mask, stop_ids=tuple(dict.fromkeys([*self.stop_ids, *ends])),
+            self,
+            mask_id=mask,
+            stop_ids=tuple(dict.fromkeys([*self.stop_ids, *ends])),
             special_ids=self.special_ids | {*masks[:1], *ends},
-        )  # fmt: skip
+        )
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, from which ``from_folder`` reads the same."""
@@ -182,8 +192,10 @@ class Tokenizer:
             *pieces, (last, own) = self._chat_tokens[self._template_for(beside)].pieces(messages, beside)
         whole = [*pieces, (last + begin, own)]
         first = [self.backend, *[self._inside] * len(pieces)]
-        found = [plain_pieces(one, text, self._spelt, own, self._inside)
-                 for one, (text, own) in zip(first, whole, strict=True)]  # fmt: skip
+        found = [
+            plain_pieces(one, text, self._spelt, own, self._inside)
+            for one, (text, own) in zip(first, whole, strict=True)
+        ]
         return [token for some in found for _, ids in some for token in ids]
 
     def _refuse_long(self, text: str, most: int | None) -> None:
@@ -328,10 +340,12 @@ def _byte_level(vocabulary: Path, merges: Path) -> Backend:
     """Qwen2's byte-level BPE from its two files."""
     backend = Backend(models.BPE.from_file(str(vocabulary), str(merges)))
     backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(QWEN2_SPLIT), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])  # fmt: skip
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN2_SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     backend.decoder = decoders.ByteLevel()
     return backend
 

@@ -50,9 +50,12 @@ def _ends_in(pattern: str) -> Expression:
 _PATTERN = KeyRule(f"an object to numbers from patterns of names, each {RULE}", _patterns, {})
 KEYS = {
     "base_model_name_or_path": KeyRule("a name", lambda value: isinstance(value, str), ""),
-    "r": integer(1, 2**16, 8), "lora_alpha": real(0, 1e6, 8), "use_rslora": boolean(),
-    "rank_pattern": _PATTERN, "alpha_pattern": _PATTERN,
-}  # fmt: skip
+    "r": integer(1, 2**16, 8),
+    "lora_alpha": real(0, 1e6, 8),
+    "use_rslora": boolean(),
+    "rank_pattern": _PATTERN,
+    "alpha_pattern": _PATTERN,
+}
 # With any of these on, the adapter is more than W + scale * B A.
 OFF = (
     "use_dora", "bias", "lora_bias", "modules_to_save", "fan_in_fan_out", "layer_replication", "target_parameters",

@@ -46,9 +46,14 @@ def share_of(config: ModelConfig, ranks: Ranks, ep: bool = False) -> ModelConfig
         kinds = {kind: replace(kind, kv_heads=max(1, kind.kv_heads // size)) for kind in gemma.layers}
         gemma = replace(gemma, layers=tuple(kinds[kind] for kind in gemma.layers))
     return replace(
-        config, heads=config.heads // size, kv_heads=max(1, config.kv_heads // size),
-        mlp_width=config.mlp_width // size, moe=moe, gemma=gemma, ranks=ranks,
-    )  # fmt: skip
+        config,
+        heads=config.heads // size,
+        kv_heads=max(1, config.kv_heads // size),
+        mlp_width=config.mlp_width // size,
+        moe=moe,
+        gemma=gemma,
+        ranks=ranks,
+    )
 
 
 def check_cut(config: ModelConfig, size: int, ep: bool, quantize: str | None, head: str | None = None) -> None:

@@ -24,11 +24,21 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 CONVERSION = "quantizing.json"  # of a folder that ``task=quantize`` has not finished: what is done
 # What is read of a folder, shards apart.
 CHECKPOINT_FILES = (
-    "config.json", "generation_config.json", "quantize_config.json", "quant_config.json",
-    "hf_quant_config.json", SINGLE, INDEX,
-    "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json",
-    "special_tokens_map.json", "chat_template.jinja",
-)  # fmt: skip
+    "config.json",
+    "generation_config.json",
+    "quantize_config.json",
+    "quant_config.json",
+    "hf_quant_config.json",
+    SINGLE,
+    INDEX,
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
 POINTERS = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
 FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors call them

@@ -57,8 +57,11 @@ def check_sizes(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
             raise mismatched(f"{missing}config.json has {key}={size}, but {most}", "config.json and weights")
     if config.least_tensors > 2 * len(stored):
         told = config.published.get("text_config") or config.published
-        counts = [f"{key}={told[key]}" for key in ("n_layers", "num_hidden_layers", "num_experts")
-                  if told.get(key) is not None]  # fmt: skip
+        counts = [
+            f"{key}={told[key]}"
+            for key in ("n_layers", "num_hidden_layers", "num_experts")
+            if told.get(key) is not None
+        ]
         needs = f"{', '.join(counts)}: that takes {config.least_tensors} tensors or more"
         raise mismatched(
             f"{missing}config.json has {needs}, and the weights hold {len(stored)}", "config.json and weights"
@@ -135,8 +138,14 @@ def _extra(
     and so would change what it computes. Outside are a value head, say, and what the index does not name."""
     names = config.layout.names
     tied_head = names["lm_head"] + ".weight" if config.tied else None
-    found = [name for name in stored if name not in needed and name != tied_head
-             and not name.endswith("rotary_emb.inv_freq") and not name.startswith(config.layout.towers)]  # fmt: skip
+    found = [
+        name
+        for name in stored
+        if name not in needed
+        and name != tied_head
+        and not name.endswith("rotary_emb.inv_freq")
+        and not name.startswith(config.layout.towers)
+    ]
     inside = [name for name in found if name.startswith((BASE, names["lm_head"] + ".")) and name not in unnamed]
     return [name for name in found if name not in inside], inside
 

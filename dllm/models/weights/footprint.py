@@ -16,8 +16,15 @@ from dllm.models.network.networks import network_of
 from dllm.models.network.transformer import Layer, Transformer
 
 # Bytes of a weight. int4 has a scale and a zero point of bfloat16 for every 32 of them.
-PER_WEIGHT = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0, "float64": 8.0, "int8": 1.0, "float8": 1.0,
-              "int4": 0.5 + 4 / 32}  # fmt: skip
+PER_WEIGHT = {
+    "bfloat16": 2.0,
+    "float16": 2.0,
+    "float32": 4.0,
+    "float64": 8.0,
+    "int8": 1.0,
+    "float8": 1.0,
+    "int4": 0.5 + 4 / 32,
+}
 PROCESS = 0.4 * 2**30  # bytes of Python, PyTorch and what allocators keep: measured beside 5 to 15 GiB of weights
 # Kinds of the layers, and of embedding and head, from the widest to the narrowest.
 NARROW_WITH_HEAD = (("int8", None), ("int8", "int8"), ("int4", None), ("int4", "int8"), ("int4", "int4"))

@@ -86,9 +86,14 @@ class Conversion:
 
 
 def quantize_folder(
-    source: Path, target: Path, config: ModelConfig, kind: str, adapter: Adapter | None, watch: Watch,
+    source: Path,
+    target: Path,
+    config: ModelConfig,
+    kind: str,
+    adapter: Adapter | None,
+    watch: Watch,
     head: str | None = None,
-) -> int:  # fmt: skip
+) -> int:
     """Write ``target``. head: the kind of embedding and head (None: they stay). Returns the bytes of its tensors.
     Raises UserError for a folder that is not empty or of another conversion, and where the disk has too little room."""
     said = stored_as(kind, head)
@@ -103,17 +108,32 @@ def quantize_folder(
     names = {part: f"model-{number:05}-of-{len(parts):05}.safetensors" for number, part in enumerate(parts, 1)}
     done.note()
     finish = partial(_finish, model=model, names=names, kind=kind, head=head, done=done)
-    fill(model, stored, parameter_sources(model), lambda name: "cpu", torch.bfloat16, adapter, finish, watch,
-         skip={part for part, name in names.items() if name in done.files}, keep=kind == "int4")  # fmt: skip
+    fill(
+        model,
+        stored,
+        parameter_sources(model),
+        lambda name: "cpu",
+        torch.bfloat16,
+        adapter,
+        finish,
+        watch,
+        skip={part for part, name in names.items() if name in done.files},
+        keep=kind == "int4",
+    )
     plain = {key: value for key, value in config.published.items() if key not in QUANTISED_KEYS}
     _complete(source, done, {**plain, STORED_KEY: said})
     return done.total
 
 
 def _finish(
-    prefix: str, part: nn.Module, model: Transformer, names: Mapping[str, str], kind: str, head: str | None,
+    prefix: str,
+    part: nn.Module,
+    model: Transformer,
+    names: Mapping[str, str],
+    kind: str,
+    head: str | None,
     done: Conversion,
-) -> None:  # fmt: skip
+) -> None:
     if prefix not in names:
         return
     fuse_products(part)

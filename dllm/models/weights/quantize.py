@@ -107,10 +107,11 @@ def check_head(head: str | None, kind: str | None, config: ModelConfig, device: 
     if device.type != "cpu":
         made = config.stored_head is not None
         raise Refusal(
-            f"{name} is for a CPU: the fused head of a GPU reads bfloat16.", (),
+            f"{name} is for a CPU: the fused head of a GPU reads bfloat16.",
+            (),
             [Set("model.device", "cpu"), *(() if made else (plain,))],
             "Or run task=quantize without {model.quantize_head:name}." if made else "",
-        )  # fmt: skip
+        )
     if head == "int4" and config.width % GROUP:
         raise Refusal(
             f"{name} takes widths that are multiples of {GROUP}, and this model's is {config.width}.",
@@ -218,7 +219,12 @@ def quantize_part(part: nn.Module, kind: str, triton: bool, as_stored: bool = Fa
                 setattr(module, name, child.narrow(triton, as_stored))
             elif isinstance(child, StackedExperts):
                 made = NarrowExperts.of(
-                    child.gate_up, child.down, BITS[kind], triton, as_stored, child.activation,
+                    child.gate_up,
+                    child.down,
+                    BITS[kind],
+                    triton,
+                    as_stored,
+                    child.activation,
                     ALONE if getattr(module, "own", None) else part.ranks,
-                )  # fmt: skip
+                )
                 setattr(module, name, made)

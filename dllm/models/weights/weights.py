@@ -119,11 +119,20 @@ def packed_words(stored: Mapping[str, Stored], kind: str, kept: int) -> str:
 
 
 def load_model(
-    folder: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, config: ModelConfig | None = None,
-    adapter: Adapter | None = None, fuse: bool = True, quantize: str | None = None, triton: bool = False,
-    pack: bool = False, watch: Watch = unwatched, quantize_head: str | None = None, ranks: Ranks = ALONE,
+    folder: str | Path,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    config: ModelConfig | None = None,
+    adapter: Adapter | None = None,
+    fuse: bool = True,
+    quantize: str | None = None,
+    triton: bool = False,
+    pack: bool = False,
+    watch: Watch = unwatched,
+    quantize_head: str | None = None,
+    ranks: Ranks = ALONE,
     ep: bool = False,
-) -> Transformer:  # fmt: skip
+) -> Transformer:
     """The checkpoint in ``folder`` as a Transformer in eval mode, its products fused unless it shall be trained.
 
     device: ``auto`` spreads the layers over all GPUs (accelerate). config: the folder's where None. adapter: merged
@@ -161,9 +170,18 @@ def load_model(
             pack_weights(part)
 
     kept = fill(
-        model, stored, sources, partial(device_of, placement=placement), dtype, adapter, finish, watch,
-        keep=quantize == "int4", head_early=quantize_head is not None, stack=fuse and quantize != "int4",
-    )  # fmt: skip
+        model,
+        stored,
+        sources,
+        partial(device_of, placement=placement),
+        dtype,
+        adapter,
+        finish,
+        watch,
+        keep=quantize == "int4",
+        head_early=quantize_head is not None,
+        stack=fuse and quantize != "int4",
+    )
     if told := packed_words(stored, quantize or str(dtype).removeprefix("torch."), kept):
         warn_once(f"{path}: {told}")
     if config.tied:
@@ -215,10 +233,19 @@ def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> Non
 
 @torch.inference_mode(False)
 def fill(
-    model: Transformer, stored: Mapping[str, Stored], sources: Mapping[str, Source], place: Callable[[str], str],
-    dtype: torch.dtype, adapter: Adapter | None, finish: Callable[[str, nn.Module], None], watch: Watch,
-    skip: Collection[str] = (), keep: bool = False, head_early: bool = False, stack: bool = False,
-) -> int:  # fmt: skip
+    model: Transformer,
+    stored: Mapping[str, Stored],
+    sources: Mapping[str, Source],
+    place: Callable[[str], str],
+    dtype: torch.dtype,
+    adapter: Adapter | None,
+    finish: Callable[[str, nn.Module], None],
+    watch: Watch,
+    skip: Collection[str] = (),
+    keep: bool = False,
+    head_early: bool = False,
+    stack: bool = False,
+) -> int:
     """Read one part after the other, and hand it to ``finish`` by its name. sources: of each parameter, by its name.
     place: its device. skip: parts that are not read. keep: products of layers stay on the sixteen steps that files
     have them on. head_early: see ``parts_of``. stack: experts go into one tensor. Returns how many matrices stayed."""

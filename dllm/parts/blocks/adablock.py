@@ -27,15 +27,22 @@ class AdaBlock(Blocks):
 
     traits = BlocksTraits(slides=False, rolls_back=False)
     clashes = (
-        Clash(lambda c: c.part.delimiter_ids is None,
-              "{blocks.delimiter_ids} takes the tokenizer's newline, and this model has no tokenizer.", [USE_FIXED],
-              "Or name the ids."),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.part.delimiter_ids is None,
+            "{blocks.delimiter_ids} takes the tokenizer's newline, and this model has no tokenizer.",
+            [USE_FIXED],
+            "Or name the ids.",
+        ),
+    )
 
     def __init__(
-        self, block_length: int = 32, delimiter_ids: Sequence[int] | None = None, delimiter_threshold: float = 0.3,
-        window_ratio: float = 0.25, min_forwards: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        block_length: int = 32,
+        delimiter_ids: Sequence[int] | None = None,
+        delimiter_threshold: float = 0.3,
+        window_ratio: float = 0.25,
+        min_forwards: int = 1,
+    ) -> None:
         super().__init__(min_forwards)
         in_range("blocks.block_length", block_length, 1)
         in_range("blocks.window_ratio", window_ratio, 0.0, 1.0)

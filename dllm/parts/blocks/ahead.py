@@ -37,14 +37,19 @@ class Ahead(Fixed):
 
     traits = Fixed.traits.but(one_at_a_time=False)
     clashes: ClassVar[tuple[Clash, ...]] = (
-        Clash(lambda c: c.attention.pipelined,
-              "{blocks} was published for models with full attention, and this one is {kind:value}.",
-              [lambda c: Set("blocks", "pipelined") & Set("blocks.block_length", c.attention.block)]),
-        Clash(lambda c: c.attention.block is not None,
-              "{blocks} decodes several blocks at once, but a {attention.name:value} model was trained to see only "
-              "finished ones.", [USE_FIXED]),
+        Clash(
+            lambda c: c.attention.pipelined,
+            "{blocks} was published for models with full attention, and this one is {kind:value}.",
+            [lambda c: Set("blocks", "pipelined") & Set("blocks.block_length", c.attention.block)],
+        ),
+        Clash(
+            lambda c: c.attention.block is not None,
+            "{blocks} decodes several blocks at once, but a {attention.name:value} model was trained to see only "
+            "finished ones.",
+            [USE_FIXED],
+        ),
         NO_DRAFTS,
-    )  # fmt: skip
+    )
 
     def __init__(self, block_length: int = 32, opening_share: float = 0.1, min_forwards: int = 1) -> None:
         super().__init__(block_length, min_forwards)

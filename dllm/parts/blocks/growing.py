@@ -16,10 +16,13 @@ class Growing(Fixed):
     takes tokens back may do so in every column up to its end. For other rules it is ``Fixed``."""
 
     clashes = (
-        Clash(lambda c: c.attention.block is not None,
-              "{blocks} goes back to earlier blocks, but a {attention.name:value} model never sees later ones from "
-              "there.", [USE_FIXED]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.attention.block is not None,
+            "{blocks} goes back to earlier blocks, but a {attention.name:value} model never sees later ones from "
+            "there.",
+            [USE_FIXED],
+        ),
+    )
 
     def __init__(self, block_length: int = 32, min_forwards: int = 1) -> None:
         super().__init__(block_length, min_forwards)

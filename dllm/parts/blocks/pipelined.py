@@ -27,18 +27,24 @@ class Pipelined(Ahead):
 
     traits = Ahead.traits
     clashes = (
-        Clash(lambda c: not c.attention.pipelined,
-              "{blocks} is for models that see unfinished blocks, and this one is {kind:value}.",
-              [lambda c: Set("blocks", "ahead" if c.attention.block is None else "fixed")],
-              "For LLaDA or Dream with D2F's adapter set {model.attention_block:name} to its block length."),
-        Clash(lambda c: c.part.block_length != c.attention.block and {"model.attention_block": c.attention.block},
-              "{blocks.block_length}, but the model attends by blocks of {model.attention_block} columns.",
-              [lambda c: Set("blocks.block_length", c.attention.block)]),
-        Clash(lambda c: c.does.revocable or c.does.edits,
-              "{blocks} opens blocks by what is decided, and {sampler} may take that back.",
-              [Set("sampler", "d2f"), USE_FIXED]),
+        Clash(
+            lambda c: not c.attention.pipelined,
+            "{blocks} is for models that see unfinished blocks, and this one is {kind:value}.",
+            [lambda c: Set("blocks", "ahead" if c.attention.block is None else "fixed")],
+            "For LLaDA or Dream with D2F's adapter set {model.attention_block:name} to its block length.",
+        ),
+        Clash(
+            lambda c: c.part.block_length != c.attention.block and {"model.attention_block": c.attention.block},
+            "{blocks.block_length}, but the model attends by blocks of {model.attention_block} columns.",
+            [lambda c: Set("blocks.block_length", c.attention.block)],
+        ),
+        Clash(
+            lambda c: c.does.revocable or c.does.edits,
+            "{blocks} opens blocks by what is decided, and {sampler} may take that back.",
+            [Set("sampler", "d2f"), USE_FIXED],
+        ),
         NO_DRAFTS,
-    )  # fmt: skip
+    )
 
     def start(self, canvas: Canvas, lookahead: int = 0, shapes: Shapes = Shapes()) -> BlockState:  # noqa: B008  frozen
         return Fixed.start(self, canvas, lookahead, shapes)

@@ -28,10 +28,13 @@ class Sliding(Blocks):
     traits = BlocksTraits(rolls_back=False, slides=True, one_at_a_time=True)
     per_request = ("block_length",)
     clashes = (
-        Clash(lambda c: c.does.edits,
-              "{blocks} moves its window on with every token, but {sampler} replaces tokens of a block, which it holds "
-              "open.", [USE_FIXED]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.does.edits,
+            "{blocks} moves its window on with every token, but {sampler} replaces tokens of a block, which it holds "
+            "open.",
+            [USE_FIXED],
+        ),
+    )
 
     def __init__(self, block_length: int = 32, max_block_length: int | None = None) -> None:
         super().__init__()

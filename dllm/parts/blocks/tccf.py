@@ -25,14 +25,21 @@ class TCCF(Blocks):
 
     traits = BlocksTraits(slides=False, rolls_back=True)
     clashes = (
-        Clash(lambda c: c.does.branches,
-              "{blocks} rolls the canvas back, so {sampler} cannot draft over it.", [USE_FIXED]),
-        Clash(lambda c: c.does.edits,
-              "{blocks} cuts a full block at its marker at once, but {sampler} may replace the marker.", [USE_FIXED]),
-        Clash(lambda c: c.attention.block is not None,
-              "{blocks} changes the block length, but a {attention.name:value} model decodes at the length it was "
-              "trained for.", [USE_FIXED]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.does.branches, "{blocks} rolls the canvas back, so {sampler} cannot draft over it.", [USE_FIXED]
+        ),
+        Clash(
+            lambda c: c.does.edits,
+            "{blocks} cuts a full block at its marker at once, but {sampler} may replace the marker.",
+            [USE_FIXED],
+        ),
+        Clash(
+            lambda c: c.attention.block is not None,
+            "{blocks} changes the block length, but a {attention.name:value} model decodes at the length it was "
+            "trained for.",
+            [USE_FIXED],
+        ),
+    )
 
     def __init__(
         self, block_length: int = 16, fine_length: int = 1, marker: int | str = "</think>", min_forwards: int = 1

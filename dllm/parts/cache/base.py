@@ -92,9 +92,7 @@ class Session:
         rows that have at most ``width`` open columns each (caches with ``bounds_late`` only)."""
         raise NotImplementedError
 
-    def counts(
-        self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State
-    ) -> list[Tensor]:  # fmt: skip
+    def counts(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> list[Tensor]:
         """What a host that reads late must know besides, for ``max_queries``: numbers [B] of the rows as they are after
         a turn."""
         return []

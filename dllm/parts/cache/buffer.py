@@ -52,16 +52,26 @@ class CacheView:
     soft: bool = False  # what columns of the open block show may be mixtures, not what is on the canvas
 
     def plan(
-        self, columns: Tensor, *, committable: Tensor | None = None, forced: Tensor | None = None,
-        keys: Tensor | None = None, state: State | None = None,
-    ) -> ForwardPlan:  # fmt: skip
+        self,
+        columns: Tensor,
+        *,
+        committable: Tensor | None = None,
+        forced: Tensor | None = None,
+        keys: Tensor | None = None,
+        state: State | None = None,
+    ) -> ForwardPlan:
         """The plan that computes ``columns`` [B, L]. Defaults: every valid column may be committed and counts as a key,
         nothing is forced, and the policy remembers nothing new."""
         valid = self.canvas.valid
         return ForwardPlan(
-            columns & valid, valid if committable is None else committable, forced,
-            self.canvas.tokens[:, :0], valid if keys is None else keys, self.blocks.shapes, state or {},
-        )  # fmt: skip
+            columns & valid,
+            valid if committable is None else committable,
+            forced,
+            self.canvas.tokens[:, :0],
+            valid if keys is None else keys,
+            self.blocks.shapes,
+            state or {},
+        )
 
 
 class Buffered(Cache):
@@ -169,9 +179,7 @@ class ColumnSession(Session):
         old = remembered
         return CacheView(canvas, blocks, next_positions, old["masks"], old["attended"], old, self.config, self.soft)
 
-    def counts(
-        self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State
-    ) -> list[Tensor]:  # fmt: skip
+    def counts(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> list[Tensor]:
         return self.policy.counts(self._view(canvas, blocks, next_positions, remembered))
 
     def most(self, known: Sequence[HostView]) -> tuple[int, ...]:
@@ -200,9 +208,13 @@ class ColumnSession(Session):
         forward = ForwardPass((), owner, queries, keys, valid, plan.shadows, whole, plan.state)
         if not owner.is_single:
             several = CandidateCalls(
-                forward, candidates, order_of(candidates, self.config), widths, len(self.stores),
+                forward,
+                candidates,
+                order_of(candidates, self.config),
+                widths,
+                len(self.stores),
                 lambda some, width: self.call(forward, some, width, plan.shapes, candidates),
-            )  # fmt: skip
+            )
             return replace(forward, calls=several.calls(self.row_numbers.price(valid.device), self.policy.shared_call))
         if debug.ON:
             unwritten = keys & ~plan.state["written"] & ~queries

@@ -40,10 +40,13 @@ class Delayed(Buffered):
     )
     clashes = (
         *Buffered.clashes,
-        Clash(lambda c: c.blocks.traits.slides or "block_length" not in c.blocks.per_request,
-              "{cache} keeps blocks of one length, but {blocks} has none.", [USE_FIXED, Set("blocks", "ahead")],
-              kind=IncompatibleParts),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.blocks.traits.slides or "block_length" not in c.blocks.per_request,
+            "{cache} keeps blocks of one length, but {blocks} has none.",
+            [USE_FIXED, Set("blocks", "ahead")],
+            kind=IncompatibleParts,
+        ),
+    )
 
     def __init__(
         self, delay: int = 1, refresh_interval: int | None = None, wait: str = "in_turn", query_left: bool = True

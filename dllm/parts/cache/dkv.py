@@ -23,9 +23,11 @@ class DKV(Buffered):
     """
 
     traits = Buffered.traits.but(
-        regions=frozenset({"block", "suffix", "ahead", "answer"}), bounded_shapes=True, bounds_late=True,
+        regions=frozenset({"block", "suffix", "ahead", "answer"}),
+        bounded_shapes=True,
+        bounds_late=True,
         bounds_by_masks=True,
-    )  # fmt: skip
+    )
 
     def __init__(self, refresh_interval: int = 8, shift_type: str = "un_right") -> None:
         in_range("cache.refresh_interval", refresh_interval, 1, advice="1 is cache=none.")

@@ -20,16 +20,25 @@ class DKVGreedy(Buffered):
     traits = Buffered.traits.but(scores_all_at_open=True)
     clashes = (
         *Buffered.clashes,
-        Clash(lambda c: not c.does.plans_ahead,
-              "{cache} computes only what comes next, so {sampler} must know its order in advance.",
-              [Set("sampler", "order")], at="cache", kind=IncompatibleParts),
-        Clash(lambda c: c.blocks.traits.slides,
-              "{cache} computes what was announced, but {blocks} moves its block after every turn, and then other "
-              "positions are next.", kind=IncompatibleParts),
-        Clash(lambda c: c.model.prediction_shift,
-              "{cache} is not defined for models that predict from the position before (Dream).",
-              kind=IncompatibleParts),
-    )  # fmt: skip
+        Clash(
+            lambda c: not c.does.plans_ahead,
+            "{cache} computes only what comes next, so {sampler} must know its order in advance.",
+            [Set("sampler", "order")],
+            at="cache",
+            kind=IncompatibleParts,
+        ),
+        Clash(
+            lambda c: c.blocks.traits.slides,
+            "{cache} computes what was announced, but {blocks} moves its block after every turn, and then other "
+            "positions are next.",
+            kind=IncompatibleParts,
+        ),
+        Clash(
+            lambda c: c.model.prediction_shift,
+            "{cache} is not defined for models that predict from the position before (Dream).",
+            kind=IncompatibleParts,
+        ),
+    )
 
     def __init__(self, refresh_interval: int = 2, window: int = 4) -> None:
         in_range("cache.refresh_interval", refresh_interval, 1, advice="1 is cache=none.")

@@ -21,9 +21,12 @@ class DKVPrefill(DKV):
 
     clashes = (
         *DKV.clashes,
-        Clash(lambda c: not c.model.prediction_shift,
-              "{cache} is defined for models that predict from the position before.", kind=IncompatibleParts),
-    )  # fmt: skip
+        Clash(
+            lambda c: not c.model.prediction_shift,
+            "{cache} is defined for models that predict from the position before.",
+            kind=IncompatibleParts,
+        ),
+    )
 
     def __init__(self, decode: bool = False, refresh_interval: int = 4, shift_type: str = "un_right") -> None:
         super().__init__(refresh_interval, shift_type)

@@ -109,9 +109,15 @@ class DLLMCache(Buffered):
             due, verified = (gather_padded(one, call.columns, False) for one in (due, verified))
             places = packed(verified, columns[: call.columns.shape[1]], slots.shape[1])
         return FeaturePass(
-            **vars(forward), due=due, verified=verified, places=places, slots=slots, count=count,
-            everything=forward.whole and plan.shapes.all(due), width=width,
-        )  # fmt: skip
+            **vars(forward),
+            due=due,
+            verified=verified,
+            places=places,
+            slots=slots,
+            count=count,
+            everything=forward.whole and plan.shapes.all(due),
+            width=width,
+        )
 
     def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
         return FeatureMemory(session, forward, call)

@@ -53,15 +53,29 @@ class Elastic(Buffered):
     """
 
     traits = Buffered.traits.but(
-        shadows=False, bounded_shapes=True, acts_in_layers=True, one_call=True, asks=True, facts=1, heads="summed",
-        bounds_late=True, bounds_by_masks=True, full_on_open=False,
-    )  # fmt: skip
+        shadows=False,
+        bounded_shapes=True,
+        acts_in_layers=True,
+        one_call=True,
+        asks=True,
+        facts=1,
+        heads="summed",
+        bounds_late=True,
+        bounds_by_masks=True,
+        full_on_open=False,
+    )
 
     def __init__(
-        self, window_length: int = 16, gamma: float = 0.9, track_num: int = 1, similarity: str = "heads",
-        trigger: str = "same_step", block_caching: bool = True, first_layer: int | None = None,
+        self,
+        window_length: int = 16,
+        gamma: float = 0.9,
+        track_num: int = 1,
+        similarity: str = "heads",
+        trigger: str = "same_step",
+        block_caching: bool = True,
+        first_layer: int | None = None,
         ask_every: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if first_layer is None:
             in_range("cache.gamma", gamma, 0.0, 1.0, "0 never refreshes. cache.first_layer=0 forces a refresh always.")
         in_choices("cache.similarity", similarity, ("heads", "keys"))
@@ -139,12 +153,21 @@ class Elastic(Buffered):
             call = replace(call, columns=ordered, slots=ordered)
         real = watched < session.length
         return DriftPass(
-            **vars(replace(forward, calls=(call,))), decided=~candidates.undecided & valid, columns=columns,
-            probes=probes, window=window, in_window=window < session.length, padded=padded,
-            watched=watched, mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1),
-            width=widths[0] + widths[1] + min(near, widths[2]), reuses=max(bounds) > 0, fixed=shapes.bounded,
+            **vars(replace(forward, calls=(call,))),
+            decided=~candidates.undecided & valid,
+            columns=columns,
+            probes=probes,
+            window=window,
+            in_window=window < session.length,
+            padded=padded,
+            watched=watched,
+            mean=real / real.sum(1, keepdim=True).clamp(min=1),
+            seen=forward.keys.sum(1),
+            width=widths[0] + widths[1] + min(near, widths[2]),
+            reuses=max(bounds) > 0,
+            fixed=shapes.bounded,
             progress=Track(bound, torch.full_like(bound, first), bounds),
-        )  # fmt: skip
+        )
 
     def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
         return NarrowMemory(session, forward, call)

@@ -33,10 +33,13 @@ class Finished(Buffered):
     )
     clashes = (
         *Buffered.clashes,
-        Clash(lambda c: (c.model.prediction_shift or c.model.seed_shift) and any(need.committed for need in c.needs),
-              "{cache} does not compute again what predicts a block's first position, and a chosen part reads the "
-              "scores of committed ones.", kind=IncompatibleParts),
-    )  # fmt: skip
+        Clash(
+            lambda c: (c.model.prediction_shift or c.model.seed_shift) and any(need.committed for need in c.needs),
+            "{cache} does not compute again what predicts a block's first position, and a chosen part reads the "
+            "scores of committed ones.",
+            kind=IncompatibleParts,
+        ),
+    )
 
     def state(self, canvas: Canvas) -> State:
         """exact [B, L]: columns computed when their piece and all before it were decided. tokens [B, L]: those of the
@@ -66,5 +69,10 @@ class Finished(Buffered):
         furthest = torch.where(wanted, order.reach, -1).amax(1, keepdim=True)
         live = wanted | (~exact & (order.rank <= furthest))
         exact = exact | (final & live)
-        return view.plan(live, committable=committable, forced=forced, keys=canvas.valid & (live | exact),
-                         state={"exact": exact, "tokens": canvas.tokens})  # fmt: skip
+        return view.plan(
+            live,
+            committable=committable,
+            forced=forced,
+            keys=canvas.valid & (live | exact),
+            state={"exact": exact, "tokens": canvas.tokens},
+        )

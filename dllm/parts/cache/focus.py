@@ -54,9 +54,17 @@ class Focus(Buffered):
     """
 
     traits = Buffered.traits.but(
-        kinds=_KINDS, shadows=False, exposes_attention=False, bounded_shapes=True, full_on_open=False,
-        acts_in_layers=True, closes=True, shares=True, facts=1, heads="summed",
-    )  # fmt: skip
+        kinds=_KINDS,
+        shadows=False,
+        exposes_attention=False,
+        bounded_shapes=True,
+        full_on_open=False,
+        acts_in_layers=True,
+        closes=True,
+        shares=True,
+        facts=1,
+        heads="summed",
+    )
     clashes = (
         *Buffered.clashes,
         Clash(lambda c: c.model.layers < 3,
@@ -125,8 +133,16 @@ class Focus(Buffered):
         forwards have decided some. target [B]: masks that stay in the coming forward, at least (L: all)."""
         none = torch.full_like(canvas.start, -1)
         zero, all_ = torch.zeros_like(canvas.start), torch.full_like(canvas.start, len(canvas.columns))
-        return {"exact": canvas.no_positions, "tokens": canvas.tokens, "unsettled": canvas.no_positions,
-                "block": none, "progress": none, "decided": zero, "deciding": zero, "target": all_}  # fmt: skip
+        return {
+            "exact": canvas.no_positions,
+            "tokens": canvas.tokens,
+            "unsettled": canvas.no_positions,
+            "block": none,
+            "progress": none,
+            "decided": zero,
+            "deciding": zero,
+            "target": all_,
+        }
 
     def knowing(self, state: State, known: Tensor) -> State:
         return {**state, "exact": state["exact"] | known}
@@ -148,11 +164,15 @@ class Focus(Buffered):
         decided, deciding = self._decided(view, block, opens)
         after = torch.cat([~masked[:, 1:] | ~block[:, 1:], torch.ones_like(masked[:, :1])], 1)
         new = {
-            "exact": state["exact"] | due & (closes | opens)[:, None], "tokens": canvas.tokens,
-            "unsettled": live & (masked | ~after), "block": torch.where(closes, -1, current),
-            "progress": torch.where(opens, -1, state["progress"]), "decided": decided, "deciding": deciding,
+            "exact": state["exact"] | due & (closes | opens)[:, None],
+            "tokens": canvas.tokens,
+            "unsettled": live & (masked | ~after),
+            "block": torch.where(closes, -1, current),
+            "progress": torch.where(opens, -1, state["progress"]),
+            "decided": decided,
+            "deciding": deciding,
             "target": self._target((masked & live).sum(1), decided, deciding, len(columns)),
-        }  # fmt: skip
+        }
         queries = live | due & (closes | opens)[:, None]
         keys = canvas.valid & (queries | new["exact"] | block & (columns <= reach[:, None]))
         return view.plan(queries, committable=canvas.valid & ~closes[:, None], keys=keys, state=new)

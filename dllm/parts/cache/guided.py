@@ -50,18 +50,27 @@ class Guided(Session):
         halves = by_row(doubled)
         one = each_tensor(lambda both: both[:, 0], halves)
         return GuidedPlan(  # if the halves choose different columns, both compute all of them
-            halves.columns.any(1), one.committable, one.forced, one.shadows, one.keys, one.shapes,
-            by_row(doubled.state), replace(halves, state={}),
-        )  # fmt: skip
+            halves.columns.any(1),
+            one.committable,
+            one.forced,
+            one.shadows,
+            one.keys,
+            one.shapes,
+            by_row(doubled.state),
+            replace(halves, state={}),
+        )
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         assert isinstance(plan, GuidedPlan)
         both = twice(torch.arange(len(owner.row), device=owner.row.device), 0)
         twofold = Owner(twice(owner.row, owner.rows), 2 * owner.rows)
         inner = replace(
-            by_half(plan.halves), columns=plan.columns[both], shadows=plan.shadows[both],
-            shapes=plan.shapes.twice(), state=by_half(plan.state),
-        )  # fmt: skip
+            by_half(plan.halves),
+            columns=plan.columns[both],
+            shadows=plan.shadows[both],
+            shapes=plan.shapes.twice(),
+            state=by_half(plan.state),
+        )
         return self.inner.begin(inner, candidates, twofold)
 
     def graph_key(self) -> tuple[Hashable, ...]:
@@ -73,9 +82,7 @@ class Guided(Session):
     def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         return self.inner.max_queries(known, width)
 
-    def counts(
-        self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State
-    ) -> list[Tensor]:  # fmt: skip
+    def counts(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> list[Tensor]:
         both, own = twice(torch.arange(self.rows, device=canvas.row_id.device), 0), by_half(remembered)
         doubled = self.inner.counts(canvas.select(both), select(blocks, both), next_positions[both], own)
         return [by_row(one).amax(1) for one in doubled]

@@ -20,9 +20,15 @@ LISTED = (torch.float32, torch.bfloat16, torch.float16)  # what flex attention m
 
 
 def find_pattern(
-    query: Tensor, keys: Tensor, valid: Tensor, answer: Tensor, select: float, size: int, scale: str = "head_dim",
+    query: Tensor,
+    keys: Tensor,
+    valid: Tensor,
+    answer: Tensor,
+    select: float,
+    size: int,
+    scale: str = "head_dim",
     ranks: int = 1,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Which blocks of keys each block of queries attends to, [b, H, blocks, blocks].
 
     query [b, n, H, h], keys [b, H_kv, n, h]: of the columns 0 to n - 1, ``valid`` [b, n] ones first. answer [b]: first
@@ -145,9 +151,13 @@ def attend_listed(query: Tensor, keys: Tensor, values: Tensor, pattern: Tensor, 
     )
     tile = {"BLOCK_M": size, "BLOCK_N": size} if size < 128 else {}
     found = flex()(
-        query.transpose(1, 2), keys, values, block_mask=mask, enable_gqa=query.shape[2] != keys.shape[1],
+        query.transpose(1, 2),
+        keys,
+        values,
+        block_mask=mask,
+        enable_gqa=query.shape[2] != keys.shape[1],
         kernel_options={"FORCE_USE_FLEX_ATTENTION": True, **tile},
-    )  # fmt: skip
+    )
     return found.transpose(1, 2).flatten(2)  # type: ignore[no-any-return]
 
 

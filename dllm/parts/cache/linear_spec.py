@@ -96,10 +96,16 @@ class DraftWindow(Buffered):
         live = torch.where(judges, (known & ~exact) | laid | blank, last | window)
         committable = torch.where(judges, laid | (run & (columns == behind)), window & ~laid)
         plan = view.plan(
-            live, committable=committable, forced=fresh & run & (columns == first), keys=canvas.valid & (exact | live),
-            state={"exact": torch.where(judges, exact | (live & ~blank), exact & ~last), "tokens": canvas.tokens,
-                   "judges": judges[:, 0]},
-        )  # fmt: skip
+            live,
+            committable=committable,
+            forced=fresh & run & (columns == first),
+            keys=canvas.valid & (exact | live),
+            state={
+                "exact": torch.where(judges, exact | (live & ~blank), exact & ~last),
+                "tokens": canvas.tokens,
+                "judges": judges[:, 0],
+            },
+        )
         shift = torch.where(judges, 1, view.config.prediction_shift)
         sources = (columns_of(masked) - shift).clamp(min=0)
         return replace(plan, beside=InPlace(drafts, judges[:, 0], sources))

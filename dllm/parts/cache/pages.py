@@ -185,6 +185,15 @@ def column_bytes(model: Model) -> int:
 def identity_of(model: Model) -> bytes:
     """What decides the keys of a token besides those before it: weights, dtype, quantisation, adapter, kernels, and the
     description with the kind of attention, its block and the rotations."""
-    parts = (model.path, model.transformer.dtype, model.quantize, model.quantize_head, model.activations,
-             model.adapter, model.draft_adapter, model.kernels, model.config)  # fmt: skip
+    parts = (
+        model.path,
+        model.transformer.dtype,
+        model.quantize,
+        model.quantize_head,
+        model.activations,
+        model.adapter,
+        model.draft_adapter,
+        model.kernels,
+        model.config,
+    )
     return repr(parts).encode()

@@ -24,15 +24,21 @@ class SlidingCache(Buffered):
     traits = Buffered.traits.but(committed=True, bounded_shapes=True)
     clashes = (
         *Buffered.clashes,
-        Clash(lambda c: not c.blocks.traits.slides,
-              "{cache} follows a window, but {blocks} opens blocks.", [Set("blocks", "sliding")],
-              kind=IncompatibleParts),
-    )  # fmt: skip
+        Clash(
+            lambda c: not c.blocks.traits.slides,
+            "{cache} follows a window, but {blocks} opens blocks.",
+            [Set("blocks", "sliding")],
+            kind=IncompatibleParts,
+        ),
+    )
 
     def __init__(
-        self, prefix_window: int = 24, suffix_window: int = 0, refresh_interval: int | None = None,
+        self,
+        prefix_window: int = 24,
+        suffix_window: int = 0,
+        refresh_interval: int | None = None,
         as_published: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         in_range("cache.prefix_window", prefix_window, 0, advice="It counts columns.")
         in_range("cache.suffix_window", suffix_window, 0, advice="It counts columns.")
         in_range("cache.refresh_interval", refresh_interval, 1, advice="It counts commits; 1 is cache=none.")

@@ -26,10 +26,13 @@ class SpanCache(Cache):
     )
     clashes = (
         *Cache.clashes,
-        Clash(lambda c: not c.does.spans,
-              "{cache} cuts the canvas after a span that the sampler announces, and {sampler} announces none.",
-              [Set("sampler", "slowfast")], kind=IncompatibleParts),
-    )  # fmt: skip
+        Clash(
+            lambda c: not c.does.spans,
+            "{cache} cuts the canvas after a span that the sampler announces, and {sampler} announces none.",
+            [Set("sampler", "slowfast")],
+            kind=IncompatibleParts,
+        ),
+    )
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return SpanSession(NoCache(), canvas, config)

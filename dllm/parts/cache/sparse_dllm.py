@@ -177,9 +177,10 @@ class SparseSession(Session):
         whole = partial(self._full_call, builds=builds, mixed=mixed)
         calls = [
             make(forward, part.among(shapes.order), candidates)
-            for widths, make in ((wide, whole), (narrow, self._block_call)) if any(widths)
+            for widths, make in ((wide, whole), (narrow, self._block_call))
+            if any(widths)
             for part in rows_by_call(widths, full.device, self.row_numbers)
-        ]  # fmt: skip
+        ]
         return replace(forward, calls=calls)
 
     def _full_call(self, forward: SparsePass, part: Group, candidates: Canvas, builds: bool, mixed: bool) -> SparseCall:
@@ -284,9 +285,14 @@ class SparseMemory(Memory):
         if not self.session.shrinks:
             return None
         begin, size, valid, columns = (
-            select_or_all(self.copies(one, device), self.copies(self.call.candidates, device)) for one in
-            (self.forward.begin, self.forward.size, self.forward.valid, self.session.kept["columns"].layers[layer])
-        )  # fmt: skip
+            select_or_all(self.copies(one, device), self.copies(self.call.candidates, device))
+            for one in (
+                self.forward.begin,
+                self.forward.size,
+                self.forward.valid,
+                self.session.kept["columns"].layers[layer],
+            )
+        )
         slot = torch.arange(self.session.kept.slots - 1, device=device)
         column = torch.where(slot < size[:, None], begin[:, None] + slot, columns[:, : len(slot)])
         return gather_padded(valid, column.clamp(0, valid.shape[1]), False)

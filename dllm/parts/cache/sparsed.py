@@ -46,22 +46,39 @@ class SparseD(Cache):
     """
 
     traits = CacheTraits(
-        regions=frozenset({"block", "suffix", "ahead", "answer"}), committed=True, full_on_open=False, heads="summed",
-        bounded_shapes=True, acts_in_layers=True, leads=True,
-    )  # fmt: skip
+        regions=frozenset({"block", "suffix", "ahead", "answer"}),
+        committed=True,
+        full_on_open=False,
+        heads="summed",
+        bounded_shapes=True,
+        acts_in_layers=True,
+        leads=True,
+    )
     clashes = (
         *Cache.clashes,
-        Clash(lambda c: c.part.full_forwards is None and (own := getattr(c.sampler, "steps", None)) is not None
-              and own != c.part.steps and {"sampler.steps": own},
-              "{cache} counts the share {cache.skip} of {cache.steps}, and {sampler.steps} is another number.",
-              [lambda c: Set("cache.steps", c.sampler.steps)],  # type: ignore[attr-defined]
-              "Or set {cache.full_forwards:name}.", kind=IncompatibleParts),
-    )  # fmt: skip
+        Clash(
+            lambda c: (
+                c.part.full_forwards is None
+                and (own := getattr(c.sampler, "steps", None)) is not None
+                and own != c.part.steps
+                and {"sampler.steps": own}
+            ),
+            "{cache} counts the share {cache.skip} of {cache.steps}, and {sampler.steps} is another number.",
+            [lambda c: Set("cache.steps", c.sampler.steps)],  # type: ignore[attr-defined]
+            "Or set {cache.full_forwards:name}.",
+            kind=IncompatibleParts,
+        ),
+    )
 
     def __init__(
-        self, select: float = 0.3, block_size: int = 128, skip: float = 0.2, steps: int | None = None,
-        full_forwards: int | None = None, measure_scale: str = "head_dim",
-    ) -> None:  # fmt: skip
+        self,
+        select: float = 0.3,
+        block_size: int = 128,
+        skip: float = 0.2,
+        steps: int | None = None,
+        full_forwards: int | None = None,
+        measure_scale: str = "head_dim",
+    ) -> None:
         in_range("cache.block_size", block_size, 1, advice="It counts columns.")
         in_range("cache.skip", skip, 0.0, advice="It is a share of the steps.")
         in_range("cache.steps", steps, 1)
@@ -159,10 +176,13 @@ class PatternSession(Session):
             widths = shapes.running(widths)
             most = [max(one) for one in by_kind]
             kinds = [
-                (tuple(width * (other == one) for other, width in enumerate(most)),
-                 [width * (own > 0) for width, own in zip(widths, by_kind[one], strict=True)])
-                for one in FORWARD_KINDS if most[one]
-            ]  # fmt: skip
+                (
+                    tuple(width * (other == one) for other, width in enumerate(most)),
+                    [width * (own > 0) for width, own in zip(widths, by_kind[one], strict=True)],
+                )
+                for one in FORWARD_KINDS
+                if most[one]
+            ]
         calls = [
             self._call(valid, state, most, group.among(shapes.order), candidates.columns)
             for most, widths in kinds
@@ -180,9 +200,15 @@ class PatternSession(Session):
         widest = max(most) if most[ALL_KEYS] or most[MEASURES] else most[BY_PATTERN]
         chosen = -(-min(widest, group.width) // self.policy.block_size) if most[BY_PATTERN] else None
         return PatternCall(
-            group.rows, queries, visible=visible, kind=kind, valid=valid, answer=answer,
-            measures=most[MEASURES] > 0, chosen=chosen,
-        )  # fmt: skip
+            group.rows,
+            queries,
+            visible=visible,
+            kind=kind,
+            valid=valid,
+            answer=answer,
+            measures=most[MEASURES] > 0,
+            chosen=chosen,
+        )
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         assert isinstance(forward, PatternPass) and isinstance(call, PatternCall)

@@ -49,26 +49,44 @@ class Pruning(Cache):
 
     traits = CacheTraits(heads="local", leads=True)
     clashes = (
-        Clash(lambda c: c.part.prunes and min({need.region for need in c.needs} - {"block"}, default=None),
-              "{cache.suffix_window} leaves out masks after the open blocks, but a chosen part reads the region "
-              "{what:value}.", [_whole_suffix], "(Policy eotp: or eos.scope=block.)",
-              kind=IncompatibleParts),
-        Clash(lambda c: c.part.prunes and c.blocks.traits.slides,
-              "{cache} chooses the masks that it leaves out when a block opens, but {blocks} has a single block, whose "
-              "window would come to columns that stay left out.", kind=IncompatibleParts),
+        Clash(
+            lambda c: c.part.prunes and min({need.region for need in c.needs} - {"block"}, default=None),
+            "{cache.suffix_window} leaves out masks after the open blocks, but a chosen part reads the region "
+            "{what:value}.",
+            [_whole_suffix],
+            "(Policy eotp: or eos.scope=block.)",
+            kind=IncompatibleParts,
+        ),
+        Clash(
+            lambda c: c.part.prunes and c.blocks.traits.slides,
+            "{cache} chooses the masks that it leaves out when a block opens, but {blocks} has a single block, whose "
+            "window would come to columns that stay left out.",
+            kind=IncompatibleParts,
+        ),
         *Cache.clashes,
-        Clash(lambda c: c.part.prunes and c.attention.sealed,
-              "{cache} leaves out masks after the open blocks, but this model is {kind:value}, and the class counts "
-              "positions without gaps.", kind=IncompatibleParts),
-        Clash(lambda c: c.part.prunes and c.attention.name != "full",
-              "{cache} leaves out masks after the open blocks, but this model is {kind:value}: what is decoded does "
-              "not see them.", kind=IncompatibleParts),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.part.prunes and c.attention.sealed,
+            "{cache} leaves out masks after the open blocks, but this model is {kind:value}, and the class counts "
+            "positions without gaps.",
+            kind=IncompatibleParts,
+        ),
+        Clash(
+            lambda c: c.part.prunes and c.attention.name != "full",
+            "{cache} leaves out masks after the open blocks, but this model is {kind:value}: what is decoded does "
+            "not see them.",
+            kind=IncompatibleParts,
+        ),
+    )
 
     def __init__(
-        self, suffix_window: int | None = None, suffix_tail: int = 1, suffix_drop: str = "none",
-        suffix_sigma: float = 4.0, suffix_scale: float = 2.0, suffix_count: int = 16,
-    ) -> None:  # fmt: skip
+        self,
+        suffix_window: int | None = None,
+        suffix_tail: int = 1,
+        suffix_drop: str = "none",
+        suffix_sigma: float = 4.0,
+        suffix_scale: float = 2.0,
+        suffix_count: int = 16,
+    ) -> None:
         in_range("cache.suffix_window", suffix_window, 0, advice="It counts columns; {null} keeps all of them.")
         in_range("cache.suffix_tail", suffix_tail, 0, advice="It counts columns.")
         in_range("cache.suffix_sigma", suffix_sigma, 0.0)
@@ -85,9 +103,12 @@ class Pruning(Cache):
         self.suffix_sigma, self.suffix_scale, self.suffix_count = suffix_sigma, suffix_scale, suffix_count
         if self.prunes:
             self.traits = self.traits.but(
-                regions=frozenset({"block"}), scores_all_at_open=False, branches=False, exact=False,
+                regions=frozenset({"block"}),
+                scores_all_at_open=False,
+                branches=False,
+                exact=False,
                 leads=suffix_drop == "none",  # else what is left out depends on a row's seed
-            )  # fmt: skip
+            )
 
     @property
     def prunes(self) -> bool:

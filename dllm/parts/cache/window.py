@@ -30,24 +30,32 @@ class Window(Buffered):
     published: masks, all, all, false for LLaDA; range, window, first and eos_as_published for Dream.
     """
 
-    traits = Buffered.traits.but(
-        bounded_shapes=True, bounds_late=True, bounds_by_masks=True, full_on_open=False
-    )  # fmt: skip
+    traits = Buffered.traits.but(bounded_shapes=True, bounds_late=True, bounds_by_masks=True, full_on_open=False)
     clashes = (
         *Buffered.clashes,
-        Clash(lambda c: c.part.window_tokens < min(reach := c.part.active_tokens + c.part.refresh_interval,
-                                                   c.gen_length or reach),
-              "{cache.window_tokens} is less than {cache.active_tokens} + {cache.refresh_interval}: within a phase the "
-              "active masks would move out of what it attends to.",
-              [lambda c: Set("cache.window_tokens", c.part.active_tokens + c.part.refresh_interval)],
-              "Or take a smaller {cache.refresh_interval:name}."),
-    )  # fmt: skip
+        Clash(
+            lambda c: (
+                c.part.window_tokens
+                < min(reach := c.part.active_tokens + c.part.refresh_interval, c.gen_length or reach)
+            ),
+            "{cache.window_tokens} is less than {cache.active_tokens} + {cache.refresh_interval}: within a phase the "
+            "active masks would move out of what it attends to.",
+            [lambda c: Set("cache.window_tokens", c.part.active_tokens + c.part.refresh_interval)],
+            "Or take a smaller {cache.refresh_interval:name}.",
+        ),
+    )
 
     def __init__(
-        self, active_tokens: int = 16, window_tokens: int = 64, refresh_interval: int = 32, queries: str = "masks",
-        refresh_scope: str = "window", refresh_candidates: str = "active", recent_includes_refresh: bool = True,
+        self,
+        active_tokens: int = 16,
+        window_tokens: int = 64,
+        refresh_interval: int = 32,
+        queries: str = "masks",
+        refresh_scope: str = "window",
+        refresh_candidates: str = "active",
+        recent_includes_refresh: bool = True,
         eos_as_published: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         in_choices("cache.queries", queries, ("masks", "range"))
         in_choices("cache.refresh_scope", refresh_scope, ("window", "all"))
         in_choices("cache.refresh_candidates", refresh_candidates, ("active", "all", "first"))
@@ -96,9 +104,12 @@ class Window(Buffered):
         elif self.candidates == "all":
             committable = active | (masks & begins)
         return view.plan(
-            columns, committable=committable, forced=forced, keys=(phase | columns) & canvas.valid,
+            columns,
+            committable=committable,
+            forced=forced,
+            keys=(phase | columns) & canvas.valid,
             state={"phase": phase, "recent": recent, "anchor": anchor, "refreshed": refresh},
-        )  # fmt: skip
+        )
 
     def counts(self, view: CacheView) -> list[Tensor]:
         """What a phase goes on computing, and what is left to decide."""

@@ -29,14 +29,21 @@ class StopFront(EndOfText):
 
     traits = EosTraits(at_once=True, shrinks=True, fills=False)
     clashes = (
-        Clash(lambda c: c.part.limit is not None and c.part.limit < c.sampling.min_tokens,
-              "{eos.limit} ends an answer before {sampling.min_tokens}.",
-              [Set("eos.limit", None), lambda c: Set("sampling.min_tokens", c.part.limit)]),
-        Clash(lambda c: (beyond := [stop for stop in c.part.stops or () if stop >= c.model.vocab])
-              and {"one": beyond[0], "last": c.model.vocab - 1},
-              "{eos.stops} holds {one:value}, but the model's ids end at {last:value}.", [Set("eos.stops", None)],
-              "Or drop it."),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.part.limit is not None and c.part.limit < c.sampling.min_tokens,
+            "{eos.limit} ends an answer before {sampling.min_tokens}.",
+            [Set("eos.limit", None), lambda c: Set("sampling.min_tokens", c.part.limit)],
+        ),
+        Clash(
+            lambda c: (
+                (beyond := [stop for stop in c.part.stops or () if stop >= c.model.vocab])
+                and {"one": beyond[0], "last": c.model.vocab - 1}
+            ),
+            "{eos.stops} holds {one:value}, but the model's ids end at {last:value}.",
+            [Set("eos.stops", None)],
+            "Or drop it.",
+        ),
+    )
 
     def __init__(self, stops: Sequence[int] | None = None, limit: int | None = None) -> None:
         in_range("eos.stops", stops, 0, advice="Give the ids of tokens, or {null} for the model's own.")

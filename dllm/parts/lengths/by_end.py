@@ -23,12 +23,15 @@ class ByEnd(Length):
     traits = LengthTraits(changes=True)
     per_request = ("limit",)
     clashes = (
-        Clash(lambda c: isinstance(most := c.part.limit, int | float) and c.gen_length is not None
-              and most < c.gen_length,
-              "{length.limit} is less than {gen_length}, which an answer begins with.",
-              [lambda c: Set("length.limit", c.gen_length), lambda c: Set("gen_length", c.part.limit)],
-              at="gen_length"),
-    )  # fmt: skip
+        Clash(
+            lambda c: (
+                isinstance(most := c.part.limit, int | float) and c.gen_length is not None and most < c.gen_length
+            ),
+            "{length.limit} is less than {gen_length}, which an answer begins with.",
+            [lambda c: Set("length.limit", c.gen_length), lambda c: Set("gen_length", c.part.limit)],
+            at="gen_length",
+        ),
+    )
 
     def __init__(self, limit: PerRequest, factor: int, checked: int) -> None:
         in_range("length.limit", limit, 1)

@@ -21,11 +21,17 @@ class Cal(Length):
 
     traits = LengthTraits(changes=False, probes=True)
     clashes = (
-        Clash(lambda c: c.part.begin > c.part.limit, "{length.begin} is more than {length.limit}.",
-              [lambda c: Set("length.begin", c.part.limit), lambda c: Set("length.limit", c.part.begin)]),
-        Clash(lambda c: c.attention.name != "full",
-              "{length} weighs a gap by the text after it, but this model's attention is {kind:value}.", [ROWS_STAY]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.part.begin > c.part.limit,
+            "{length.begin} is more than {length.limit}.",
+            [lambda c: Set("length.begin", c.part.limit), lambda c: Set("length.limit", c.part.begin)],
+        ),
+        Clash(
+            lambda c: c.attention.name != "full",
+            "{length} weighs a gap by the text after it, but this model's attention is {kind:value}.",
+            [ROWS_STAY],
+        ),
+    )
 
     def __init__(self, limit: int = 64, begin: int = 8, span: int = 1, misses: int = 4, bias: bool = True) -> None:
         in_range("length.limit", limit, 1)

@@ -29,9 +29,14 @@ class Daedal(ByEnd):
     traits = LengthTraits(changes=True, moves=True)
 
     def __init__(
-        self, limit: PerRequest = 2048, factor: int = 8, checked: int = 32, sure_end: float = 0.5,
-        sure_end_inside: float = 0.9, doubt: float = 0.1,
-    ) -> None:  # fmt: skip
+        self,
+        limit: PerRequest = 2048,
+        factor: int = 8,
+        checked: int = 32,
+        sure_end: float = 0.5,
+        sure_end_inside: float = 0.9,
+        doubt: float = 0.1,
+    ) -> None:
         super().__init__(limit, factor, checked)
         in_range("length.factor", factor, 2, advice="It is how many masks take the place of one.")
         for name, value in (("sure_end", sure_end), ("sure_end_inside", sure_end_inside), ("doubt", doubt)):

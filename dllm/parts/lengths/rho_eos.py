@@ -32,9 +32,14 @@ class RhoEos(ByEnd):
     traits = LengthTraits(changes=True, takes_back=True)
 
     def __init__(
-        self, limit: PerRequest = 2048, factor: int = 8, checked: int = 32, low: float = 0.4, high: float = 0.6,
+        self,
+        limit: PerRequest = 2048,
+        factor: int = 8,
+        checked: int = 32,
+        low: float = 0.4,
+        high: float = 0.6,
         schedule: str = "exp",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(limit, factor, checked)
         in_range("length.factor", factor, 1)
         in_range("length.low", low, 0.0, 1.0)

@@ -38,18 +38,29 @@ class Credit(Wrapper):
     traits = Wrapper.traits.but(tokens="reweighed")
     per_request = ("beta", "gamma", "alpha")
     clashes = (
-        Clash(lambda c: c.sampling.eos_last,
-              "{sampling.eos_last} ranks end-of-text proposals last by their confidence, which {sampler} replaces by "
-              "the credited one.", [Set("sampling.eos_last", False)]),
-        Clash(lambda c: not c.sampling.plain,
-              "{sampler} proposes the argmax of the credited logits: {sampling.temperature}, {sampling.top_p:name} and "
-              "{sampling.top_k:name} do not apply.", [switched_off("temperature", "top_p", "top_k")]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.sampling.eos_last,
+            "{sampling.eos_last} ranks end-of-text proposals last by their confidence, which {sampler} replaces by "
+            "the credited one.",
+            [Set("sampling.eos_last", False)],
+        ),
+        Clash(
+            lambda c: not c.sampling.plain,
+            "{sampler} proposes the argmax of the credited logits: {sampling.temperature}, {sampling.top_p:name} and "
+            "{sampling.top_k:name} do not apply.",
+            [switched_off("temperature", "top_p", "top_k")],
+        ),
+    )
 
     def __init__(
-        self, inner: Sampler, beta: PerRequest = 0.7, gamma: PerRequest = 0.2, alpha: PerRequest = 0.65,
-        slots: int = SLOTS, adaptive: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        inner: Sampler,
+        beta: PerRequest = 0.7,
+        gamma: PerRequest = 0.2,
+        alpha: PerRequest = 0.65,
+        slots: int = SLOTS,
+        adaptive: bool = False,
+    ) -> None:
         in_range("sampler.beta", beta, 0.0, 1.0)
         in_range("sampler.gamma", gamma, 0.0)
         in_range("sampler.alpha", alpha, 0.0)
@@ -119,9 +130,18 @@ def credited(view: View, state: State, beta: Tensor, gamma: Tensor, alpha: Tenso
     )
     decay, exponent, weight = (value[:, None].expand(rows.shape).flatten() for value in (beta, gamma, alpha))
     token, confidence, held, gained = sparse_credit(
-        lookup(held).flatten(0, 1), token, first, normal, held.flatten(0, 1), credit.gather(1, slots).flatten(0, 1),
-        live, decay, exponent, weight, triton=lookup.triton,
-    )  # fmt: skip
+        lookup(held).flatten(0, 1),
+        token,
+        first,
+        normal,
+        held.flatten(0, 1),
+        credit.gather(1, slots).flatten(0, 1),
+        live,
+        decay,
+        exponent,
+        weight,
+        triton=lookup.triton,
+    )
     token, confidence = scatter_into(scores.token, rows, token), scatter_into(scores.confidence, rows, confidence)
     acts = view.active[:, None]
     now = replace(

@@ -32,17 +32,23 @@ class D2F(Sampler):
     )
     per_request = ("threshold", "sure_share")
     clashes = (
-        Clash(lambda c: not c.attention.pipelined,
-              "{sampler} is for models that see unfinished blocks, and this one is {kind:value}.",
-              [Set("sampler", "d3llm")],
-              "For LLaDA or Dream with D2F's adapter set {model.attention_block:name} to its block length, 32."),
-        Clash(lambda c: "block_length" not in c.blocks.per_request or c.blocks.traits.slides,
-              "{sampler} reads the shares of blocks of one length, and {blocks} has others.",
-              [lambda c: Set("blocks", "pipelined") & Set("blocks.block_length", c.attention.block)]),
-        Clash(lambda c: c.sampling.guidance,
-              "{sampling.guidance} with {sampler} was never measured: its threshold is one of unguided confidences.",
-              [UNGUIDED, USE_CONFIDENCE]),
-    )  # fmt: skip
+        Clash(
+            lambda c: not c.attention.pipelined,
+            "{sampler} is for models that see unfinished blocks, and this one is {kind:value}.",
+            [Set("sampler", "d3llm")],
+            "For LLaDA or Dream with D2F's adapter set {model.attention_block:name} to its block length, 32.",
+        ),
+        Clash(
+            lambda c: "block_length" not in c.blocks.per_request or c.blocks.traits.slides,
+            "{sampler} reads the shares of blocks of one length, and {blocks} has others.",
+            [lambda c: Set("blocks", "pipelined") & Set("blocks.block_length", c.attention.block)],
+        ),
+        Clash(
+            lambda c: c.sampling.guidance,
+            "{sampling.guidance} with {sampler} was never measured: its threshold is one of unguided confidences.",
+            [UNGUIDED, USE_CONFIDENCE],
+        ),
+    )
 
     def __init__(
         self, threshold: PerRequest = 0.9, sure_share: PerRequest = 0.95, score: str = "low_confidence"

@@ -36,9 +36,15 @@ class Dawn(Sampler):
     clashes = (TOO_MANY_LAYERS,)
 
     def __init__(
-        self, threshold: PerRequest = 0.9, induced_threshold: PerRequest = 0.7, low_threshold: PerRequest = 0.75,
-        edge: PerRequest = 0.07, sink: PerRequest = 0.01, layers: int | None = None, unshifted: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        threshold: PerRequest = 0.9,
+        induced_threshold: PerRequest = 0.7,
+        low_threshold: PerRequest = 0.75,
+        edge: PerRequest = 0.07,
+        sink: PerRequest = 0.01,
+        layers: int | None = None,
+        unshifted: bool = False,
+    ) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.induced_threshold", induced_threshold, 0.0, advice="Above 1 nothing is induced.")
         in_range("sampler.low_threshold", low_threshold, 0.0, advice="Above 1 there is no third set.")

@@ -38,9 +38,12 @@ class DMax(Sampler):
     )
     per_request = ("threshold",)
     clashes = (
-        Clash(lambda c: c.part.top_k > c.model.vocab,
-              "{sampler.top_k} is more than the {model.vocab:value} tokens of this model.", [Set("sampler.top_k", 1)]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.part.top_k > c.model.vocab,
+            "{sampler.top_k} is more than the {model.vocab:value} tokens of this model.",
+            [Set("sampler.top_k", 1)],
+        ),
+    )
 
     def __init__(self, threshold: PerRequest = 0.5, top_k: int = 1) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)

@@ -27,9 +27,12 @@ class Easing(Sampler):
     per_request = ("threshold", "alpha")
 
     def __init__(
-        self, threshold: PerRequest = 0.9, alpha: PerRequest = 0.1, suffix_window: int | None = 96,
+        self,
+        threshold: PerRequest = 0.9,
+        alpha: PerRequest = 0.1,
+        suffix_window: int | None = 96,
         suffix_masks: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.alpha", alpha, 0.0, 1.0, "0 is a fixed threshold.")
         in_range("sampler.suffix_window", suffix_window, 0, advice="It counts columns; {null} is all of them.")

@@ -30,10 +30,16 @@ class ETE(Sampler):
     per_request = ("threshold", "cross_threshold")
 
     def __init__(
-        self, threshold: PerRequest = 0.9, lookahead_blocks: int = 1, cross_threshold: PerRequest = 0.95,
-        explore_min_commit: int = 2, explore_width: int = 3, explore_mass: float = 0.8,
-        explore_position: str = "entropy", explore_score: str = "pseudo_likelihood",
-    ) -> None:  # fmt: skip
+        self,
+        threshold: PerRequest = 0.9,
+        lookahead_blocks: int = 1,
+        cross_threshold: PerRequest = 0.95,
+        explore_min_commit: int = 2,
+        explore_width: int = 3,
+        explore_mass: float = 0.8,
+        explore_position: str = "entropy",
+        explore_score: str = "pseudo_likelihood",
+    ) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.cross_threshold", cross_threshold, 0.0, 1.0)
         in_range("sampler.explore_mass", explore_mass, 0.0, 1.0)
@@ -104,9 +110,13 @@ class ETE(Sampler):
         confidence = torch.where(explored[row], chances[row, branch][:, None], view.scores.confidence[row])
         prior = chances.log().expand(-1, self.width) if chances.shape[1] == 1 else chances.log()
         return view.step(
-            (commit | explored)[row], tokens=tokens, confidence=confidence, accepted=exploit[row],
-            owner=Owner(row, len(counts)), state={"prior": prior},
-        )  # fmt: skip
+            (commit | explored)[row],
+            tokens=tokens,
+            confidence=confidence,
+            accepted=exploit[row],
+            owner=Owner(row, len(counts)),
+            state={"prior": prior},
+        )
 
     def choose(self, view: View, owner: Owner, state: State) -> Tensor:
         """The most plausible candidate; ties to the earlier one."""

@@ -28,12 +28,17 @@ class FlashVerify(Sampler):
     traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True, verifies="beside")
     per_request = ("threshold", "gamma")
     clashes = (
-        Clash(lambda c: c.model.prediction_shift,
-              "{sampler} scores a draft at its own position, but this model predicts it from the one before (Dream).",
-              [USE_CONFIDENCE & Set("cache", "flash_dllm")]),
-        Clash(lambda c: c.sampling.guidance,
-              "{sampler} has a second forward, which {sampling.guidance} does not guide.", [UNGUIDED]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.model.prediction_shift,
+            "{sampler} scores a draft at its own position, but this model predicts it from the one before (Dream).",
+            [USE_CONFIDENCE & Set("cache", "flash_dllm")],
+        ),
+        Clash(
+            lambda c: c.sampling.guidance,
+            "{sampler} has a second forward, which {sampling.guidance} does not guide.",
+            [UNGUIDED],
+        ),
+    )
 
     def __init__(self, threshold: PerRequest = 0.9, gamma: PerRequest = 0.8) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
@@ -61,10 +66,13 @@ class FlashVerify(Sampler):
         confirmed = run_of(likely, laid, state["gamma"]) & view.open
         draft = torch.where(verified, state["draft"], view.scores.token)
         return view.step(
-            torch.where(verified, confirmed, commit), tokens=draft, state={"draft": draft},
-            confidence=torch.where(verified, likely, confidence), accepted=torch.where(verified, confirmed, accepted),
+            torch.where(verified, confirmed, commit),
+            tokens=draft,
+            state={"draft": draft},
+            confidence=torch.where(verified, likely, confidence),
+            accepted=torch.where(verified, confirmed, accepted),
             next_positions=torch.where(verified, 0, next_positions),
-        )  # fmt: skip
+        )
 
 
 def run_of(likely: Tensor, number: Tensor, bound: Tensor) -> Tensor:

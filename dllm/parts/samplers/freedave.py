@@ -34,12 +34,18 @@ class FreeDave(Wrapper):
     """
 
     clashes = (
-        Clash(lambda c: c.blocks.traits.slides,
-              "{sampler} drafts several turns in one block, but {blocks} moves its own after every turn.", [USE_FIXED]),
-        Clash(lambda c: c.sampling.temperature != 0,
-              "{sampling.temperature}: {sampler} verifies drafts against the inner sampler's own decision, which must "
-              "not be random.", [COLD]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.blocks.traits.slides,
+            "{sampler} drafts several turns in one block, but {blocks} moves its own after every turn.",
+            [USE_FIXED],
+        ),
+        Clash(
+            lambda c: c.sampling.temperature != 0,
+            "{sampling.temperature}: {sampler} verifies drafts against the inner sampler's own decision, which must "
+            "not be random.",
+            [COLD],
+        ),
+    )
 
     def __init__(self, inner: Sampler, draft_steps: int = 4, as_published: bool = False) -> None:
         in_range("sampler.draft_steps", draft_steps, 1, advice="1 is the inner sampler itself.")

@@ -39,23 +39,39 @@ class JointThreshold(Sampler):
     traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True, edits=True)
     per_request = ("threshold", "edit_threshold")
     clashes = (
-        Clash(lambda c: c.part.doubts and c.model.prediction_shift,
-              "{sampler.repair} judges a token at its own position, but this model predicts it from the one before "
-              "(Dream).", [EDIT, Set("sampler", "saber")], "Saber remasks, too."),
-        Clash(lambda c: c.part.doubts and c.sampling.guidance,
-              "{sampler.repair} judges tokens by the model's own probabilities, which {sampling.guidance} changes.",
-              [UNGUIDED, EDIT]),
-        Clash(lambda c: c.part.penalty and (c.sampling.eos_last or not c.sampling.plain),
-              "{sampler.penalty}: {sampler} then proposes the argmax of other logits, to which "
-              "{sampling.temperature:name}, {sampling.top_p:name}, {sampling.top_k:name} and {sampling.eos_last:name} "
-              "do not apply.", [switched_off(*NEUTRAL_SAMPLING), Set("sampler.penalty", 0)]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.part.doubts and c.model.prediction_shift,
+            "{sampler.repair} judges a token at its own position, but this model predicts it from the one before "
+            "(Dream).",
+            [EDIT, Set("sampler", "saber")],
+            "Saber remasks, too.",
+        ),
+        Clash(
+            lambda c: c.part.doubts and c.sampling.guidance,
+            "{sampler.repair} judges tokens by the model's own probabilities, which {sampling.guidance} changes.",
+            [UNGUIDED, EDIT],
+        ),
+        Clash(
+            lambda c: c.part.penalty and (c.sampling.eos_last or not c.sampling.plain),
+            "{sampler.penalty}: {sampler} then proposes the argmax of other logits, to which "
+            "{sampling.temperature:name}, {sampling.top_p:name}, {sampling.top_k:name} and {sampling.eos_last:name} "
+            "do not apply.",
+            [switched_off(*NEUTRAL_SAMPLING), Set("sampler.penalty", 0)],
+        ),
+    )
 
     def __init__(
-        self, threshold: PerRequest = 0.7, edit_threshold: PerRequest | None = 0.5, post_edit_steps: int = 16,
-        minimum: int = 1, penalty: float = 0.0, repair: str = "edit", remask_threshold: float | None = None,
-        budget: int = 5, ratio: float = 0.25,
-    ) -> None:  # fmt: skip
+        self,
+        threshold: PerRequest = 0.7,
+        edit_threshold: PerRequest | None = 0.5,
+        post_edit_steps: int = 16,
+        minimum: int = 1,
+        penalty: float = 0.0,
+        repair: str = "edit",
+        remask_threshold: float | None = None,
+        budget: int = 5,
+        ratio: float = 0.25,
+    ) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.edit_threshold", edit_threshold, 0.0, 1.0, "{null} replaces nothing.")
         in_range("sampler.post_edit_steps", post_edit_steps, 0, advice="It counts the forwards of a full block.")
@@ -139,9 +155,15 @@ class JointThreshold(Sampler):
             waits = (masks | edit.any(1)) & (bar < inf)
         keep_open = waits & (spent < self.post_edit_steps)
         return view.step(
-            commit, tokens=token, confidence=confidence, accepted=accepted, edit=edit, remask=remask,
-            keep_open=keep_open, state={"spent": spent, "held": keep_open, **remembered},
-        )  # fmt: skip
+            commit,
+            tokens=token,
+            confidence=confidence,
+            accepted=accepted,
+            edit=edit,
+            remask=remask,
+            keep_open=keep_open,
+            state={"spent": spent, "held": keep_open, **remembered},
+        )
 
 
 def penalised(view: View, penalty: float) -> tuple[Tensor, Tensor]:

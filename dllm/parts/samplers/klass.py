@@ -35,9 +35,14 @@ class KLASS(Scheduled):
     per_request = ("threshold", "kl")
 
     def __init__(
-        self, threshold: PerRequest = 0.9, kl: PerRequest = 0.01, history: int = 2, strategy: str = "all",
-        since: str = "answer", steps: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        threshold: PerRequest = 0.9,
+        kl: PerRequest = 0.01,
+        history: int = 2,
+        strategy: str = "all",
+        since: str = "answer",
+        steps: int | None = None,
+    ) -> None:
         super().__init__(steps)
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.kl", kl, 0.0)

@@ -27,10 +27,13 @@ class LinearSpec(Sampler):
     traits = SamplerTraits(stateless=False, deterministic=True, verifies="in_place", by_confidence=False)
     per_request = ("threshold",)
     clashes = (
-        Clash(lambda c: c.sampling.temperature != 0,
-              "{sampling.temperature}: {sampler} keeps the drafts that are the likeliest token of a causal row, which "
-              "must not be random.", [COLD]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.sampling.temperature != 0,
+            "{sampling.temperature}: {sampler} keeps the drafts that are the likeliest token of a causal row, which "
+            "must not be random.",
+            [COLD],
+        ),
+    )
 
     def __init__(self, threshold: PerRequest = 0.0) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0, advice="0 drafts the whole window in one forward.")

@@ -33,9 +33,14 @@ class LoPA(Sampler):
     per_request = ("threshold",)
 
     def __init__(
-        self, threshold: PerRequest = 0.9, branching_factor: int = 2, score: str = "entropy", share: float = 1.0,
-        alpha: float = 0.0, as_published: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        threshold: PerRequest = 0.9,
+        branching_factor: int = 2,
+        score: str = "entropy",
+        share: float = 1.0,
+        alpha: float = 0.0,
+        as_published: bool = False,
+    ) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.branching_factor", branching_factor, 0, 64, "0 and 1 mean no lookahead.")
         in_choices("sampler.score", score, ("confidence", "margin", "entropy"))

@@ -30,10 +30,14 @@ class Oracle(Sampler):
 
     traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False, tokens="given")
     clashes = (
-        Clash(lambda c: c.gen_length is not None and ({len(tokens) for tokens in c.part.reference} - {c.gen_length}),
-              "{sampler.reference:name} holds an answer of other than the {gen_length:value} tokens of "
-              "{gen_length:name}.", (), "Decode both with the same {gen_length:name}."),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.gen_length is not None and ({len(tokens) for tokens in c.part.reference} - {c.gen_length}),
+            "{sampler.reference:name} holds an answer of other than the {gen_length:value} tokens of "
+            "{gen_length:name}.",
+            (),
+            "Decode both with the same {gen_length:name}.",
+        ),
+    )
 
     def __init__(self, reference: Sequence[Sequence[int]] | str | None) -> None:
         if reference is None:

@@ -29,10 +29,15 @@ class Order(Scheduled):
     traits = Scheduled.traits.but(plans_ahead=True, fixed_order=True)
     clashes = (
         *Scheduled.clashes,
-        Clash(lambda c: not isinstance(c.part.positions, str) and c.gen_length is not None
-              and sorted(c.part.positions) != list(range(c.gen_length)),
-              "{sampler.positions:name} must name each of the {gen_length:value} answer positions once, from 0 on."),
-    )  # fmt: skip
+        Clash(
+            lambda c: (
+                not isinstance(c.part.positions, str)
+                and c.gen_length is not None
+                and sorted(c.part.positions) != list(range(c.gen_length))
+            ),
+            "{sampler.positions:name} must name each of the {gen_length:value} answer positions once, from 0 on.",
+        ),
+    )
 
     def __init__(self, positions: str | Sequence[int] = "random", steps: int | None = None, per_step: int = 1) -> None:
         if isinstance(positions, str) and positions not in NAMED:

@@ -37,17 +37,27 @@ class PC(Scheduled):
     per_request = ("decay",)
     clashes = (
         *Scheduled.clashes,
-        Clash(lambda c: c.part.frequencies is not None and (last := max(c.part.frequencies.table)) >= c.model.vocab
-              and {"sampler.frequencies": str(c.part.frequencies.file), "last": last, "end": c.model.vocab - 1},
-              "{sampler.frequencies:quoted} counts token {last:value}, but the vocabulary of this model ends at "
-              "{end:value}: it was counted with another tokenizer.", (),
-              "Count a text with this one: python -m experiments.mini.token_frequencies FILE --model MODEL."),
-    )  # fmt: skip
+        Clash(
+            lambda c: (
+                c.part.frequencies is not None
+                and (last := max(c.part.frequencies.table)) >= c.model.vocab
+                and {"sampler.frequencies": str(c.part.frequencies.file), "last": last, "end": c.model.vocab - 1}
+            ),
+            "{sampler.frequencies:quoted} counts token {last:value}, but the vocabulary of this model ends at "
+            "{end:value}: it was counted with another tokenizer.",
+            (),
+            "Count a text with this one: python -m experiments.mini.token_frequencies FILE --model MODEL.",
+        ),
+    )
 
     def __init__(
-        self, decay: PerRequest = 0.25, cap: float = 10.0, frequencies: str | None = None, steps: int | None = None,
+        self,
+        decay: PerRequest = 0.25,
+        cap: float = 10.0,
+        frequencies: str | None = None,
+        steps: int | None = None,
         absent: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         in_range("sampler.decay", decay, 0.0)
         in_range("sampler.cap", cap, 0.0)
         in_range("sampler.absent", absent, 0.0, 1.0, "It is a relative frequency.")

@@ -33,21 +33,37 @@ class Prophet(Wrapper):
     """
 
     clashes = (
-        Clash(lambda c: c.part.region == "offset" and c.gen_length is not None
-              and not 0 <= c.part.begin < c.gen_length and {"sampler.start": c.part.begin, "last": c.gen_length - 1},
-              "{sampler.start} must lie in [0, {last:value}].", (), "It is a position of the answer."),
-        Clash(lambda c: c.part.region == "anchor" and c.gen_length is not None
-              and (c.part.begin or 0) >= c.gen_length,
-              "{sampler.anchor_position} leaves no room after the anchor in an answer of {gen_length:value} positions.",
-              (), "Choose a smaller one."),
-    )  # fmt: skip
+        Clash(
+            lambda c: (
+                c.part.region == "offset"
+                and c.gen_length is not None
+                and not 0 <= c.part.begin < c.gen_length
+                and {"sampler.start": c.part.begin, "last": c.gen_length - 1}
+            ),
+            "{sampler.start} must lie in [0, {last:value}].",
+            (),
+            "It is a position of the answer.",
+        ),
+        Clash(
+            lambda c: c.part.region == "anchor" and c.gen_length is not None and (c.part.begin or 0) >= c.gen_length,
+            "{sampler.anchor_position} leaves no room after the anchor in an answer of {gen_length:value} positions.",
+            (),
+            "Choose a smaller one.",
+        ),
+    )
 
     def __init__(
-        self, inner: Sampler, thresholds: Sequence[float] = (7.5, 5.0, 2.5),
+        self,
+        inner: Sampler,
+        thresholds: Sequence[float] = (7.5, 5.0, 2.5),
         breakpoints: Sequence[float] = (0.33, 0.67),
-        region: str = "all_masked", start: int | None = None, length: int = 5, anchor_text: str | None = None,
-        anchor_position: int | None = None, skip: int = 1,
-    ) -> None:  # fmt: skip
+        region: str = "all_masked",
+        start: int | None = None,
+        length: int = 5,
+        anchor_text: str | None = None,
+        anchor_position: int | None = None,
+        skip: int = 1,
+    ) -> None:
         if len(thresholds) != 3 or len(breakpoints) != 2:
             raise Refusal(
                 "{sampler.thresholds:name} needs 3 numbers (early, middle, late), {sampler.breakpoints:name} 2."
@@ -155,8 +171,11 @@ class Prophet(Wrapper):
         """Mean top-2 logit gap over the region [B]; -inf where no position of it is scored."""
         relative = view.canvas.columns - view.canvas.start[:, None]
         first = self.begin or 0
-        region = view.canvas.undecided if self.region == "all_masked" else (
-            (relative >= first) & (relative < first + self.length) & view.canvas.valid)  # fmt: skip
+        region = (
+            view.canvas.undecided
+            if self.region == "all_masked"
+            else ((relative >= first) & (relative < first + self.length) & view.canvas.valid)
+        )
         scored = region & view.scores.scored
         mean = (view.scores.statistic("gap") * scored).sum(1) / scored.sum(1)
         return torch.where(scored.any(1), mean, -torch.inf)

@@ -31,12 +31,19 @@ class ReMDM(Scheduled):
     traits = Scheduled.traits.but(stateless=False, revocable=True, by_confidence=True)
     clashes = (
         *Scheduled.clashes,
-        Clash(lambda c: c.part.extra and c.gen_length and c.part.number >= c.blocks.widest(c.gen_length)
-              and {"length": c.blocks.widest(c.gen_length)},
-              "{sampler.number} must be less than the {length:value} columns of a block: a correction leaves a "
-              "committed token.", [lambda c: Set("sampler.number", c.blocks.widest(c.gen_length or 1) - 1)],
-              "Or raise {blocks.block_length:name}."),
-    )  # fmt: skip
+        Clash(
+            lambda c: (
+                c.part.extra
+                and c.gen_length
+                and c.part.number >= c.blocks.widest(c.gen_length)
+                and {"length": c.blocks.widest(c.gen_length)}
+            ),
+            "{sampler.number} must be less than the {length:value} columns of a block: a correction leaves a "
+            "committed token.",
+            [lambda c: Set("sampler.number", c.blocks.widest(c.gen_length or 1) - 1)],
+            "Or raise {blocks.block_length:name}.",
+        ),
+    )
 
     def __init__(self, per_step: int | None = None, extra: int = 2, number: int = 2, steps: int | None = None) -> None:
         super().__init__(steps, (4 if steps is None else 1) if per_step is None else per_step)

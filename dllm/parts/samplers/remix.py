@@ -120,9 +120,14 @@ def looked_at(view: View, before: Tensor, origin: Tensor) -> tuple[Tensor, Tenso
         now[rows, torch.where((place < 0) | (columns == length), width, place).clamp(max=width)] = p.float()
     tokens, shares, moved = (torch.cat(one, 1) for one in zip(*parts, strict=True))
     blank = view.canvas.tokens[..., None].expand(-1, -1, tokens.shape[2])
-    laid = [scatter_into(into, found.columns, one) for into, one in (
-        (blank, tokens), (torch.zeros_like(blank).double(), shares), (view.scores.confidence.float(), moved),
-    )]  # fmt: skip
+    laid = [
+        scatter_into(into, found.columns, one)
+        for into, one in (
+            (blank, tokens),
+            (torch.zeros_like(blank).double(), shares),
+            (view.scores.confidence.float(), moved),
+        )
+    ]
     return laid[0], laid[1], laid[2], now[:, :-1]
 
 

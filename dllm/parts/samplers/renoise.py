@@ -34,9 +34,14 @@ class Renoise(Sampler):
     per_request = ("steps", "entropy_bound", "t_min", "t_max", "stop_entropy")
 
     def __init__(
-        self, steps: PerRequest = 48, entropy_bound: PerRequest = 0.1, t_min: PerRequest = 0.4,
-        t_max: PerRequest = 0.8, stability: int = 1, stop_entropy: PerRequest = 0.005,
-    ) -> None:  # fmt: skip
+        self,
+        steps: PerRequest = 48,
+        entropy_bound: PerRequest = 0.1,
+        t_min: PerRequest = 0.4,
+        t_max: PerRequest = 0.8,
+        stability: int = 1,
+        stop_entropy: PerRequest = 0.005,
+    ) -> None:
         in_range("sampler.steps", steps, 1, advice="It is the most forwards of a block.")
         in_range("sampler.entropy_bound", entropy_bound, 1e-9, advice="It is in nats.")
         in_range("sampler.t_min", t_min, 0.0)
@@ -81,10 +86,13 @@ class Renoise(Sampler):
         last = view.blocks.forwards >= state["steps"]
         stop = (steady & (mean < state["stop_entropy"])) | last
         return view.step(
-            open_ & stop[:, None], tokens=likeliest, confidence=scores.statistic("first"), accepted=accepted,
+            open_ & stop[:, None],
+            tokens=likeliest,
+            confidence=scores.statistic("first"),
+            accepted=accepted,
             shown=torch.where(accepted, self.drawn(view), self.noise(view)),
             state={"history": torch.cat([history[:, 1:], likeliest[:, None]], 1)[:, : self.stability]},
-        )  # fmt: skip
+        )
 
     def drawn(self, view: View) -> Tensor:
         """A draw for every position [B, L]; the accepted ones are shown."""

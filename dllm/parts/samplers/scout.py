@@ -102,9 +102,13 @@ class Scout(FreeDave):
 
 
 def guesses(
-    columns: list[int], open_: list[bool], due: list[int], written: list[int], ids: list[list[int]],
+    columns: list[int],
+    open_: list[bool],
+    due: list[int],
+    written: list[int],
+    ids: list[list[int]],
     weight: list[list[float]],
-) -> tuple[list[Weighed], list[list[Addition]]]:  # fmt: skip
+) -> tuple[list[Weighed], list[list[Addition]]]:
     """What may be committed next in one row, and the steps of the inner rule on the same scores."""
     left = [at for at, free in enumerate(open_) if free]
     single = [

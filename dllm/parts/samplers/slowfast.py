@@ -43,9 +43,14 @@ class SlowFast(Sampler):
     )
 
     def __init__(
-        self, low: PerRequest = 0.3, high: PerRequest = 0.9, explore: int = 6, window: int = 2, deviation: float = 1.0,
+        self,
+        low: PerRequest = 0.3,
+        high: PerRequest = 0.9,
+        explore: int = 6,
+        window: int = 2,
+        deviation: float = 1.0,
         stop_when_stable: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         in_range("sampler.low", low, 0.0, 1.0)
         in_range("sampler.high", high, 0.0, 1.0)
         in_range("sampler.explore", explore, 1, advice="It counts the forwards of a slow phase.")

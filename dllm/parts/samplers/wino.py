@@ -34,12 +34,19 @@ class WINO(Sampler):
     traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True, revocable=True)
     per_request = ("threshold", "back_threshold")
     clashes = (
-        Clash(lambda c: c.model.prediction_shift,
-              "{sampler} scores a committed token at its own position, but this model predicts it from the one before "
-              "(Dream).", [Set("sampler", "saber")], "It remasks, too."),
-        Clash(lambda c: c.sampling.guidance, "{sampler} has shadow queries, which {sampling.guidance} does not guide.",
-              [UNGUIDED]),
-    )  # fmt: skip
+        Clash(
+            lambda c: c.model.prediction_shift,
+            "{sampler} scores a committed token at its own position, but this model predicts it from the one before "
+            "(Dream).",
+            [Set("sampler", "saber")],
+            "It remasks, too.",
+        ),
+        Clash(
+            lambda c: c.sampling.guidance,
+            "{sampler} has shadow queries, which {sampling.guidance} does not guide.",
+            [UNGUIDED],
+        ),
+    )
 
     def __init__(self, threshold: PerRequest = 0.7, back_threshold: PerRequest = 0.9) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)

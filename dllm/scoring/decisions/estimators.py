@@ -110,8 +110,13 @@ def canvases(slot: Slot, estimator: str) -> int:
         return len({node for path in paths for node in path})
     # lengths apart: others are masked
     backwards = AlternativesTrie.of([(len(ids), *ids[::-1]) for ids in slot.alternatives]).paths
-    return len({pair for ahead, behind in zip(paths, backwards, strict=True)
-                for pair in zip(ahead, behind[:0:-1], strict=True)})  # fmt: skip
+    return len(
+        {
+            pair
+            for ahead, behind in zip(paths, backwards, strict=True)
+            for pair in zip(ahead, behind[:0:-1], strict=True)
+        }
+    )
 
 
 def log_sum(values: Sequence[float]) -> float:
@@ -216,10 +221,16 @@ def by_length(slot: Slot, opened: Slot, estimator: str) -> Plan:
         if weighed:
             overall = scores.pop()
             scores = [
-                replace(part, scores=tuple(score + log_sum([
-                    s for s, a in zip(overall.scores, slot.alternatives, strict=True) if len(a) == n
-                ]) for score in part.scores)) for part, n in zip(scores, lengths, strict=True)
-            ]  # fmt: skip
+                replace(
+                    part,
+                    scores=tuple(
+                        score
+                        + log_sum([s for s, a in zip(overall.scores, slot.alternatives, strict=True) if len(a) == n])
+                        for score in part.scores
+                    ),
+                )
+                for part, n in zip(scores, lengths, strict=True)
+            ]
         return _merged(slot, lengths, scores)
 
     return Plan([query for plan in plans for query in plan.queries], finish)

@@ -55,9 +55,13 @@ class DecisionOptions:
 
 
 def deciding(
-    prompts: Prompts, ids: SpecialIds, state: DecisionState, questions: Mapping[str, Question],
-    options: DecisionOptions, most: int | None = None,
-) -> Deciding:  # fmt: skip
+    prompts: Prompts,
+    ids: SpecialIds,
+    state: DecisionState,
+    questions: Mapping[str, Question],
+    options: DecisionOptions,
+    most: int | None = None,
+) -> Deciding:
     """Yields the queries to read, takes their readings, and returns the decisions. most: canvases that may be read at
     once (None: any number). Raises UserError, before anything is read, for questions that cannot be laid on a canvas of
     this model, and TooManyCanvases before these are made."""

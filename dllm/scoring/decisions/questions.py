@@ -126,9 +126,12 @@ class PredicateQuestion(Question):
     most = 2
 
     def __init__(
-        self, instructions: str = "", template: str | None = None, values: Sequence[str] = ("yes", "no"),
+        self,
+        instructions: str = "",
+        template: str | None = None,
+        values: Sequence[str] = ("yes", "no"),
         labels: str = "values",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(values, instructions, template, (), labels)
 
 

@@ -52,9 +52,12 @@ class Reading:
 
 
 def read_canvases(
-    model: Model, queries: Sequence[ReadQuery], max_rows: int = 64, max_columns: int | None = None,
+    model: Model,
+    queries: Sequence[ReadQuery],
+    max_rows: int = 64,
+    max_columns: int | None = None,
     guidance: float = 0.0,
-) -> list[Reading]:  # fmt: skip
+) -> list[Reading]:
     """The readings in the order of the queries. max_rows, max_columns: canvases, and their columns with padding, in a
     forward; a canvas that is longer goes alone. guidance w > 0: logits are u + (w + 1) (c - u), u those of a canvas
     whose columns before ``start`` are masked."""
@@ -144,9 +147,13 @@ def filled(model: Model, rows: Tensor, masked: Tensor) -> Tensor:
 
 
 def _shared(
-    model: Model, canvases: Sequence[ReadCanvas], rows: Tensor, masked: Tensor, start: Tensor,
+    model: Model,
+    canvases: Sequence[ReadCanvas],
+    rows: Tensor,
+    masked: Tensor,
+    start: Tensor,
     sourced: Sequence[tuple[int, int, tuple[int, ...]]],
-) -> Beginnings | None:  # fmt: skip
+) -> Beginnings | None:
     """Where the canvases may be cut before the first row that is read."""
     needed = torch.full((len(canvases),), rows.shape[1])
     for row, source, _ in sourced:

@@ -97,10 +97,13 @@ class SlotDecision:
             levels = [{"value": at, "label": text_of(v), "probability": p} for at, (v, p) in pairs]
             reply |= {"score": self.score, "probabilities": levels}
         more: dict[str, Any] = {
-            "mass": self.mass, "argmax_is_label": self.scores.likeliest[self.best],
-            "logprobs": list(self.scores.logprobs), "tokens": [list(ids) for ids in self.tokens],
-            "temperature": self.temperature, "calibrated": self.calibrated,
-        }  # fmt: skip
+            "mass": self.mass,
+            "argmax_is_label": self.scores.likeliest[self.best],
+            "logprobs": list(self.scores.logprobs),
+            "tokens": [list(ids) for ids in self.tokens],
+            "temperature": self.temperature,
+            "calibrated": self.calibrated,
+        }
         optional = (("value", self.value), ("note", self.note))
         more |= {key: entry for key, entry in optional if entry is not None}
         return {**reply, "confidence": self.confidence, "diffusion": more}

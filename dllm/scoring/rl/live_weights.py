@@ -75,8 +75,10 @@ def refuse_unlearning(model: Model) -> None:
     if not any(parameter.requires_grad for parameter in network.parameters()):
         what = next((name for name, part in network.named_modules() if isinstance(part, PackedLinear | Tiled)), None)
         what = f"{what} is packed" if what is not None else f"{next(network.named_parameters())[0]} is frozen"
-        raise UserError(f"{model.name}: none of its weights learns ({what}). Take {TRAINABLE}, or give load the model "
-                        "object that is trained.")  # fmt: skip
+        raise UserError(
+            f"{model.name}: none of its weights learns ({what}). Take {TRAINABLE}, or give load the model "
+            "object that is trained."
+        )
 
 
 def gradient_notes(model: Model) -> tuple[str, ...]:
@@ -86,8 +88,9 @@ def gradient_notes(model: Model) -> tuple[str, ...]:
     return tuple(
         f"padding_idx={table.padding_idx}: the object's own backward gives this row of the embedding no gradient, and "
         "here it has one"
-        for table in tables if table.padding_idx is not None
-    )  # fmt: skip
+        for table in tables
+        if table.padding_idx is not None
+    )
 
 
 @torch.no_grad()
@@ -213,8 +216,10 @@ class WeightWriter:
         count, *rest = self.places[targets[0].place].shape(targets[0].name)
         shape = [count if targets[0].rows is None else max(target.rows[1] for target in targets if target.rows), *rest]
         if list(tensor.shape) != shape:
-            raise UserError(f"{name} has the shape {list(tensor.shape)}, and in {self.model.name} it has {shape}. Send "
-                            "whole tensors of the same config.")  # fmt: skip
+            raise UserError(
+                f"{name} has the shape {list(tensor.shape)}, and in {self.model.name} it has {shape}. Send "
+                "whole tensors of the same config."
+            )
         if tensor.dtype not in FLOAT_TYPES or tensor.is_meta:
             kind = "on the meta device" if tensor.is_meta else str(tensor.dtype).removeprefix("torch.")
             raise UserError(f"{name} is {kind}, and weights are {', '.join(DTYPES)}. Send numbers of one of these.")
@@ -227,8 +232,10 @@ def _refuse_reload(model: Model, config: ModelConfig, folder: str | Path) -> Non
     for name in (entry.name for entry in fields(ModelConfig) if entry.name not in SAME_NETWORK):
         ours, theirs = getattr(model.config, name), getattr(config, name)
         if ours != theirs:
-            raise UserError(f"{call}: its {name} is {theirs!r}, and the model's is {ours!r}. Give a folder of the same"
-                            " config, or call load.")  # fmt: skip
+            raise UserError(
+                f"{call}: its {name} is {theirs!r}, and the model's is {ours!r}. Give a folder of the same"
+                " config, or call load."
+            )
 
 
 def _refuse_made(model: Model, call: str) -> None:

@@ -53,9 +53,16 @@ def one_step(
 
 
 def coupled(
-    model: Model, rollouts: Rollouts, *, low: float = 0.2, high: float = 0.8, masks: Tensor | None = None,
-    share: float | None = None, seed: int = 0, **how: Any,
-) -> MaskEstimate:  # fmt: skip
+    model: Model,
+    rollouts: Rollouts,
+    *,
+    low: float = 0.2,
+    high: float = 0.8,
+    masks: Tensor | None = None,
+    share: float | None = None,
+    seed: int = 0,
+    **how: Any,
+) -> MaskEstimate:
     """log p of every column, from three canvases: all masked, and a random half and its complement, weighted by their
     expected shares t and 1 - t (DiffuCoder, arXiv 2506.20639). low, high: t is drawn between them, once for all rows.
     masks [R, G], share: of the second canvas, given. how: as in ``laid_out_scorer``."""
@@ -75,9 +82,15 @@ def coupled(
 
 
 def elbo(
-    model: Model, rollouts: Rollouts, samples: int = 1, *, coupled: bool = True, masks: Tensor | None = None,
-    seed: int = 0, **how: Any,
-) -> MaskEstimate:  # fmt: skip
+    model: Model,
+    rollouts: Rollouts,
+    samples: int = 1,
+    *,
+    coupled: bool = True,
+    masks: Tensor | None = None,
+    seed: int = 0,
+    **how: Any,
+) -> MaskEstimate:
     """The evidence lower bound of each answer [R], a mean over ``samples`` canvases.
 
     For a canvas with k of the answer's n columns masked, coupled: the sum of log p over the masked ones by (n + 1) / k,
@@ -104,10 +117,20 @@ def elbo(
 
 
 def sandwich(
-    model: Model, rollouts: Rollouts, advantages: Tensor, samples: int = 2, *, kind: str = "block_random",
-    block_length: int = 32, p: float = 0.15, beta: float = 1.5, mix: float = 0.5, masks: Tensor | None = None,
-    seed: int = 0, **how: Any,
-) -> MaskEstimate:  # fmt: skip
+    model: Model,
+    rollouts: Rollouts,
+    advantages: Tensor,
+    samples: int = 2,
+    *,
+    kind: str = "block_random",
+    block_length: int = 32,
+    p: float = 0.15,
+    beta: float = 1.5,
+    mix: float = 0.5,
+    masks: Tensor | None = None,
+    seed: int = 0,
+    **how: Any,
+) -> MaskEstimate:
     """Bounds of each answer's mean log-probability [R], below where its advantage is positive, and else a mixture with
     an upper one (SPG, arXiv 2510.09541).
 
@@ -273,8 +296,12 @@ def _checked(masks: Tensor, shape: Any) -> Tensor:
 
 
 ESTIMATORS_BY_NAME: dict[str, Callable[..., MaskEstimate]] = {
-    "one_step": one_step, "coupled": coupled, "elbo": elbo, "sandwich": sandwich, "prediction": prediction,
-}  # fmt: skip
+    "one_step": one_step,
+    "coupled": coupled,
+    "elbo": elbo,
+    "sandwich": sandwich,
+    "prediction": prediction,
+}
 
 
 def estimate(name: str, model: Model, rollouts: Rollouts, *arguments: Any, **how: Any) -> MaskEstimate:

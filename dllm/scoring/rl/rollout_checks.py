@@ -19,13 +19,18 @@ def refuse_parts(parts: Parts) -> None:
     traits = parts.sampler.traits
     why = (
         "draws every undecided position again in every forward, so that no forward alone decides a token. Use a model "
-        "of masks" if traits.renoises
-        else "replaces tokens that it has decided, so that no single forward drew what is left" if traits.edits
-        else "tries several canvases, and the others decide with which it goes on" if traits.branches
-        else "lets a later forward judge what it drafts" if traits.verifies
-        else "writes tokens that no forward drew" if traits.tokens == "given"
+        "of masks"
+        if traits.renoises
+        else "replaces tokens that it has decided, so that no single forward drew what is left"
+        if traits.edits
+        else "tries several canvases, and the others decide with which it goes on"
+        if traits.branches
+        else "lets a later forward judge what it drafts"
+        if traits.verifies
+        else "writes tokens that no forward drew"
+        if traits.tokens == "given"
         else ""
-    )  # fmt: skip
+    )
     if parts.length.traits.changes:
         raise Refusal(
             "{length} changes the columns of an answer from turn to turn, and rollouts have the same in all.",

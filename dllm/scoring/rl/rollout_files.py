@@ -21,16 +21,24 @@ REAL = (torch.float32, torch.float64)
 # Each tensor's shape in the letters of ``rollouts``, its dtypes, and the range of its numbers
 # (None: no limit).
 TENSORS: dict[str, tuple[str, tuple[torch.dtype, ...], tuple[float | None, float | None]]] = {
-    "prompt_ids": ("RL", (torch.int64,), (0, None)), "prompt_mask": ("RL", (torch.int64,), (0, 1)),
-    "completion_ids": ("RG", (torch.int64,), (0, None)), "completion_mask": ("RG", (torch.int64,), (0, 1)),
-    "step_map": ("RG", (torch.int32,), (0, None)), "origin": ("RG", (torch.int8,), (0, 4)),
-    "own_logps": ("RG", REAL, (None, 1e-3)), "drawn_logps": ("RG", REAL, (None, 1e-3)),  # above 0 by rounding alone
-    "block": ("RG", (torch.int32,), (0, None)), "width": ("RT", (torch.int32,), (0, None)),
-    "forwards": ("R", (torch.int64,), (0, None)), "seeds": ("R", (torch.int64,), (0, None)),
-    "group": ("R", (torch.int64,), (0, None)), "temperature": ("R", (torch.float64,), (0, 1e9)),
-    "bent": ("R", (torch.bool,), (0, 1)), "draw_ids": ("RTG", (torch.int32,), (-1, None)),
+    "prompt_ids": ("RL", (torch.int64,), (0, None)),
+    "prompt_mask": ("RL", (torch.int64,), (0, 1)),
+    "completion_ids": ("RG", (torch.int64,), (0, None)),
+    "completion_mask": ("RG", (torch.int64,), (0, 1)),
+    "step_map": ("RG", (torch.int32,), (0, None)),
+    "origin": ("RG", (torch.int8,), (0, 4)),
+    "own_logps": ("RG", REAL, (None, 1e-3)),
+    "drawn_logps": ("RG", REAL, (None, 1e-3)),  # above 0 by rounding alone
+    "block": ("RG", (torch.int32,), (0, None)),
+    "width": ("RT", (torch.int32,), (0, None)),
+    "forwards": ("R", (torch.int64,), (0, None)),
+    "seeds": ("R", (torch.int64,), (0, None)),
+    "group": ("R", (torch.int64,), (0, None)),
+    "temperature": ("R", (torch.float64,), (0, 1e9)),
+    "bent": ("R", (torch.bool,), (0, 1)),
+    "draw_ids": ("RTG", (torch.int32,), (-1, None)),
     "canvas_ids": ("RTG", (torch.int32,), (0, None)),
-}  # fmt: skip
+}
 MAY_LACK = ("draw_ids", "canvas_ids")
 WITH_NAN = ("own_logps", "drawn_logps")
 FINISH = ("eos", "stop_string", "length")
@@ -74,9 +82,19 @@ def _check_sense(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Non
 
 def check_told(header: Mapping[str, Any], rows: int) -> None:
     """Raise ValueError, which names it, for an entry of the header that does not fit ``Rollouts``. rows: R."""
-    for name, kind in {"finish": "list[str]", "texts": "list[str]", "notes": "list[str]", "results": "list",
-                       "mask_id": "int", "pad_id": "int", "ends": "list[int]", "sampling": "dict", "limits": "dict",
-                       "by_block": "bool", **dict.fromkeys(MAY_LACK, "None")}.items():  # fmt: skip
+    for name, kind in {
+        "finish": "list[str]",
+        "texts": "list[str]",
+        "notes": "list[str]",
+        "results": "list",
+        "mask_id": "int",
+        "pad_id": "int",
+        "ends": "list[int]",
+        "sampling": "dict",
+        "limits": "dict",
+        "by_block": "bool",
+        **dict.fromkeys(MAY_LACK, "None"),
+    }.items():
         if name in header and not fits(header[name], kind):
             raise ValueError(f"{name} is no {kind}")
         if name in ("finish", "texts", "results") and len(header[name]) != rows:

@@ -53,9 +53,14 @@ class RolloutRequest:
 
 
 def rollouts_of(
-    runner: Runner, requests: Sequence[Request], order: RolloutRequest, text: Text, stop: Sequence[str] = (),
-    stream: DecodeRows | None = None, observe: Callable[[Turn], None] | None = None,
-) -> Rollouts:  # fmt: skip
+    runner: Runner,
+    requests: Sequence[Request],
+    order: RolloutRequest,
+    text: Text,
+    stop: Sequence[str] = (),
+    stream: DecodeRows | None = None,
+    observe: Callable[[Turn], None] | None = None,
+) -> Rollouts:
     """Decode ``requests``, ``order.n`` in a row of each prompt. text: of ids. stop: strings that end an answer. stream:
     decodes requests in their order (None: all at once). Raises UserError, before anything is decoded, for what gives no
     rollouts."""
@@ -86,9 +91,14 @@ def rollouts_of(
 
 
 def _laid_out(
-    runner: Runner, requests: Sequence[Request], gathered: GatheredTurns, results: list[Result], temperature: Tensor,
-    pad: int, order: RolloutRequest,
-) -> Rollouts:  # fmt: skip
+    runner: Runner,
+    requests: Sequence[Request],
+    gathered: GatheredTurns,
+    results: list[Result],
+    temperature: Tensor,
+    pad: int,
+    order: RolloutRequest,
+) -> Rollouts:
     """Everything but what the texts decide."""
     device, config = gathered.start.device, runner.model.config
     prompts = [

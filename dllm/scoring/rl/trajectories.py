@@ -34,10 +34,19 @@ class TrajectoryCells:
 
 
 def trajectory_logprobs(
-    model: Model, rollouts: Rollouts, *, law: str = "own", shrink: int = 1, shrink_in: str | None = None,
-    only: Tensor | None = None, draws: bool = False, rows: int = 32, checkpoint: bool = False, ban: bool = True,
+    model: Model,
+    rollouts: Rollouts,
+    *,
+    law: str = "own",
+    shrink: int = 1,
+    shrink_in: str | None = None,
+    only: Tensor | None = None,
+    draws: bool = False,
+    rows: int = 32,
+    checkpoint: bool = False,
+    ban: bool = True,
     corrected: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Log-probabilities of what the rollouts drew, under the model's weights as they are, in nats.
 
     Args:
@@ -70,10 +79,20 @@ def trajectory_logprobs(
 
 
 def trajectory_backward(
-    model: Model, rollouts: Rollouts, weigh: Weigh, *, law: str = "own", shrink: int = 1,
-    shrink_in: str | None = None, only: Tensor | None = None, draws: bool = False, rows: int = 32,
-    checkpoint: bool = False, ban: bool = True, corrected: bool = False,
-) -> Tensor:  # fmt: skip
+    model: Model,
+    rollouts: Rollouts,
+    weigh: Weigh,
+    *,
+    law: str = "own",
+    shrink: int = 1,
+    shrink_in: str | None = None,
+    only: Tensor | None = None,
+    draws: bool = False,
+    rows: int = 32,
+    checkpoint: bool = False,
+    ban: bool = True,
+    corrected: bool = False,
+) -> Tensor:
     """The backward pass of a loss that is a sum over tokens, batch by batch: memory is that of one batch of ``rows``
     canvases.
 
@@ -100,9 +119,18 @@ def trajectory_backward(
 
 
 def _work(
-    model: Model, rollouts: Rollouts, law: str, shrink: int, shrink_in: str | None, only: Tensor | None, draws: bool,
-    rows: int, checkpoint: bool, ban: bool, corrected: bool,
-) -> tuple[CanvasScorer, TrajectoryCells]:  # fmt: skip
+    model: Model,
+    rollouts: Rollouts,
+    law: str,
+    shrink: int,
+    shrink_in: str | None,
+    only: Tensor | None,
+    draws: bool,
+    rows: int,
+    checkpoint: bool,
+    ban: bool,
+    corrected: bool,
+) -> tuple[CanvasScorer, TrajectoryCells]:
     """What computes, and what is to be computed. Raises UserError where it cannot be."""
     scorer = CanvasScorer(model, ScoringLaw(law, rollouts.sampling, ban), rows, checkpoint)
     refuse_noise(model)
@@ -181,17 +209,26 @@ def _of_draws(rollouts: Rollouts, shrink: int, only: Tensor | None) -> Trajector
 
 
 def _cells(
-    rollouts: Rollouts, canvases: ScoredCanvases, canvas: Tensor, row: Tensor, column: Tensor, token: Tensor,
+    rollouts: Rollouts,
+    canvases: ScoredCanvases,
+    canvas: Tensor,
+    row: Tensor,
+    column: Tensor,
+    token: Tensor,
     forward: Tensor | None,
-) -> TrajectoryCells:  # fmt: skip
+) -> TrajectoryCells:
     cells = ScoredCells(canvas, canvases.start[canvas] + column, token, rollouts.temperature[row])
     return TrajectoryCells(canvases, cells, row, column, forward)
 
 
 def laid(
-    rollouts: Rollouts, row: Tensor, visible: Tensor, forward: Tensor | None = None, answers: Tensor | None = None,
+    rollouts: Rollouts,
+    row: Tensor,
+    visible: Tensor,
+    forward: Tensor | None = None,
+    answers: Tensor | None = None,
     prompt_masks: Tensor | None = None,
-) -> ScoredCanvases:  # fmt: skip
+) -> ScoredCanvases:
     """Canvases of the rollouts ``row`` [c] that show the answer columns ``visible`` [c, G], and masks elsewhere.
     forward [c]: as wide as in this forward, from 0 (None: all that was asked for). answers [c, G]: ids (None: as
     decoded). prompt_masks [c, Lp]: columns of the prompts that are masked, too."""
@@ -206,9 +243,12 @@ def laid(
     prompt = prompt.masked_fill(veiled, rollouts.mask_id)
     width = start + inside.sum(1) if forward is None else rollouts.width[row, forward].long()
     canvases = ScoredCanvases(
-        tokens=torch.cat([prompt, answer], 1).gather(1, at), masked=torch.cat([veiled, hidden], 1).gather(1, at),
-        given=torch.cat([~before, rollouts.given[row]], 1).gather(1, at), width=width, start=start,
-    )  # fmt: skip
+        tokens=torch.cat([prompt, answer], 1).gather(1, at),
+        masked=torch.cat([veiled, hidden], 1).gather(1, at),
+        given=torch.cat([~before, rollouts.given[row]], 1).gather(1, at),
+        width=width,
+        start=start,
+    )
     return replace(canvases, masked=canvases.masked & ~canvases.beyond(length))
 
 

@@ -27,9 +27,7 @@ class Answering(Response):
     """The reply to one request, as its ``writer`` writes it. A reader of a stream that takes nothing for ``seconds`` is
     let go."""
 
-    def __init__(
-        self, metrics: Metrics, decoding: Decoding, writer: Writer, line: AccessLine, seconds: float
-    ) -> None:  # fmt: skip
+    def __init__(self, metrics: Metrics, decoding: Decoding, writer: Writer, line: AccessLine, seconds: float) -> None:
         self.metrics, self.decoding, self.writer, self.line, self.seconds = metrics, decoding, writer, line, seconds
         self.failed: ApiError | None = None  # why it ended before its time
         self.begun, self.background, self.status_code, self.media_type = False, None, 200, writer.media_type

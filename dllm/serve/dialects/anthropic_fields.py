@@ -137,11 +137,14 @@ class HiddenThoughtBlock(OfEveryBlock):
 
 
 Block = Annotated[
-    Annotated[TextBlock, Tag("<text>")] | Annotated[DocumentBlock, Tag("<document>")]
-    | Annotated[CallBlock, Tag("<tool_use>")] | Annotated[ResultBlock, Tag("<tool_result>")]
-    | Annotated[ThoughtBlock, Tag("<thinking>")] | Annotated[HiddenThoughtBlock, Tag("<redacted_thinking>")],
+    Annotated[TextBlock, Tag("<text>")]
+    | Annotated[DocumentBlock, Tag("<document>")]
+    | Annotated[CallBlock, Tag("<tool_use>")]
+    | Annotated[ResultBlock, Tag("<tool_result>")]
+    | Annotated[ThoughtBlock, Tag("<thinking>")]
+    | Annotated[HiddenThoughtBlock, Tag("<redacted_thinking>")],
     *_of_kind("text", "document", "tool_use", "tool_result", "thinking", "redacted_thinking"),
-]  # fmt: skip
+]
 _Content = Annotated[TextOr[Block], _TEXT_OR_BLOCKS]
 
 

@@ -64,9 +64,15 @@ class MessagesWriter(Writer):
     def _message(self, content: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
         """The message before it ends."""
         return {
-            "id": f"msg_{self.ident}", "type": "message", "role": "assistant", "model": self.parsed.model,
-            "content": content, "stop_reason": None, "stop_sequence": None, "usage": usage,
-        }  # fmt: skip
+            "id": f"msg_{self.ident}",
+            "type": "message",
+            "role": "assistant",
+            "model": self.parsed.model,
+            "content": content,
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
 
     def _ending(self, answer: ReplyChoice) -> dict[str, Any]:
         """Why it ends, in Anthropic's words."""
@@ -87,9 +93,12 @@ class MessagesWriter(Writer):
     def _used(self, written: int, known: int = 0) -> dict[str, Any]:
         """Anthropic counts the tokens that were known apart from the others. They are told at the end."""
         return {
-            "input_tokens": self.parsed.prompt_tokens - known, "output_tokens": written,
-            "cache_creation_input_tokens": 0, "cache_read_input_tokens": known, "service_tier": "standard",
-        }  # fmt: skip
+            "input_tokens": self.parsed.prompt_tokens - known,
+            "output_tokens": written,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": known,
+            "service_tier": "standard",
+        }
 
     def _call(self, at: int, name: str, arguments: Any) -> dict[str, Any]:
         """The block of a call; at: which of them."""

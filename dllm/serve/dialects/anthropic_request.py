@@ -77,8 +77,11 @@ class Turns:
         for place, block in blocks:
             if isinstance(block, ResultBlock):
                 raise ApiError(400, f"{place}.type={block.type!r} goes with role user. Drop it.", f"{place}.type")
-        calls = tuple(MessageCall(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
-                      for _, block in blocks if isinstance(block, CallBlock))  # fmt: skip
+        calls = tuple(
+            MessageCall(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
+            for _, block in blocks
+            if isinstance(block, CallBlock)
+        )
         thoughts = [block.thinking for _, block in blocks if isinstance(block, ThoughtBlock)]
         thought = "\n".join(thoughts) if any(thoughts) else None
         self.messages.append(ChatMessage("assistant", "\n".join(_texts(blocks)), "", calls, thought=thought))
@@ -157,13 +160,21 @@ def _request(raw: Mapping[str, Any], defaults: Defaults) -> AnswerRequest:
     forms = {"output_config.format": body.output_config.format, "output_format": body.output_format}
     name, form = next(((name, form) for name, form in forms.items() if form is not None), ("", None))
     return AnswerRequest(
-        MessagesWriter, MESSAGES_WORDS, messages=tuple(turns.messages), begin=turns.begin, tools=tools,
+        MessagesWriter,
+        MESSAGES_WORDS,
+        messages=tuple(turns.messages),
+        begin=turns.begin,
+        tools=tools,
         chat_template_kwargs={**_switch(body, defaults), **body.chat_template_kwargs},
-        form=None if form is None or forced else form.asked(name), length=body.max_tokens, fits=True,
-        stop=tuple(body.stop_sequences), unknown=unknown, **same_fields(body),
+        form=None if form is None or forced else form.asked(name),
+        length=body.max_tokens,
+        fits=True,
+        stop=tuple(body.stop_sequences),
+        unknown=unknown,
+        **same_fields(body),
         notes=(f"{name} {FORM_UNUSED}",) if form is not None and forced else (),
         thought_tokens=None if body.thinking is None else body.thinking.budget_tokens,
-    )  # fmt: skip
+    )
 
 
 def _tools(body: MessagesBody) -> Tools:

@@ -80,10 +80,14 @@ class ChatWriter(Writer):
     def _said(self, choice: int, answer: ReplyChoice) -> dict[str, Any]:
         """What a choice says as a whole."""
         calls = [self._call(choice, at, call) for at, call in enumerate(answer.calls)]
-        return {"message": {
-            "role": "assistant", "content": (answer.text or None) if calls else answer.text,
-            **(thought_fields(answer.thought) if answer.thought else {}), **({"tool_calls": calls} if calls else {}),
-        }}  # fmt: skip
+        return {
+            "message": {
+                "role": "assistant",
+                "content": (answer.text or None) if calls else answer.text,
+                **(thought_fields(answer.thought) if answer.thought else {}),
+                **({"tool_calls": calls} if calls else {}),
+            }
+        }
 
     def _text(self, text: str | None = None) -> dict[str, Any]:
         """New text of a choice; None: it has ended."""
@@ -141,9 +145,11 @@ class ChatWriter(Writer):
         drawn = {"drawn_logprobs": [one.drawn for one in end.scored]} if self.parsed.request.logprobs else {}
         return {
             "logprobs": self._logprobs(end.scored) if self.parsed.request.logprobs else None,
-            "finish_reason": "tool_calls" if called else end.reason, **self._ids(end), **end.replay,
+            "finish_reason": "tool_calls" if called else end.reason,
+            **self._ids(end),
+            **end.replay,
             "diffusion": self.diffusion(answer, **drawn),
-        }  # fmt: skip
+        }
 
     def _ids(self, end: ChoiceEnded) -> dict[str, Any]:
         return {name: held for name, held in end.ids.items() if name == "token_ids"}
@@ -161,12 +167,16 @@ class ChatWriter(Writer):
             for at, (token, sure) in now.guesses.items()
         }
         canvas = {
-            "index": shot.choice, "turn": now.turn, "block": now.block, "final": now.final,
+            "index": shot.choice,
+            "turn": now.turn,
+            "block": now.block,
+            "final": now.final,
             "words": [None if hidden else word for hidden, word in zip(now.masked, words, strict=True)],
-            "turns": now.turns, "guesses": guesses,
+            "turns": now.turns,
+            "guesses": guesses,
             "ends": [at for at, token in enumerate(now.tokens) if token in ends],
             "guessed_ends": [at for at, (token, _) in now.guesses.items() if token in ends],
-        }  # fmt: skip
+        }
         if prompts.ids.mask is None:
             canvas["shown"] = {at: words[at] for at, hidden in enumerate(now.masked) if hidden}
         if now.mixtures:
@@ -203,9 +213,11 @@ class CompletionWriter(ChatWriter):
         likeliest = any(job.likeliest for job in self.parsed.jobs)
         top = [{token_text(other, "bytes:"): other.logprob for other in one.others} for one in scored]
         return {
-            "tokens": [token_text(one, "bytes:") for one in scored], "token_logprobs": [one.logprob for one in scored],
-            "top_logprobs": top if likeliest else None, "text_offset": text_offsets([one.piece for one in scored]),
-        }  # fmt: skip
+            "tokens": [token_text(one, "bytes:") for one in scored],
+            "token_logprobs": [one.logprob for one in scored],
+            "top_logprobs": top if likeliest else None,
+            "text_offset": text_offsets([one.piece for one in scored]),
+        }
 
 
 def thought_fields(text: str) -> dict[str, str]:

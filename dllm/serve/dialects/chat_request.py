@@ -33,17 +33,24 @@ def _request(body: Answered, raw: Mapping[str, Any], unknown: tuple[str, ...]) -
     if len(set(lengths.values())) > 1:
         raise ApiError(400, f"{' and '.join(lengths)} say the same thing differently. Drop one.", LENGTHS[0])
     own: dict[str, Any] = {
-        "length": next(iter(lengths.values()), None), "n": body.n if body.has("n") else None, "unknown": unknown,
-        "logprobs": body.logprobs is not False, "likeliest": _likeliest(body),
-    }  # fmt: skip
+        "length": next(iter(lengths.values()), None),
+        "n": body.n if body.has("n") else None,
+        "unknown": unknown,
+        "logprobs": body.logprobs is not False,
+        "likeliest": _likeliest(body),
+    }
     form = None if body.response_format is None else body.response_format.asked("response_format")
     if isinstance(body, ChatBody):
         tools = body.tools_asked(raw)
         forced = tools.named is not None or tools.mode == "required"
         request = AnswerRequest(
-            ChatWriter, messages=as_messages(body.messages), tools=tools,
-            chat_template_kwargs=body.chat_template_kwargs, **of_sampled(body, form, forced), **own,
-        )  # fmt: skip
+            ChatWriter,
+            messages=as_messages(body.messages),
+            tools=tools,
+            chat_template_kwargs=body.chat_template_kwargs,
+            **of_sampled(body, form, forced),
+            **own,
+        )
     else:
         prompt = getattr(body, "prompt", None)
         request = AnswerRequest(CompletionWriter, prompt=prompt, **of_sampled(body, form, False), **own)
@@ -67,9 +74,12 @@ def of_sampled(body: Sampled, form: AnswerForm | None, forced: bool) -> dict[str
     effort = "none" if told.enabled is False or told.max_tokens == 0 else told.effort or body.reasoning_effort
     thought = told.max_tokens or None if budget is None else budget
     return {
-        **same_fields(body), "form": asked, "stop": tuple(body.stop), "thought_tokens": thought,
+        **same_fields(body),
+        "form": asked,
+        "stop": tuple(body.stop),
+        "thought_tokens": thought,
         "effort": effort if thought is None else None,
         "include_usage": body.stream_options.include_usage and body.stream,
         "usage_so_far": body.stream_options.continuous_usage_stats and body.stream,
         "notes": (f"{unused} {FORM_UNUSED}",) if unused else (),
-    }  # fmt: skip
+    }

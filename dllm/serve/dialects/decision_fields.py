@@ -188,9 +188,12 @@ class DecisionBody(BodyObject):
         list[Annotated[AskedPredicate | AskedChoice | AskedScore, Field(discriminator="type")]],
         AfterValidator(_distinct),
         BeforeValidator(_few_alternatives),
-        must(lambda value: isinstance(value, list) and 1 <= len(value) <= MAX_QUESTIONS,
-             f"a list of 1 to {MAX_QUESTIONS} questions", False),
-    ] = Field(description="what is asked of it")  # fmt: skip
+        must(
+            lambda value: isinstance(value, list) and 1 <= len(value) <= MAX_QUESTIONS,
+            f"a list of 1 to {MAX_QUESTIONS} questions",
+            False,
+        ),
+    ] = Field(description="what is asked of it")
     model: AnyText | None = Field(None, description="one of the served names; left out: the server's model")
     joint: bool = Field(False, description="false alone: each question has a canvas of its own")
     diffusion: DecisionSettings = Field(default_factory=DecisionSettings, description="how decisions are read")

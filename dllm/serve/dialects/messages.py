@@ -201,8 +201,10 @@ def conversation(messages: Sequence[ChatMessage], tools: bool = False) -> list[M
     written into the text."""
     if not tools:
         return _written_out(messages)
-    return [{**one.message, **({"tool_calls": [call.template(True) for call in one.calls]} if one.calls else {})}
-            for one in messages]  # fmt: skip
+    return [
+        {**one.message, **({"tool_calls": [call.template(True) for call in one.calls]} if one.calls else {})}
+        for one in messages
+    ]
 
 
 def _written_out(messages: Sequence[ChatMessage]) -> list[Message]:

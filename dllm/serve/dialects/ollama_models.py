@@ -26,11 +26,15 @@ PULL = "a server has the model that it began with. Fetch others on the command l
 NO_FILES = "models are folders of this machine, or of the hub. Start a server of another: dllm serve model.path=FOLDER"
 # Statuses of a request at fault: no server has failed, and no alarm should ring.
 NOT_SERVED = {
-    "pull": (403, PULL), "delete": (400, NO_FILES), "copy": (400, NO_FILES), "create": (400, NO_FILES),
-    "push": (400, NO_FILES), "blobs/{digest:path}": (400, NO_FILES),
+    "pull": (403, PULL),
+    "delete": (400, NO_FILES),
+    "copy": (400, NO_FILES),
+    "create": (400, NO_FILES),
+    "push": (400, NO_FILES),
+    "blobs/{digest:path}": (400, NO_FILES),
     "embed": (400, "a model here has no embeddings of texts. Ask another server for them"),
     "embeddings": (400, "a model here has no embeddings of texts. Ask another server for them"),
-}  # fmt: skip
+}
 
 
 class OllamaModels:
@@ -78,11 +82,18 @@ class OllamaModels:
             raise ApiError(400, f"model={asked!r} must be text.", "model")
         served_name(asked, self.defaults)
         tokenizer = self.defaults.model.tokenizer
-        return JSONResponse({
-            "modelfile": "", "parameters": "", "license": "", "modified_at": self.began, "details": self._details,
-            "template": (None if tokenizer is None else tokenizer.template) or "", "model_info": self._info,
-            "capabilities": list(self._capabilities()),
-        })  # fmt: skip
+        return JSONResponse(
+            {
+                "modelfile": "",
+                "parameters": "",
+                "license": "",
+                "modified_at": self.began,
+                "details": self._details,
+                "template": (None if tokenizer is None else tokenizer.template) or "",
+                "model_info": self._info,
+                "capabilities": list(self._capabilities()),
+            }
+        )
 
     def _capabilities(self) -> Iterator[str]:
         tokenizer = self.defaults.model.tokenizer
@@ -119,16 +130,21 @@ class OllamaModels:
         model = self.defaults.model
         billions = self._count / 1e9
         return {
-            "parent_model": "", "format": "safetensors", "family": model.config.family,
-            "families": [model.config.family], "quantization_level": (model.quantize or self._dtype).upper(),
+            "parent_model": "",
+            "format": "safetensors",
+            "family": model.config.family,
+            "families": [model.config.family],
+            "quantization_level": (model.quantize or self._dtype).upper(),
             "parameter_size": f"{billions:.1f}B" if billions >= 1 else f"{self._count / 1e6:.1f}M",
-        }  # fmt: skip
+        }
 
     @property
     def _info(self) -> dict[str, Any]:
         config = self.defaults.model.config
         return {
-            "general.architecture": config.family, "general.parameter_count": self._count,
-            f"{config.family}.context_length": config.max_length, f"{config.family}.embedding_length": config.width,
+            "general.architecture": config.family,
+            "general.parameter_count": self._count,
+            f"{config.family}.context_length": config.max_length,
+            f"{config.family}.embedding_length": config.width,
             f"{config.family}.block_count": config.layers,
-        }  # fmt: skip
+        }

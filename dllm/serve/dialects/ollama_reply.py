@@ -81,10 +81,17 @@ class OllamaWriter(Writer):
         assert end is not None
         seconds, waited = end.cost["seconds"], end.cost["waited"] or 0.0
         found = {
-            "done": True, "done_reason": end.reason, "total_duration": _nanoseconds(seconds), "load_duration": 0,
-            "prompt_eval_count": parsed.prompt_tokens, "prompt_eval_duration": 0, "eval_count": end.written,
-            "eval_duration": _nanoseconds(seconds - waited), "diffusion": self.diffusion(answer), **end.ids,
-        }  # fmt: skip
+            "done": True,
+            "done_reason": end.reason,
+            "total_duration": _nanoseconds(seconds),
+            "load_duration": 0,
+            "prompt_eval_count": parsed.prompt_tokens,
+            "prompt_eval_duration": 0,
+            "eval_count": end.written,
+            "eval_duration": _nanoseconds(seconds - waited),
+            "diffusion": self.diffusion(answer),
+            **end.ids,
+        }
         if self.generates and not self.plain:
             found["context"] = []
         return {**found, "logprobs": scored_tokens(end.scored)} if parsed.request.logprobs else found

@@ -124,14 +124,22 @@ def _messages(sent: Sequence[OllamaMessage]) -> tuple[ChatMessage, ...]:
     waiting = list[MessageCall]()  # those without a result
     for number, one in enumerate(sent):
         place = f"messages[{number}]"
-        calls = tuple(MessageCall(call.id or f"call_{number}_{at}", call.function.name,
-                                  json.dumps(call.function.arguments, ensure_ascii=False))
-                      for at, call in enumerate(one.tool_calls))  # fmt: skip
+        calls = tuple(
+            MessageCall(
+                call.id or f"call_{number}_{at}",
+                call.function.name,
+                json.dumps(call.function.arguments, ensure_ascii=False),
+            )
+            for at, call in enumerate(one.tool_calls)
+        )
         waiting += calls
         call = _answered(one, waiting, place) if one.role == "tool" else None
         role: Literal["system", "user", "assistant", "tool"] = one.role
-        found.append(ChatMessage(role, one.content, f"{place}.content", calls, None if call is None else call.id,
-                                 thought=one.thinking))  # fmt: skip
+        found.append(
+            ChatMessage(
+                role, one.content, f"{place}.content", calls, None if call is None else call.id, thought=one.thinking
+            )
+        )
     return tuple(found)
 
 

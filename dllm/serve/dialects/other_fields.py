@@ -68,8 +68,13 @@ _THOUGHT = (
 
 # OpenAI
 _row(f"{ANSWERS} options", "presence_penalty frequency_penalty", (0,), _PENALTY)
-_row(ANSWERS, "echo", (False,), "a masked diffusion model has no log-probabilities of a prompt from left to right. "
-     "lm-eval measures likelihoods with --model dllm")  # fmt: skip
+_row(
+    ANSWERS,
+    "echo",
+    (False,),
+    "a masked diffusion model has no log-probabilities of a prompt from left to right. "
+    "lm-eval measures likelihoods with --model dllm",
+)
 _row(ANSWERS, "suffix", ("",), 'diffusion.canvas holds text after an answer: {"diffusion": {"canvas": [40, " so."]}}')
 _row(ANSWERS, "best_of", (1, 0))
 _row("chat completions", "store", (False,))
@@ -117,8 +122,12 @@ _row(ANSWERS, "prompt_logprobs", (0,), "log-probabilities are those of the answe
 _row(ANSWERS, "allowed_token_ids", ([],), _KEPT)
 _row(ANSWERS, "bad_words", ([],), "no text is kept from an answer. response_format forces its form")
 _row(ANSWERS, "add_generation_prompt", (True,), "a chat asks for an answer")
-_row(ANSWERS, "continue_final_message", (False,),
-     "a chat asks for a new message. diffusion.canvas gives the beginning of an answer")  # fmt: skip
+_row(
+    ANSWERS,
+    "continue_final_message",
+    (False,),
+    "a chat asks for a new message. diffusion.canvas gives the beginning of an answer",
+)
 _row(ANSWERS, "add_special_tokens", (False,), "the chat template writes them")
 _row("completions", "add_special_tokens", (True,), "nothing writes them")  # no chat template writes any there
 _row(ANSWERS, "documents", ([],), "the chat template reads messages. Write them there")
@@ -129,8 +138,12 @@ _row(ANSWERS, "return_tokens_as_token_ids", (False,), "logprobs names tokens by 
 _row(ANSWERS, "kv_transfer_params vllm_xargs session_params custom_params", ({},))
 _row(ANSWERS, "structural_tag ebnf grammar", ("",), _FORM)
 _row(ANSWERS, "guided_whitespace_pattern", ("",), 'diffusion.constraint says it: {"whitespace": "none"}')
-_row("outputs", "disable_fallback disable_any_whitespace disable_additional_properties", (False,),
-     "diffusion.constraint says how a form is meant")  # fmt: skip
+_row(
+    "outputs",
+    "disable_fallback disable_any_whitespace disable_additional_properties",
+    (False,),
+    "diffusion.constraint says how a form is meant",
+)
 # SGLang
 _row(ANSWERS, "stop_regex", ("", []), _STOPS)
 _row(ANSWERS, "custom_logit_processor", ("",))
@@ -176,12 +189,15 @@ _row(f"{ANSWERS} options", "seed", (-1,), "")
 _row(f"{ANSWERS} options", "top_k", (-1, 0), "")
 # Without effect, whatever they say: names of a request, hints to a cache or a router, numbers of samplers that are
 # switched off above, and what a client sends back of what a server told it.
-_row(ANSWERS, "safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options client_metadata "
-     "request_id rid cache_prompt extra_key session_id custom_labels guided_decoding_backend include_reasoning "
-     "separate_reasoning stream_reasoning reasoning_format parse_tool_calls keep_alive data_parallel_rank "
-     "routed_dp_rank ngram_corpus_id repeat_last_n mirostat_tau mirostat_eta xtc_threshold dry_base "
-     "dry_allowed_length dry_penalty_last_n dry_sequence_breakers dynatemp_exponent penalize_nl "
-     "n_cache_reuse")  # fmt: skip
+_row(
+    ANSWERS,
+    "safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options client_metadata "
+    "request_id rid cache_prompt extra_key session_id custom_labels guided_decoding_backend include_reasoning "
+    "separate_reasoning stream_reasoning reasoning_format parse_tool_calls keep_alive data_parallel_rank "
+    "routed_dp_rank ngram_corpus_id repeat_last_n mirostat_tau mirostat_eta xtc_threshold dry_base "
+    "dry_allowed_length dry_penalty_last_n dry_sequence_breakers dynatemp_exponent penalize_nl "
+    "n_cache_reuse",
+)
 _row("stream_options", "include_obfuscation", (False, True), "nothing is padded")
 _row("reasoning", "summary generate_summary")
 _row("message", "reasoning_details cache_control")
@@ -203,8 +219,11 @@ _row("thinking", "display")
 _row("output", "effort task_budget")
 _row("messages", "metadata service_tier context_management inference_geo speed user_profile_id diagnostics betas")
 _row("ollama", "truncate shift")
-_row("options", "num_ctx num_keep num_batch num_gpu main_gpu num_thread numa low_vram use_mmap use_mlock vocab_only "
-     "f16_kv logits_all embedding_only penalize_newline repeat_last_n mirostat_tau mirostat_eta")  # fmt: skip
+_row(
+    "options",
+    "num_ctx num_keep num_batch num_gpu main_gpu num_thread numa low_vram use_mmap use_mlock vocab_only "
+    "f16_kv logits_all embedding_only penalize_newline repeat_last_n mirostat_tau mirostat_eta",
+)
 _row("ollama_call", "type")
 _row("ollama_function", "description")
 _row("decision", "safety_identifier prompt_cache_key prompt_cache_options metadata user")

@@ -26,7 +26,15 @@ def model_data(name: str, created: int, limit: int) -> dict[str, Any]:
     calls them."""
     when = datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
     return {
-        "id": name, "object": "model", "created": created, "owned_by": "dllm", "max_model_len": limit,
-        "type": "model", "display_name": name, "created_at": when, "lifecycle": "active", "max_input_tokens": limit,
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "dllm",
+        "max_model_len": limit,
+        "type": "model",
+        "display_name": name,
+        "created_at": when,
+        "lifecycle": "active",
+        "max_input_tokens": limit,
         "max_tokens": limit,
-    }  # fmt: skip
+    }

@@ -105,9 +105,13 @@ class PartsBuilder:
         self._part = lru_cache(KEPT_SETTINGS)(self._make_part)
 
     def chosen(
-        self, asked: Mapping[str, Any], sampling: Sampling, gen_length: int | None, limit: int | None = None,
+        self,
+        asked: Mapping[str, Any],
+        sampling: Sampling,
+        gen_length: int | None,
+        limit: int | None = None,
         words: Wording = CHAT_WORDS,
-    ) -> RequestParts:  # fmt: skip
+    ) -> RequestParts:
         """The parts that a request's ``diffusion`` field asks for. gen_length: None for infilling. limit: columns that
         an answer may have which changes its length (None: it keeps it). words: of the request. Raises ApiError."""
         read = {name: asked[name] for name in (*OFFERED_GROUPS, *SHORT) if name in asked}
@@ -122,9 +126,12 @@ class PartsBuilder:
         return found
 
     def made(
-        self, configs: Mapping[str, Mapping[str, Any]], sampling: Sampling, gen_length: int | None,
+        self,
+        configs: Mapping[str, Mapping[str, Any]],
+        sampling: Sampling,
+        gen_length: int | None,
         limit: int | None = None,
-    ) -> RequestParts:  # fmt: skip
+    ) -> RequestParts:
         """The parts of configurations. gen_length, limit: as in ``chosen``; an answer that grows begins with at most
         ``limit``. Raises UserError for those that do not fit."""
         length = self.defaults.length if self.defaults.begin is None else {}

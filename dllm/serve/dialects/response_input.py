@@ -176,8 +176,15 @@ class InputMessages:
                 role: Any = ROLES[item.role]
                 self._add(ChatMessage(role, _joined(item.content), f"{place}.content"))
             case OutputItem():
-                self._add(ChatMessage("tool", _joined(item.output), f"{place}.output", result_of=item.call_id,
-                                      result_field=f"{place}.call_id"))  # fmt: skip
+                self._add(
+                    ChatMessage(
+                        "tool",
+                        _joined(item.output),
+                        f"{place}.output",
+                        result_of=item.call_id,
+                        result_field=f"{place}.call_id",
+                    )
+                )
             case ReasoningItem():
                 self.thoughts += [part.text for part in item.content]
             case CallItem():

@@ -36,19 +36,27 @@ from dllm.serve.dialects.tools import Tools
 from dllm.serve.dialects.wire import ParsedRequest, parsed_request
 from dllm.serve.http.typed import AnyText, BodyObject, known_to, read_body, slip_of, wrong
 
-RESPONSES_WORDS = CHAT_WORDS.but({
-    "max_tokens": "max_output_tokens", "messages": "input", "response_format.json_schema": "text.format",
-    "response_format": "text.format",
-})  # fmt: skip
+RESPONSES_WORDS = CHAT_WORDS.but(
+    {
+        "max_tokens": "max_output_tokens",
+        "messages": "input",
+        "response_format.json_schema": "text.format",
+        "response_format": "text.format",
+    }
+)
 CHAT_LENGTHS = ("max_tokens", "max_completion_tokens")
 # Fields that the reply repeats as they were sent.
 REPEATED = ("instructions", "metadata", "parallel_tool_calls", "text", "tool_choice", "tools", "top_p", "user")
 # What ``include`` may ask for: nothing of it exists here, so that nothing is left out.
 NOTHING_TO_INCLUDE = (
-    "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
-    "web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
-)  # fmt: skip
+)
 
 
 def _included(value: Any) -> Any:
@@ -130,7 +138,16 @@ def parse_response(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest
     form = None if fields.text.format is None else fields.text.format.asked("text.format")
     shared = of_sampled(fields, form, tools.named is not None or tools.mode == "required")
     sent = {name: body[name] for name in REPEATED if body.get(name) is not None}
-    return parsed_request(AnswerRequest(
-        partial(ResponseWriter, sent=sent), RESPONSES_WORDS, messages=messages, tools=tools,
-        length=fields.max_output_tokens, chat_template_kwargs=fields.chat_template_kwargs, unknown=unknown, **shared,
-    ), defaults)  # fmt: skip
+    return parsed_request(
+        AnswerRequest(
+            partial(ResponseWriter, sent=sent),
+            RESPONSES_WORDS,
+            messages=messages,
+            tools=tools,
+            length=fields.max_output_tokens,
+            chat_template_kwargs=fields.chat_template_kwargs,
+            unknown=unknown,
+            **shared,
+        ),
+        defaults,
+    )

@@ -38,9 +38,12 @@ class AnswerText:
 
     @staticmethod
     def of(
-        request: Request, text: Callable[[Sequence[int]], str], ends: Collection[int], stop: tuple[str, ...],
+        request: Request,
+        text: Callable[[Sequence[int]], str],
+        ends: Collection[int],
+        stop: tuple[str, ...],
         least: int = 0,
-    ) -> AnswerText:  # fmt: skip
+    ) -> AnswerText:
         """The text of a request's answer. An infilling has no stop strings: its text is given in part."""
         stop = stop if request.infill_prefix is None else ()
         return AnswerText(text, frozenset(ends), stop, request.infill_prefix, least)

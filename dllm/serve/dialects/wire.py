@@ -72,9 +72,12 @@ def parsed_request(request: AnswerRequest, defaults: Defaults) -> ParsedRequest:
     whole = bool(request.stop) and isinstance(constraint, JsonSchema | FunctionCall)  # cut short, it would be no JSON
     calls = any(one.role == "tool" or one.calls for one in request.messages or ())
     notes = [
-        NOT_SEEN * (use is not None and not reads), *request.notes, WRITTEN_OUT * (calls and not reads),
-        STOP_UNUSED * whole, NO_THOUGHT * (asked_budget(request, defaults) is not None and not thinks),
-    ]  # fmt: skip
+        NOT_SEEN * (use is not None and not reads),
+        *request.notes,
+        WRITTEN_OUT * (calls and not reads),
+        STOP_UNUSED * whole,
+        NO_THOUGHT * (asked_budget(request, defaults) is not None and not thinks),
+    ]
     prompt_tokens = sum(list(job.request.masked).count(False) for job in jobs[:: request.n or 1])
     stop = () if whole else request.stop
     return ParsedRequest(request, jobs, model, stop, prompt_tokens, use, thinking, tuple(filter(None, notes)))
@@ -82,8 +85,11 @@ def parsed_request(request: AnswerRequest, defaults: Defaults) -> ParsedRequest:
 
 def _with_names(request: AnswerRequest, use: ToolUse | None) -> AnswerRequest:
     """The request with what it calls fields that may have several names."""
-    short = {f"diffusion.{group}.{key}": request.words.name(f"diffusion.{key}")
-             for key, group in SHORT.items() if request.diffusion.has(key)}  # fmt: skip
+    short = {
+        f"diffusion.{group}.{key}": request.words.name(f"diffusion.{key}")
+        for key, group in SHORT.items()
+        if request.diffusion.has(key)
+    }
     if request.diffusion.canvas is not None and request.length is None:
         short["max_tokens"] = request.words.name("diffusion.canvas")
     if use is not None and use.forced:
@@ -98,8 +104,12 @@ def _with_names(request: AnswerRequest, use: ToolUse | None) -> AnswerRequest:
 
 
 # What a form holds, as sentences about it call it.
-_PLACES = ("response_format.json_schema.schema", "response_format.pattern", "response_format.grammar",
-           "response_format.options")  # fmt: skip
+_PLACES = (
+    "response_format.json_schema.schema",
+    "response_format.pattern",
+    "response_format.grammar",
+    "response_format.options",
+)
 
 
 def _jobs(
@@ -307,9 +317,14 @@ def _chat(request: AnswerRequest, prompts: Prompts) -> list[Message] | ChatPromp
 
 
 def _after(
-    name: str, said: str, prompt: str | list[int] | list[Message] | ChatPrompt, answer: Request,
-    request: AnswerRequest, prompts: Prompts, free: int,
-) -> Request:  # fmt: skip
+    name: str,
+    said: str,
+    prompt: str | list[int] | list[Message] | ChatPrompt,
+    answer: Request,
+    request: AnswerRequest,
+    prompts: Prompts,
+    free: int,
+) -> Request:
     """The answer's row after a prompt. name: of the prompt's field. said: with what a sentence about one of several
     prompts begins. free: the fewest tokens that the answer may have where its prompt leaves less than ``length``; 0: it
     must have all. Raises ApiError."""
@@ -334,10 +349,13 @@ def _check_length(prompt: int, answer: int, name: str, said: str, request: Answe
     if prompt + answer > (limit := prompts.config.max_length):
         field = request.words.name("max_tokens")
         raise ApiError(
-            400, f"{said}the prompt takes {prompt} tokens and its answer {answer}, together more than the model's "
-            f"limit of {limit}. Shorten the prompt, or the answer ({field}).", name, "context_length_exceeded",
+            400,
+            f"{said}the prompt takes {prompt} tokens and its answer {answer}, together more than the model's "
+            f"limit of {limit}. Shorten the prompt, or the answer ({field}).",
+            name,
+            "context_length_exceeded",
             tokens=prompt,
-        )  # fmt: skip
+        )
 
 
 def asked_budget(request: AnswerRequest, defaults: Defaults) -> int | None:

@@ -35,8 +35,11 @@ def best_rows(runner: Runner, chosen: RequestParts, length: int) -> int:
     rates = noted_rates(noted(f"rows a second {name}", lambda: rates_by_rows(runner, length)))
     rows = fewest_at_best(rates)
     told = ", ".join(f"{rate:.3g} at {size}" for size, rate in sorted(rates.items())) or "nothing was measured"
-    log.info("at most %d rows are decoded together: rows times turns a second, %s; task.max_rows says another number",
-             rows, told)  # fmt: skip
+    log.info(
+        "at most %d rows are decoded together: rows times turns a second, %s; task.max_rows says another number",
+        rows,
+        told,
+    )
     return rows
 
 

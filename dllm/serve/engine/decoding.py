@@ -232,9 +232,13 @@ class Decoding:
         """The same of an answer that a stop string ended: what only a finished row tells is null."""
         seconds = time.monotonic() - self.began
         return {
-            "nfe": turn, "tpf": written / turn, "seed": job.request.seed,
-            "waited": None, "seconds": seconds, "turns": None,
-        }  # fmt: skip
+            "nfe": turn,
+            "tpf": written / turn,
+            "seed": job.request.seed,
+            "waited": None,
+            "seconds": seconds,
+            "turns": None,
+        }
 
     def _scored(self, text: AnswerText, ending: Ending, done: Done) -> list[Scored]:
         """The reply's tokens, whose pieces make up its text: of an infilling with its head, without its ends of text;

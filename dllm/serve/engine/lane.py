@@ -114,9 +114,16 @@ class SettingBatch:
     chunk: columns of longer prompts that are computed between two turns (None: prompts are computed whole)."""
 
     def __init__(
-        self, runner: Runner, prompts: Prompts, trace: bool, logprobs: bool = False, offers: bool = False,
-        number: int = 0, pages: PageStore | None = None, chunk: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        runner: Runner,
+        prompts: Prompts,
+        trace: bool,
+        logprobs: bool = False,
+        offers: bool = False,
+        number: int = 0,
+        pages: PageStore | None = None,
+        chunk: int | None = None,
+    ) -> None:
         self.runner_made, self.logprobs, self.offers, self.number = runner, logprobs, offers, number
         self.pages, self.chunk = pages if runner.shares_prompts else None, chunk if runner.in_chunks else None
         self.prefills: dict[int, Prefill] = {}  # prompts of waiting jobs that are computed in chunks
@@ -275,8 +282,11 @@ class SettingBatch:
         """Keep what is final of a row after its first turn, which has computed its prompt, and after its last."""
         if self.pages is None:
             return
-        kept = {row: entry.job.tenant for row, entry in enumerate(self.entries.values())
-                if entry.turns == 0 or row in turn.finished}  # fmt: skip
+        kept = {
+            row: entry.job.tenant
+            for row, entry in enumerate(self.entries.values())
+            if entry.turns == 0 or row in turn.finished
+        }
         if kept:
             keep_pages(self.pages, rows, kept, kept.values())
 

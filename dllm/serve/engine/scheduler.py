@@ -386,8 +386,15 @@ class Scheduler:
             told.cached += entry.cached or 0
             told.wanted, told.computed = told.wanted + result.query_tokens, told.computed + result.computed_tokens
         waited = (entry.started or entry.submitted) - entry.submitted
-        return Done(result, entry.logprobs_of(result), waited, entry.turns, entry.likeliest_of(result),
-                    entry.cached, entry.job.request)  # fmt: skip
+        return Done(
+            result,
+            entry.logprobs_of(result),
+            waited,
+            entry.turns,
+            entry.likeliest_of(result),
+            entry.cached,
+            entry.job.request,
+        )
 
     def _retry(self, key: LaneKey, lane: SettingBatch, error: Exception) -> None:
         """Its turn failed: one of its rows may be to blame, so each begins again in a lane of its own."""

@@ -19,25 +19,40 @@ class ApiError(Exception):  # noqa: N818  an answer, no fault
     retry: seconds after which to try again; None: as for all of its status. tokens: of a prompt that is too long."""
 
     def __init__(
-        self, status: int, message: str, param: str | None = None, code: str | None = None, retry: int | None = None,
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        retry: int | None = None,
         tokens: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(message if len(message) <= LONGEST else f"{message[:LONGEST]}...")
         self.status, self.message, self.param, self.code, self.retry = status, str(self), param, code, retry
         self.tokens = tokens
 
     def to_json(self) -> dict[str, Any]:
         """The body of the reply."""
-        kind = "rate_limit_error" if self.status == 429 else "server_error" if self.status >= 500 else (
-            "invalid_request_error")  # fmt: skip
+        kind = (
+            "rate_limit_error"
+            if self.status == 429
+            else "server_error"
+            if self.status >= 500
+            else ("invalid_request_error")
+        )
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
 # Anthropic's word for an error by its status, where it is not ``invalid_request_error`` or ``api_error``.
 _KINDS = {
-    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
-    429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error",
-}  # fmt: skip
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 def error_form(refused: ApiError, path: str, ident: str) -> dict[str, Any]:

@@ -129,14 +129,19 @@ class Service:
         routes = [
             *(Route(path, partial(self._reply, read=read), methods=["POST"]) for path, read in ANSWER_FORMS.items()),
             Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
-            Route("/api/chat", self.ollama, methods=["POST"]), Route("/api/generate", self.ollama, methods=["POST"]),
+            Route("/api/chat", self.ollama, methods=["POST"]),
+            Route("/api/generate", self.ollama, methods=["POST"]),
             *OllamaModels(self.defaults, self.settings.read_timeout).routes,
             Route("/v1/decisions", self.decide, methods=["POST"]),
-            Route("/v1/models", self.models), Route("/v1/models/{name:path}", self.model),
-            Route("/v1/parts", self.parts), Route("/health", self.health),
-            Route("/metrics", self.show_metrics), Route("/", self.playground),
-            Route("/openapi.json", self.show_openapi), Route("/docs", self.show_docs),
-        ]  # fmt: skip
+            Route("/v1/models", self.models),
+            Route("/v1/models/{name:path}", self.model),
+            Route("/v1/parts", self.parts),
+            Route("/health", self.health),
+            Route("/metrics", self.show_metrics),
+            Route("/", self.playground),
+            Route("/openapi.json", self.show_openapi),
+            Route("/docs", self.show_docs),
+        ]
         guard = Middleware(Guard, settings=self.settings, metrics=self.metrics)
         app = Starlette(
             routes=routes,

@@ -69,9 +69,12 @@ def _reply(head: bytes) -> bytes:
     path = words[1].partition(b"?")[0] if len(words) > 1 else b""
     body = b"" if words[0] == b"HEAD" else json.dumps(loading_reply(path.decode("latin-1"))).encode()
     lines = (
-        "HTTP/1.1 503 Service Unavailable", "content-type: application/json", f"content-length: {len(body)}",
-        f"retry-after: {AGAIN}", "connection: close",
-    )  # fmt: skip
+        "HTTP/1.1 503 Service Unavailable",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        f"retry-after: {AGAIN}",
+        "connection: close",
+    )
     return "\r\n".join((*lines, "", "")).encode() + body
 
 

@@ -37,9 +37,13 @@ LONGEST_LIST = 64
 DEEPEST = 3  # wrappers within each other
 # The annotations that stand for an option's kind, in the order in which they are looked for.
 ANNOTATIONS = {
-    "bool": "boolean", "str": "text", "float": "number", "int": "integer", "Sequence[float]": "numbers",
+    "bool": "boolean",
+    "str": "text",
+    "float": "number",
+    "int": "integer",
+    "Sequence[float]": "numbers",
     "Sequence[int]": "integers",
-}  # fmt: skip
+}
 OF_KINDS = {kind: annotation for annotation, kind in ANNOTATIONS.items()}
 BOUND_TO_LIMITS = ("integer", "integers", "text")
 

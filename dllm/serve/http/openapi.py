@@ -59,14 +59,19 @@ def openapi_document(server: str) -> dict[str, Any]:
     for name in schemas.keys() & (known := {kind.__name__: kind for kind in all_models()}).keys():
         _add_others(schemas[name].setdefault("properties", {}), known[name])
     posts = {path: {"post": _post(kind.__name__, about)} for path, (kind, about) in BODIES.items()}
-    gets = {path: {"get": {"summary": about, "responses": {"200": {"description": "as it says"}}}}
-            for path, about in WITHOUT_BODY.items()}  # fmt: skip
+    gets = {
+        path: {"get": {"summary": about, "responses": {"200": {"description": "as it says"}}}}
+        for path, about in WITHOUT_BODY.items()
+    }
     info = {"title": f"dllm serve: {server}", "version": version_of("dllm") or "0", "description": ABOUT}
     key = {"key": {"type": "http", "scheme": "bearer"}}
     return {
-        "openapi": "3.1.0", "info": info, "paths": {**posts, **gets}, "security": [{}, {"key": []}],
+        "openapi": "3.1.0",
+        "info": info,
+        "paths": {**posts, **gets},
+        "security": [{}, {"key": []}],
         "components": {"schemas": {**schemas, "Failure": FAILURE}, "securitySchemes": key},
-    }  # fmt: skip
+    }
 
 
 def _add_others(properties: dict[str, Any], kind: type[BodyObject]) -> None:
@@ -99,8 +104,9 @@ def docs_page(document: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     rows = "".join(
         f"<tr><td>{method.upper()} <code>{escape(path)}</code></td><td>{escape(one['summary'])}</td>"
         f"<td>{_body(one)}</td></tr>"
-        for path, methods in document["paths"].items() for method, one in methods.items()
-    )  # fmt: skip
+        for path, methods in document["paths"].items()
+        for method, one in methods.items()
+    )
     models = "".join(_model(name, held) for name, held in document["components"]["schemas"].items())
     page = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{DOCS_STYLE}</style>'
@@ -138,8 +144,11 @@ def _kind(held: Mapping[str, Any]) -> str:
         return ", ".join(f"<code>{escape(repr(one))}</code>" for one in held.get("enum", [held.get("const")]))
     if held.get("type") == "array":
         return f"list of {_kind(held.get('items', {}))}"
-    bounds = [f"{words} {held[key]}" for key, words in
-              (("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to")) if key in held]  # fmt: skip
+    bounds = [
+        f"{words} {held[key]}"
+        for key, words in (("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to"))
+        if key in held
+    ]
     return " ".join([escape(str(held.get("type", "anything"))), *bounds]) + _default(held)
 
 

@@ -34,13 +34,17 @@ MINI_EXAMPLE_PROMPTS = (
 )
 # What the example of a decision fills in, by the field.
 EXAMPLE_DECISION = {
-    "prompt": "My card was charged twice for one order.", "question": "Which team should answer?",
-    "alternatives": "billing\nshipping\nreturns", "template": "",
-}  # fmt: skip
+    "prompt": "My card was charged twice for one order.",
+    "question": "Which team should answer?",
+    "alternatives": "billing\nshipping\nreturns",
+    "template": "",
+}
 MINI_EXAMPLE_DECISION = {
-    "prompt": MINI_EXAMPLE_PROMPTS[0], "question": "", "alternatives": "Kai\nEmma\nHugo",
+    "prompt": MINI_EXAMPLE_PROMPTS[0],
+    "question": "",
+    "alternatives": "Kai\nEmma\nHugo",
     "template": '["{slot}", "',
-}  # fmt: skip
+}
 
 
 # The legend's entries for what is not decided.
@@ -71,11 +75,16 @@ class Shown:
         """Of a server with these defaults. model: its settings, as the command line composed them."""
         tokenizer, mini = defaults.model.tokenizer, defaults.model.name in shipped_models()
         return Shown(
-            defaults.name, str(model.get("prompt") or ""), defaults.gen_length,
-            tokenizer is not None and tokenizer.has_chat_template, default_parts(defaults), model_overrides(model),
-            MINI_EXAMPLE_PROMPTS if mini else EXAMPLE_PROMPTS, MINI_EXAMPLE_DECISION if mini else EXAMPLE_DECISION,
+            defaults.name,
+            str(model.get("prompt") or ""),
+            defaults.gen_length,
+            tokenizer is not None and tokenizer.has_chat_template,
+            default_parts(defaults),
+            model_overrides(model),
+            MINI_EXAMPLE_PROMPTS if mini else EXAMPLE_PROMPTS,
+            MINI_EXAMPLE_DECISION if mini else EXAMPLE_DECISION,
             defaults.model.ids.mask is None,
-        )  # fmt: skip
+        )
 
 
 def default_parts(defaults: Defaults) -> dict[str, dict[str, Any]]:
@@ -104,17 +113,24 @@ def playground_page(shown: Shown) -> tuple[str, dict[str, str]]:
     """The page, and the headers that let a browser run only what is in it."""
     page = playground_asset("playground.html")
     served = {
-        "model": shown.model, "gradient": GRADIENT, "examples": shown.examples, "defaults": shown.defaults,
-        "command": "dllm run", "overrides": shown.overrides, "decision": shown.decision,
-    }  # fmt: skip
+        "model": shown.model,
+        "gradient": GRADIENT,
+        "examples": shown.examples,
+        "defaults": shown.defaults,
+        "command": "dllm run",
+        "overrides": shown.overrides,
+        "decision": shown.decision,
+    }
     parts = {
         "STYLE": page_asset("trace.css") + playground_asset("playground.css"),
         "SERVED": json.dumps(served).replace("<", "\\u003c"),
         "SCRIPT": page_asset("boxes.js") + playground_asset("playground.js") + playground_asset("playground.decide.js"),
-        "MODEL": escape(shown.model), "LENGTH": str(shown.length),
+        "MODEL": escape(shown.model),
+        "LENGTH": str(shown.length),
         "UNDECIDED": OF_NOISE if shown.noise else OF_MASKS,
-        "CHAT": "checked" if shown.chat else "", "PROMPT": escape(shown.prompt),
-    }  # fmt: skip
+        "CHAT": "checked" if shown.chat else "",
+        "PROMPT": escape(shown.prompt),
+    }
     page = re.sub(r"{{([A-Z]+)}}", lambda match: parts[match[1]], page)  # one pass: a prompt may spell {{MODEL}}
     return page, page_headers(source_hash(between(page, "script")), source_hash(between(page, "style")))
 
@@ -122,9 +138,11 @@ def playground_page(shown: Shown) -> tuple[str, dict[str, str]]:
 def page_headers(script: str, style: str) -> dict[str, str]:
     """Of a page that runs and shows only what these source expressions allow."""
     return {
-        "Content-Security-Policy": POLICY.format(script=script, style=style), "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache",
-    }  # fmt: skip
+        "Content-Security-Policy": POLICY.format(script=script, style=style),
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
 
 
 def playground_asset(name: str) -> str:

@@ -15,12 +15,22 @@ from dllm.serve.dialects.wire import ParsedRequest
 from dllm.serve.engine.jobs import Stats
 
 ROUTES = {
-    "/": "playground", "/health": "health", "/metrics": "metrics", "/v1/models": "models", "/v1/parts": "parts",
-    "/v1/chat/completions": "chat", "/v1/completions": "completions",
-    "/v1/decisions": "decisions", "/v1/responses": "responses", "/v1/messages": "messages",
-    "/v1/messages/count_tokens": "count_tokens", "/api/chat": "ollama_chat", "/api/generate": "ollama_generate",
-    "/openapi.json": "openapi", "/docs": "docs",
-}  # fmt: skip
+    "/": "playground",
+    "/health": "health",
+    "/metrics": "metrics",
+    "/v1/models": "models",
+    "/v1/parts": "parts",
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/decisions": "decisions",
+    "/v1/responses": "responses",
+    "/v1/messages": "messages",
+    "/v1/messages/count_tokens": "count_tokens",
+    "/api/chat": "ollama_chat",
+    "/api/generate": "ollama_generate",
+    "/openapi.json": "openapi",
+    "/docs": "docs",
+}
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 # The scheduler's figures (``dllm.serve.engine.jobs.Stats``): as they are now, and as they grew.
 NOW = {
@@ -31,18 +41,25 @@ NOW = {
     "tokens_in_flight": "Rows times columns of all running batches.",
 }
 SO_FAR = {
-    "turns": "Turns of running batches.", "turn_seconds": "Seconds that turns took.",
-    "forwards": "Forwards of finished answers.", "tokens": "Tokens of finished answers.",
+    "turns": "Turns of running batches.",
+    "turn_seconds": "Seconds that turns took.",
+    "forwards": "Forwards of finished answers.",
+    "tokens": "Tokens of finished answers.",
     "wanted": "Query rows that the caches of finished answers asked for.",
     "computed": "Query rows that the network computed for them.",
     "cached": "Tokens of prompts that earlier requests had computed.",
     "prefix_evicted": "Pages of prompts that made room for others.",
-    "reads": "Finished reads of decisions.", "read_forwards": "Forwards of such reads.",
+    "reads": "Finished reads of decisions.",
+    "read_forwards": "Forwards of such reads.",
     "read_seconds": "Seconds that these forwards took.",
-}  # fmt: skip
+}
 # Where a figure's name says too little.
-_CALLED = {"wanted": "query_rows_wanted", "computed": "query_rows_computed",
-           "cached": "prompt_tokens_cached", "prefix_evicted": "prefix_pages_evicted"}  # fmt: skip
+_CALLED = {
+    "wanted": "query_rows_wanted",
+    "computed": "query_rows_computed",
+    "cached": "prompt_tokens_cached",
+    "prefix_evicted": "prefix_pages_evicted",
+}
 ENDS = ("done", "aborted", "timeout", "forwards", "memory", "closing", "error")
 BUILD = ("version", "model")
 STATES = ("ready", "closing", "failed", "closed")

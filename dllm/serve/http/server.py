@@ -76,8 +76,12 @@ class DrainingServer(uvicorn.Server):
         figures = self.scheduler.figures()
         log.info(
             "the server stops: %d requests are under way, %d answers are decoded, for at most %g s; %d that wait are "
-            "told to try again", len(self.server_state.tasks), figures.rows, self.grace, figures.waiting,
-        )  # fmt: skip
+            "told to try again",
+            len(self.server_state.tasks),
+            figures.rows,
+            self.grace,
+            figures.waiting,
+        )
         self.scheduler.close(self.grace, waiting=False)  # returns at once
         hurrying = asyncio.create_task(self._hurry())
         await super().shutdown(sockets)
@@ -115,10 +119,17 @@ def server_of(app: ASGIApp, scheduler: Scheduler, settings: ServeSettings, greet
     """uvicorn around the application, which logs only what goes wrong."""
     allow_files(settings.max_connections)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="on", ws="none", server_header=False, proxy_headers=False,
-        http=patient_protocol(settings.read_timeout, settings.max_connections), timeout_keep_alive=KEEP_ALIVE,
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        http=patient_protocol(settings.read_timeout, settings.max_connections),
+        timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=int(settings.drain_seconds) + SPARE,
-    )  # fmt: skip
+    )
     return DrainingServer(config, scheduler, settings.drain_seconds, greeting)
 
 

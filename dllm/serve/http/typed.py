@@ -40,9 +40,13 @@ _PLAIN = re.compile(r"[A-Za-z][\w.:-]*", re.ASCII)  # what programs call fields
 _UNKNOWN, _WRONG = "unknown_field", "wrong"  # types of our own errors
 # What a value must be, by the type of pydantic's error.
 _KINDS = {
-    "int_type": "a whole number", "float_type": "a number", "string_type": "text", "bool_type": "true or false",
-    "list_type": "a list", "dict_type": "an object",
-}  # fmt: skip
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+}
 _SHORT = reprlib.Repr()  # of lists and objects
 _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring = 8, 4, 60
 _HIDDEN: Any = object()  # a value that a sentence leaves out
@@ -210,8 +214,11 @@ def _one_of(words: Sequence[str], given: Any) -> str:
 
 def _unknown(place: str, context: Mapping[str, Any]) -> ApiError:
     name = context["name"]
-    sentence = f"{place} has no field {name!r}; it has {context['known']}" if place else (
-        f"{name!r} is not a field of this request")  # fmt: skip
+    sentence = (
+        f"{place} has no field {name!r}; it has {context['known']}"
+        if place
+        else (f"{name!r} is not a field of this request")
+    )
     end = f", and more than {_MOST} others are unknown, too. Drop them." if context["many"] else context["hint"] or "."
     return ApiError(400, sentence + end, f"{place}.{name}".lstrip("."), _UNKNOWN)
 

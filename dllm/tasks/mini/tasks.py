@@ -36,9 +36,14 @@ def draw(task: str, given: Draw, split: str = "test") -> Sample:
 
 
 def generate(
-    task: str, seed: int, count: int, split: str = "test", sizes: tuple[int, int] | None = None,
-    names: str = "known", wording: str = "trained",
-) -> list[Sample]:  # fmt: skip
+    task: str,
+    seed: int,
+    count: int,
+    split: str = "test",
+    sizes: tuple[int, int] | None = None,
+    names: str = "known",
+    wording: str = "trained",
+) -> list[Sample]:
     """``count`` items of a task, the same for the same arguments; see ``Draw``."""
     given = Draw(Random(f"{task}/{seed}"), sizes, names, wording)
     return [draw(task, given, split) for _ in range(count)]

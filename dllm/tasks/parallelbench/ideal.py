@@ -37,9 +37,16 @@ class IdealNetwork(Transformer):
         self.register_buffer("one_hot", nn.functional.one_hot(valid, config.vocab).double())  # [Y, n, V]
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
-        run: RunLayer = run_layer, totals: Tensor | None = None, *, conditioning: Conditioning | None = None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        memory: Memory,
+        columns: Tensor | None = None,
+        run: RunLayer = run_layer,
+        totals: Tensor | None = None,
+        *,
+        conditioning: Conditioning | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """Logits of every column; those of the prompt are zero."""
         answer = tokens[:, len(PROMPT) :]
         agrees = (answer[:, None] == self.valid) | (answer[:, None] == self.config.mask_id)

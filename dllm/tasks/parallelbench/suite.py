@@ -32,9 +32,15 @@ class ParallelBench(Task):
     name = "parallelbench"
 
     def __init__(
-        self, suite: str = "r1", tasks: str | list[str] = "all", count: int | None = None, seed: int = 42,
-        path: str | None = None, grammar: str | None = None, bertscore: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        suite: str = "r1",
+        tasks: str | list[str] = "all",
+        count: int | None = None,
+        seed: int = 42,
+        path: str | None = None,
+        grammar: str | None = None,
+        bertscore: str | None = None,
+    ) -> None:
         suites = [*SUITES, MINI]
         if suite not in suites:
             hint = nearest(str(suite), suites)

@@ -12,9 +12,17 @@ from dllm.tasks.parallelbench.scoring import write_list
 
 MakeRecord = Callable[[Random], Record]
 OPERATIONS = (
-    "copy", "reverse", "sort", "shuffle", "insert_index", "insert_random", "remove_index", "remove_random",
-    "replace_index", "replace_random",
-)  # fmt: skip
+    "copy",
+    "reverse",
+    "sort",
+    "shuffle",
+    "insert_index",
+    "insert_random",
+    "remove_index",
+    "remove_random",
+    "replace_index",
+    "replace_random",
+)
 
 
 def list_maker(operation: str, lengths: tuple[int, int]) -> MakeRecord:
@@ -80,6 +88,11 @@ def _newcomer(rng: Random, names: list[str]) -> str:
 
 
 _WORK = {
-    "copy": _copy, "reverse": _reverse, "sort": _sort, "shuffle": _shuffle,
-    "insert": _insert, "remove": _remove, "replace": _replace,
-}  # fmt: skip
+    "copy": _copy,
+    "reverse": _reverse,
+    "sort": _sort,
+    "shuffle": _shuffle,
+    "insert": _insert,
+    "remove": _remove,
+    "replace": _replace,
+}

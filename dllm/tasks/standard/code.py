@@ -28,9 +28,14 @@ class Code(Harness):
     apart = True
 
     def __init__(
-        self, harness: str, style: str = "instruct", allow_code: bool = False, seconds: int = 10,
-        escape_until: bool = False, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        harness: str,
+        style: str = "instruct",
+        allow_code: bool = False,
+        seconds: int = 10,
+        escape_until: bool = False,
+        **options: Any,
+    ) -> None:
         in_choices("task.style", style, STYLES)
         if not allow_code:
             raise UserError(

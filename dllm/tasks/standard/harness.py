@@ -36,10 +36,17 @@ class Harness(Task):
     stock: str | None = None  # a subclass that scores by itself names the task's file below lm_eval/tasks
 
     def __init__(
-        self, harness: str | None = None, fields: Sequence[str] = (), score: str | None = None, path: str | None = None,
-        shots_path: str | None = None, shots: int | None = None, limit: int | None = None, budget: int | None = None,
+        self,
+        harness: str | None = None,
+        fields: Sequence[str] = (),
+        score: str | None = None,
+        path: str | None = None,
+        shots_path: str | None = None,
+        shots: int | None = None,
+        limit: int | None = None,
+        budget: int | None = None,
         seed: int = 1234,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if harness is None:
             raise UserError(
                 "task=lm_eval needs task.harness=NAME, a task of lm-eval that generates; python -m dllm.app.lm_eval ls "
@@ -135,10 +142,13 @@ class Harness(Task):
             return Item(f"{name}/{number}", name, context, truth, 1, (), choices)
         until = options.get("until") or []
         return Item(
-            id=f"{name}/{number}", task=name, prompt=PrefilledPrompt(context, begin) if begin else context,
-            truth={"doc": doc}, budget=self.budget or int(options.get("max_gen_toks", DEFAULT_BUDGET)),
+            id=f"{name}/{number}",
+            task=name,
+            prompt=PrefilledPrompt(context, begin) if begin else context,
+            truth={"doc": doc},
+            budget=self.budget or int(options.get("max_gen_toks", DEFAULT_BUDGET)),
             stop=(until,) if isinstance(until, str) else tuple(until),
-        )  # fmt: skip
+        )
 
     def score(self, item: Item, text: str) -> AnswerScores:
         """The metrics that are means over answers, of every filter. A filter with one metric gives it its name."""

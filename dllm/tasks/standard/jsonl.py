@@ -33,8 +33,11 @@ NUMBER = re.compile(
     )""",
     re.VERBOSE,
 )
-_LATEX = ((re.compile(r"\{,\}|,\\!"), ","), (re.compile(r"(?<=\d)\\[dt]?frac\{(\d+)\}\{(\d+)\}"), r" \1/\2"),
-         (re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}"), r"\1/\2"))  # fmt: skip
+_LATEX = (
+    (re.compile(r"\{,\}|,\\!"), ","),
+    (re.compile(r"(?<=\d)\\[dt]?frac\{(\d+)\}\{(\d+)\}"), r" \1/\2"),
+    (re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}"), r"\1/\2"),
+)
 
 
 def exact(text: str, answer: str) -> bool:
@@ -92,9 +95,13 @@ class JsonLines(Task):
     name = "jsonl"
 
     def __init__(
-        self, path: str | None = None, match: str = "exact", budget: int = 128, stop: Sequence[str] = (),
+        self,
+        path: str | None = None,
+        match: str = "exact",
+        budget: int = 128,
+        stop: Sequence[str] = (),
         limit: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if path is None:
             raise UserError('task=jsonl needs task.path=FILE, with {"prompt": "...", "answer": "..."} in each line.')
         if match not in MATCHES:
@@ -117,10 +124,14 @@ class JsonLines(Task):
         if not isinstance(prompt, str | list) or not answers or not plain:
             raise UserError(f"task.path={self.path!r}, question {place}: prompt and answer must be text.")
         return Item(
-            str(row.get("id", place)), str(row.get("task", self.name)), prompt,
-            {"answers": [str(answer) for answer in answers]}, self.budget, self.stop,
+            str(row.get("id", place)),
+            str(row.get("task", self.name)),
+            prompt,
+            {"answers": [str(answer) for answer in answers]},
+            self.budget,
+            self.stop,
             constraint=self._constraint(place, row.get("constraint")),
-        )  # fmt: skip
+        )
 
     def _constraint(self, place: int, settings: Any) -> Constraint | None:
         try:

@@ -19,9 +19,15 @@ class Choices(Harness):
     """A task of the harness whose answers are choices, compared by their likelihood (scoring.decisions.likelihood)."""
 
     def __init__(
-        self, harness: str, likelihood: str = "mc_count", mc_num: int = 128, mc_batch: int = 8, guidance: float = 0.0,
-        mc_seed: int = 1234, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        harness: str,
+        likelihood: str = "mc_count",
+        mc_num: int = 128,
+        mc_batch: int = 8,
+        guidance: float = 0.0,
+        mc_seed: int = 1234,
+        **options: Any,
+    ) -> None:
         self.estimator = Estimator(likelihood, mc_num, min(mc_batch, mc_num), guidance, mc_seed)
         super().__init__(harness, **options)
 

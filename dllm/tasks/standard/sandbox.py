@@ -43,9 +43,13 @@ class Allowance:
 
     def by_name(self) -> dict[str, int]:
         return {
-            "RLIMIT_CPU": self.seconds, "RLIMIT_AS": self.memory, "RLIMIT_FSIZE": self.file,
-            "RLIMIT_NPROC": self.processes, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": 256,
-        }  # fmt: skip
+            "RLIMIT_CPU": self.seconds,
+            "RLIMIT_AS": self.memory,
+            "RLIMIT_FSIZE": self.file,
+            "RLIMIT_NPROC": self.processes,
+            "RLIMIT_CORE": 0,
+            "RLIMIT_NOFILE": 256,
+        }
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,14 @@ def _started(kind: str, home: str, pipe: int, output: int) -> subprocess.Popen[b
     folders = dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix))
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-B", str(WALLS), kind, str(JAIL), sys.executable, *folders],
-        cwd=home, env={"PATH": os.defpath, "HOME": home, "TMPDIR": home, **threads}, pass_fds=(pipe,),
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True,
-    )  # fmt: skip
+        cwd=home,
+        env={"PATH": os.defpath, "HOME": home, "TMPDIR": home, **threads},
+        pass_fds=(pipe,),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=output,
+        start_new_session=True,
+    )
 
 
 def _answered(process: subprocess.Popen[bytes], request: bytes, seconds: float) -> bool:

@@ -13,9 +13,18 @@ from dllm.common.errors import UserError, first_line, nearest, not_installed
 
 # Settings that change a prompt.
 TEMPLATE = (
-    "task", "doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix", "target_delimiter",
-    "fewshot_delimiter", "num_fewshot", "generation_kwargs", "metadata",
-)  # fmt: skip
+    "task",
+    "doc_to_text",
+    "doc_to_target",
+    "doc_to_choice",
+    "description",
+    "gen_prefix",
+    "target_delimiter",
+    "fewshot_delimiter",
+    "num_fewshot",
+    "generation_kwargs",
+    "metadata",
+)
 DOC_SPLITS = ("training_split", "validation_split", "test_split")
 
 

@@ -85,8 +85,9 @@ def paired(settings: Sequence[SettingResults], base: SettingResults | None = Non
         return None
     base = base or baseline_of(all_methods)
     here = (base.suite, base.model, base.method, base.name)
-    others = [(s, Compared.of(s, base)) for _, s in each_setting(all_methods)
-              if (s.suite, s.model, s.method, s.name) != here]  # fmt: skip
+    others = [
+        (s, Compared.of(s, base)) for _, s in each_setting(all_methods) if (s.suite, s.model, s.method, s.name) != here
+    ]
     notes = [f"Baseline: {base.method}, {base.name} ({base.folders}). {METHOD}"]
     unpaired = [f"{s.method}, {s.name}" for s, compared in others if not compared.groups]
     if unpaired:

@@ -150,11 +150,16 @@ def ran_on(name: str, cell: CellResults) -> bool:
 def machines(cells: Sequence[CellResults]) -> str:
     """A sentence on the machines and settings of the times."""
     places = {
-        (str(c.environment.get("device")), str(c.environment.get("dtype")), str(c.environment.get("processor")),
-         f"{c.environment.get('threads')} threads", f"batch {c.config['batch_size']}",
-         *map(str, c.environment.get("gpus") or ()),
-         *([f"{c.environment['ranks']} ranks"] if c.environment.get("ranks", 1) > 1 else []),
-         *sorted({f"runtime={row['runtime']}" for row in c.rows if "runtime" in row}))
+        (
+            str(c.environment.get("device")),
+            str(c.environment.get("dtype")),
+            str(c.environment.get("processor")),
+            f"{c.environment.get('threads')} threads",
+            f"batch {c.config['batch_size']}",
+            *map(str, c.environment.get("gpus") or ()),
+            *([f"{c.environment['ranks']} ranks"] if c.environment.get("ranks", 1) > 1 else []),
+            *sorted({f"runtime={row['runtime']}" for row in c.rows if "runtime" in row}),
+        )
         for c in cells
-    }  # fmt: skip
+    }
     return "Times from " + "; ".join(", ".join(place) for place in sorted(places)) + "."

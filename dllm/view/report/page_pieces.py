@@ -14,9 +14,15 @@ from string import Template
 
 WRAPPED = 60  # characters of a text that is wrapped
 LATEX = {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
-    ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+}
 
 
 @dataclass(frozen=True)
@@ -65,10 +71,19 @@ class ReportTable:
 
         columns = "l" * self.words + "r" * (len(self.heads) - self.words)
         body = [line(row, number in self.bright) for number, row in enumerate(self.rows)]
-        return "\n".join([
-            "% \\usepackage{booktabs}", f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}", "\\toprule", line(self.heads),
-            "\\midrule", *body, "\\bottomrule", "\\end{tabular}", "",
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                "% \\usepackage{booktabs}",
+                f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
+                "\\toprule",
+                line(self.heads),
+                "\\midrule",
+                *body,
+                "\\bottomrule",
+                "\\end{tabular}",
+                "",
+            ]
+        )
 
     def without_empty(self) -> ReportTable:
         """The table without columns of numbers that are empty in every row."""

@@ -96,10 +96,18 @@ def legend(figure: Figure, style: Styles, labels: set[str]) -> None:
     In as few columns as the figure's height allows. The figure grows in width by them, so that panels keep their size.
     """
     handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, markersize=5.5, linewidth=1.1 * look.is_curve, label=name,
-               markerfacecolor="none")
+        Line2D(
+            [],
+            [],
+            color=look.colour,
+            marker=look.marker,
+            markersize=5.5,
+            linewidth=1.1 * look.is_curve,
+            label=name,
+            markerfacecolor="none",
+        )
         for name, look in style.items()
-    ]  # fmt: skip
+    ]
     star, hollow = (
         Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label=label, markerfacecolor=face)
         for label, face in ((STAR, "black"), (LOSSLESS, "white"))
@@ -168,9 +176,13 @@ def panel(axis: Axes, group: Sequence[Method], x: X, style: Styles, timed: bool 
         colour, marker, _ = style[method.name]
         line, bold, faint = _joined(method, x), method.is_highlighted, faintness(method, group)
         axis.plot(
-            [x(s) for s in line], [s.quality for s in line], color=colour, linewidth=2.4 if bold else 1.1,
-            alpha=0.7 * faint, zorder=3 if bold else 2,
-        )  # fmt: skip
+            [x(s) for s in line],
+            [s.quality for s in line],
+            color=colour,
+            linewidth=2.4 if bold else 1.1,
+            alpha=0.7 * faint,
+            zorder=3 if bold else 2,
+        )
         for setting in method.settings:
             axis.plot(
                 [x(setting)] * 2,
@@ -181,10 +193,16 @@ def panel(axis: Axes, group: Sequence[Method], x: X, style: Styles, timed: bool 
             )
             if setting is not start:
                 axis.plot(
-                    x(setting), setting.quality, marker=marker, color=colour, markersize=7.5 if bold else 5.5,
-                    markeredgewidth=1.1, markerfacecolor=colour if best.get(id(setting)) else "none", alpha=faint,
+                    x(setting),
+                    setting.quality,
+                    marker=marker,
+                    color=colour,
+                    markersize=7.5 if bold else 5.5,
+                    markeredgewidth=1.1,
+                    markerfacecolor=colour if best.get(id(setting)) else "none",
+                    alpha=faint,
                     zorder=3.5 if bold else 3,
-                )  # fmt: skip
+                )
                 drawn |= {FILLED} if best.get(id(setting)) else set()
             if timed and setting.measures.warning:
                 drawn.add(CROSS)
@@ -254,9 +272,16 @@ def task_curve(axis: Axes, method: Method, task: str, style: Styles, faint: floa
     xs, ys = zip(*points, strict=True) if points else ((), ())
     bold = method.is_highlighted
     axis.plot(
-        xs, ys, color=colour, marker=marker, markersize=4.6 if bold else 3.6, markerfacecolor="none", alpha=faint,
-        zorder=3 if bold else 2, linewidth=0.0 if method.is_grid else 2.0 if bold else 1.0,
-    )  # fmt: skip
+        xs,
+        ys,
+        color=colour,
+        marker=marker,
+        markersize=4.6 if bold else 3.6,
+        markerfacecolor="none",
+        alpha=faint,
+        zorder=3 if bold else 2,
+        linewidth=0.0 if method.is_grid else 2.0 if bold else 1.0,
+    )
     return bool(points)
 
 
@@ -266,9 +291,14 @@ def _task_panels(model: str, group: Sequence[Method], style: Styles) -> Figure:
     lines = -(-len(names) // columns)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
-            lines, columns, figsize=(2.0 * columns + 0.5, 1.65 * lines + 0.4), sharex=True, sharey=True, squeeze=False,
+            lines,
+            columns,
+            figsize=(2.0 * columns + 0.5, 1.65 * lines + 0.4),
+            sharex=True,
+            sharey=True,
+            squeeze=False,
             layout="constrained",
-        )  # fmt: skip
+        )
         drawn: set[str] = set()
         for axis, task in zip(axes.flat, names, strict=False):
             drawn |= {
@@ -292,14 +322,21 @@ def pictures_of(scored: Sequence[SettingResults], out: Path, mark: str) -> list[
     """Draw the settings of a suite into the folder ``out``. mark: ends the names of the files."""
     by_task = curves_of_tasks(scored)
     figures = {
-        "quality-tpf": (tradeoff(scored, per_forward, f"{FORWARD} (log scale)"),
-                        f"{CAPTION.format(FORWARD)} hollow: its lossless minimum."),
-        "quality-speed": (tradeoff(scored, lambda s: s.measures.speed, f"{SECOND} (log scale)", timed=True),
-                          f"{CAPTION.format(SECOND)} crossed: the machine was busy, so the speed is too low."),
-        **({"quality-flops": (tradeoff(scored, per_teraflop, f"{COMPUTE} (log scale)"), CAPTION.format(COMPUTE))}
-           if all(one.column("flops") for one in scored) else {}),
+        "quality-tpf": (
+            tradeoff(scored, per_forward, f"{FORWARD} (log scale)"),
+            f"{CAPTION.format(FORWARD)} hollow: its lossless minimum.",
+        ),
+        "quality-speed": (
+            tradeoff(scored, lambda s: s.measures.speed, f"{SECOND} (log scale)", timed=True),
+            f"{CAPTION.format(SECOND)} crossed: the machine was busy, so the speed is too low.",
+        ),
+        **(
+            {"quality-flops": (tradeoff(scored, per_teraflop, f"{COMPUTE} (log scale)"), CAPTION.format(COMPUTE))}
+            if all(one.column("flops") for one in scored)
+            else {}
+        ),
         **{f"tasks-{file_name(model)}": (figure, f"{EACH}, {model}.") for model, figure in by_task.items()},
-    }  # fmt: skip
+    }
     files = [PictureFile(out / f"{name}{mark}.png", caption) for name, (_, caption) in figures.items()]
     for picture, (figure, _) in zip(files, figures.values(), strict=True):
         save(figure, picture.file)

@@ -207,20 +207,27 @@ class SettingResults:
     def frame(self) -> DataFrame:
         """A line for each sample, by item and run: its single values, the score and the canvas's width."""
         lines = [
-            {**{key: value for key, value in row.items() if not isinstance(value, list | dict)},
-             "score": row["scores"].get("score"), "prompt": row.get("prompt", ""), "width": len(row["canvas"])}
+            {
+                **{key: value for key, value in row.items() if not isinstance(value, list | dict)},
+                "score": row["scores"].get("score"),
+                "prompt": row.get("prompt", ""),
+                "width": len(row["canvas"]),
+            }
             for row in self.rows
-        ]  # fmt: skip
+        ]
         return DataFrame(lines).astype({"id": str, "score": float})
 
     @cached_property
     def of_seeds(self) -> dict[int, SettingResults]:
         """What each seed decoded."""
         return {
-            seed: replace(self, cells=tuple(cell for cell in self.cells if cell.config["seed"] == seed),
-                          rows=[row for row in self.rows if row["run"].startswith(f"{seed}/")])
+            seed: replace(
+                self,
+                cells=tuple(cell for cell in self.cells if cell.config["seed"] == seed),
+                rows=[row for row in self.rows if row["run"].startswith(f"{seed}/")],
+            )
             for seed in self.seeds
-        }  # fmt: skip
+        }
 
     @cached_property
     def spread(self) -> float | None:

@@ -177,8 +177,10 @@ def _table(settings: Sequence[SettingResults], words: Sequence[str], against: Se
     if against and not any(bases):
         raise UserError(f"--against {' '.join(against)} is not a setting here. Name settings that a line has.")
     names = line_names(settings)
-    rows = [[name, *(column.cell(setting, base) for column in columns)]
-            for name, setting, base in zip(names, settings, bases, strict=True)]  # fmt: skip
+    rows = [
+        [name, *(column.cell(setting, base) for column in columns)]
+        for name, setting, base in zip(names, settings, bases, strict=True)
+    ]
     return ReportTable(["setting", *(column.head for column in columns)], rows, words=1)
 
 

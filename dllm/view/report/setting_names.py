@@ -132,8 +132,12 @@ class Labels:
 
     def _name(self, setting: SettingResults, curve: Sequence[SettingResults]) -> str:
         """The numbers in which the curve's settings differ, and those that are not their choice's own."""
-        own = {f"{place}.{key}" for group in CURVE_PARTS for place in places_of(setting.config, group)
-               for key in own_options(setting.config, place)}  # fmt: skip
+        own = {
+            f"{place}.{key}"
+            for group in CURVE_PARTS
+            for place in places_of(setting.config, group)
+            for key in own_options(setting.config, place)
+        }
         mine = {key: value for key, value in setting.first.settings.items() if key in self.numbers}
         numbers = {key: value for key, value in mine.items() if key in own or differing(curve, key)}
         last = Counter(key.rpartition(".")[2] for key in numbers)

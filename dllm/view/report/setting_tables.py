@@ -113,10 +113,13 @@ def floor_of(setting: SettingResults, machine: Machine | None) -> float | None:
 
 
 LIMIT_COLUMNS = {  # the key of ``figures.limits`` and the digits, by the column's head
-    "oracle / forwards": ("closeness", 2), "lossless minimum / forwards": ("lossless", 2),
-    "as one per step %": ("same", 0), "bits / forward": ("bits", 2), "forced %": ("forced", 0),
+    "oracle / forwards": ("closeness", 2),
+    "lossless minimum / forwards": ("lossless", 2),
+    "as one per step %": ("same", 0),
+    "bits / forward": ("bits", 2),
+    "forced %": ("forced", 0),
     "budget used %": ("budget", 0),
-}  # fmt: skip
+}
 
 
 def limit_distances(settings: Sequence[SettingResults], every: Sequence[SettingResults] | None = None) -> ReportTable:
@@ -141,11 +144,16 @@ def curves(settings: Sequence[SettingResults]) -> ReportTable:
         steps = figures.steps_and_scores(method)
         pbx = [f(steps, level) for level in PB_LEVELS for f in (figures.pb_discrete, figures.pb_interpolated)]
         partial = sum(set(s.scores) != expected for s in method.settings)
-        rows.append([
-            method.name, f"{len(method.settings)}", text(figures.mean_aup(method, all_methods)),
-            *(text(value) or "-" for value in pbx), text(max(score for _, score in steps)),
-            f"{partial}" if partial else "",
-        ])  # fmt: skip
+        rows.append(
+            [
+                method.name,
+                f"{len(method.settings)}",
+                text(figures.mean_aup(method, all_methods)),
+                *(text(value) or "-" for value in pbx),
+                text(max(score for _, score in steps)),
+                f"{partial}" if partial else "",
+            ]
+        )
     bright = frozenset(number for number, method in enumerate(ordered) if method.is_highlighted)
     return ReportTable(heads, rows, 1, bright).without_empty()
 
@@ -230,8 +238,9 @@ def aup_intervals(compared: Sequence[Method], seed: int = 0) -> list[tuple[float
     """
     settings = [s for _, s in each_setting(compared)]
     tasks = sorted({task for s in settings for task in s.scores})
-    items = {task: list(dict.fromkeys(str(row["id"]) for s in settings for row in s.tasks.get(task, ())))
-             for task in tasks}  # fmt: skip
+    items = {
+        task: list(dict.fromkeys(str(row["id"]) for s in settings for row in s.tasks.get(task, ()))) for task in tasks
+    }
     if not tasks or any(len(names) < 2 for names in items.values()) or not all(s.by_answer for s in settings):
         return [None] * len(compared)
     generator = torch.Generator().manual_seed(seed)
@@ -244,8 +253,10 @@ def _drawn_areas(compared: Sequence[Method], task: str, items: list[str], genera
     """[resamples, methods] AUP on one sub-task."""
     picks = torch.randint(len(items), (RESAMPLES, len(items)), generator=generator).numpy()
     weights = np.stack([np.bincount(pick, minlength=len(items)) for pick in picks])  # how often each item was drawn
-    curves = [[_drawn_points(setting, task, items, weights) for setting in method.settings if task in setting.scores]
-              for method in compared]  # fmt: skip
+    curves = [
+        [_drawn_points(setting, task, items, weights) for setting in method.settings if task in setting.scores]
+        for method in compared
+    ]
     out = np.zeros((RESAMPLES, len(compared)))
     for draw in range(RESAMPLES):
         here = [[points[draw] for points in curve if not isnan(points[draw][1])] for curve in curves]

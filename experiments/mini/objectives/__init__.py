@@ -11,6 +11,9 @@ from experiments.mini.objectives.next_token import NextToken
 from experiments.mini.objectives.streams import KnownFirst
 
 OBJECTIVES: dict[str, Objective[Any]] = {
-    "mini-llada": Masked(), "mini-dream": Masked(), "mini-ar": NextToken(), "mini-wedlm": KnownFirst(),
+    "mini-llada": Masked(),
+    "mini-dream": Masked(),
+    "mini-ar": NextToken(),
+    "mini-wedlm": KnownFirst(),
     "mini-nbdiff": NextBlock(),
-}  # fmt: skip
+}

@@ -23,9 +23,15 @@ class Masked(Objective[Batch]):
 
     def batches(self, vocab: Tokenizer, recipe: Recipe, step: int) -> Sequence[Batch]:
         return data.make_batches(
-            vocab, recipe.model, marks_of(recipe.model), recipe.batch, recipe.progress(step), recipe.seed, step,
+            vocab,
+            recipe.model,
+            marks_of(recipe.model),
+            recipe.batch,
+            recipe.progress(step),
+            recipe.seed,
+            step,
             data.MIXES[recipe.requests],
-        )  # fmt: skip
+        )
 
     def hardened(self, model: Transformer, batch: Batch, recipe: Recipe, seed: int) -> Batch:
         return harden(model, batch, recipe.hard_share, seed)

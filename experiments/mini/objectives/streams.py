@@ -159,9 +159,17 @@ def packed(
     row, n = following[at].nonzero(as_tuple=True)
     there, weight = start[row] + n, rows.weight[at]
     alone = Streams(
-        tokens, column.expand_as(tokens), clean.visible(clean, valid), row, there - 1, tokens[row, there], row,
-        weight[row, n], following[at][row, n], names,
-    )  # fmt: skip
+        tokens,
+        column.expand_as(tokens),
+        clean.visible(clean, valid),
+        row,
+        there - 1,
+        tokens[row, there],
+        row,
+        weight[row, n],
+        following[at][row, n],
+        names,
+    )
     if copies is None:
         return alone
     these = Copies(copies.number[at], copies.masked[at], copies.share[at])
@@ -189,12 +197,17 @@ def with_copies(
     below = torch.cat([before, beside & real[:, None, :]], 2)
     text = clean.tokens.gather(1, column)
     return Streams(
-        torch.cat([clean.tokens, text.masked_fill(masked, MASK)], 1), torch.cat([clean.positions, column], 1),
-        torch.cat([above, below], 1), torch.cat([clean.row, row]), torch.cat([clean.column, width + there - shift]),
-        torch.cat([clean.target, text[row, there]]), torch.cat([torch.full_like(clean.row, len(start)), row]),
-        torch.cat([clean.weight, weight[row, there]]), torch.cat([clean.shares, copies.share[row, there]]),
+        torch.cat([clean.tokens, text.masked_fill(masked, MASK)], 1),
+        torch.cat([clean.positions, column], 1),
+        torch.cat([above, below], 1),
+        torch.cat([clean.row, row]),
+        torch.cat([clean.column, width + there - shift]),
+        torch.cat([clean.target, text[row, there]]),
+        torch.cat([torch.full_like(clean.row, len(start)), row]),
+        torch.cat([clean.weight, weight[row, there]]),
+        torch.cat([clean.shares, copies.share[row, there]]),
         (*clean.tasks, NEXT),
-    )  # fmt: skip
+    )
 
 
 def sees(kind: AttentionKind, masked: Tensor, start: Tensor, number: Tensor) -> Tensor:

@@ -40,12 +40,15 @@ def test_a_description_alone_is_no_broken_checkpoint(run: Run, tmp_path: Path) -
     assert plain.code == 1 and "no weights to decode with" in plain.out and "not usable" not in plain.out
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (["model=llada-8b-instruct", "task.rows=0"], "task.rows=0 must be at least 1"),
-    (["model=llada-8b-instruct", "task.length=5000"], "length=5000 is more than the 4096 positions"),
-    (["model=mini-llada", "task.gpu=-1"], "task.gpu=-1.0 must be at least 0.1"),
-    (["model=diffusiongemma-26b", "task.gpu=24"], "is not counted here"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["model=llada-8b-instruct", "task.rows=0"], "task.rows=0 must be at least 1"),
+        (["model=llada-8b-instruct", "task.length=5000"], "length=5000 is more than the 4096 positions"),
+        (["model=mini-llada", "task.gpu=-1"], "task.gpu=-1.0 must be at least 0.1"),
+        (["model=diffusiongemma-26b", "task.gpu=24"], "is not counted here"),
+    ],
+)
 def test_what_cannot_be_counted_is_refused(run: Run, words: list[str], sentence: str) -> None:
     outcome = run("task=check", *words)
     assert outcome.code == 2 and sentence in outcome.err

@@ -76,11 +76,14 @@ def test_a_single_file_counts_and_what_is_left_out_gets_one_line(run: Run, tmp_p
         assert found["text"] == expected["text"] and found["err"].count("Warning:") == 1 and line in found["err"]
 
 
-@pytest.mark.parametrize(("source", "changes", "file", "sentence"), [
-    ("sdar_b4", {"block_size": 3}, None, ["block_size=3", "I-DLM"]),
-    ("tiny-dream", {"quantization_config": {"quant_method": "hqq"}}, None, ["'hqq'", "unquantised"]),
-    ("tiny-dream", {}, "model.safetensors", ["model.safetensors is a Git LFS pointer", "git lfs pull"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "changes", "file", "sentence"),
+    [
+        ("sdar_b4", {"block_size": 3}, None, ["block_size=3", "I-DLM"]),
+        ("tiny-dream", {"quantization_config": {"quant_method": "hqq"}}, None, ["'hqq'", "unquantised"]),
+        ("tiny-dream", {}, "model.safetensors", ["model.safetensors is a Git LFS pointer", "git lfs pull"]),
+    ],
+)
 def test_what_cannot_be_decoded_is_refused_without_a_folder(
     run: Run, tmp_path: Path, source: str, changes: dict[str, Any], file: str | None, sentence: list[str]
 ) -> None:

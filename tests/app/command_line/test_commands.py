@@ -38,24 +38,32 @@ from tests.app.command_line.conftest import Run
 from tests.app.conftest import ROOT
 
 CASES: list[tuple[list[str], list[str]]] = [
-    (["run", "Sort: a, b"], ["prompt=Sort: a, b"]), (["run", "x = 3?", "seed=1"], ["prompt=x = 3?", "seed=1"]),
+    (["run", "Sort: a, b"], ["prompt=Sort: a, b"]),
+    (["run", "x = 3?", "seed=1"], ["prompt=x = 3?", "seed=1"]),
     (["run", "mini-dream", "hello", "sampler=eb"], ["model=mini-dream", "prompt=hello", "sampler=eb"]),
     (["run", "mini-llada"], ["chat=true", "model=mini-llada"]),
     (["serve", "hf.co/some/one"], ["task=serve", "model.path=some/one"]),
     (["run", "some/one/a.gguf@v1", "x"], ["model.path=some/one/a.gguf@v1", "prompt=x"]),
-    (["run", "sampler=eb"], ["sampler=eb"]), (["run"], []), (["chat", "MINI-LLADA"], ["chat=true", "model=mini-llada"]),
-    (["serve", "task.port=0"], ["task=serve", "task.port=0"]), (["serve"], ["task=serve"]),
+    (["run", "sampler=eb"], ["sampler=eb"]),
+    (["run"], []),
+    (["chat", "MINI-LLADA"], ["chat=true", "model=mini-llada"]),
+    (["serve", "task.port=0"], ["task=serve", "task.port=0"]),
+    (["serve"], ["task=serve"]),
     (["serve", "GSAI-ML/LLaDA-8B-Instruct"], ["task=serve", "model=llada-8b-instruct"]),
-    (["serve", "--help"], ["task=serve", "--help"]), (["sampler=eb", "serve"], ["sampler=eb", "serve"]),
+    (["serve", "--help"], ["task=serve", "--help"]),
+    (["sampler=eb", "serve"], ["sampler=eb", "serve"]),
     (["check", "/no/such"], ["task=check", "model.path=/no/such"]),
-    (["check", "Dream-7b-Base", "gpu=24", "length=2048", "cache=dual"],
-     ["task=check", "model=dream-7b-base", "task.gpu=24", "task.length=2048", "cache=dual"]),
+    (
+        ["check", "Dream-7b-Base", "gpu=24", "length=2048", "cache=dual"],
+        ["task=check", "model=dream-7b-base", "task.gpu=24", "task.length=2048", "cache=dual"],
+    ),
     (["check", "mini-llada", "length=fixed"], ["task=check", "model=mini-llada", "length=fixed"]),
     (["train", "filter", "mini-llada", "items=8"], ["train=filter", "model=mini-llada", "items=8"]),
     (["sweep", "sampler=eb,static", "task=gsm8k"], ["-m", "sampler=eb,static", "task=gsm8k"]),
     (["sweep", "--config-dir", "a", "sampler=b,c"], ["-m", "--config-dir", "a", "sampler=b,c"]),
-    (["run", "-cd", "a", "a"], ["prompt=a", "-cd", "a"]), (["chat", "--config-dir=a"], ["chat=true", "--config-dir=a"]),
-]  # fmt: skip
+    (["run", "-cd", "a", "a"], ["prompt=a", "-cd", "a"]),
+    (["chat", "--config-dir=a"], ["chat=true", "--config-dir=a"]),
+]
 
 
 @pytest.mark.parametrize(("typed", "meant"), CASES, ids=str)
@@ -67,11 +75,17 @@ def test_a_folder_is_a_model(tmp_path: Path) -> None:
     assert with_command(["serve", str(tmp_path)]) == ["task=serve", f"model.path={tmp_path}"]
 
 
-@pytest.mark.parametrize(("typed", "words"), [
-    (["serve", "mini-lada"], "Did you mean 'mini-llada'?"), (["chat", "why so?"], "dllm run 'why so?'"),
-    (["run", "a", "b", "c"], 'write dllm run [MODEL] "PROMPT"'), (["sweep", "a"], "write dllm sweep NAME=VALUE,VALUE"),
-    (["train", "mini-llada"], "write dllm train filter [MODEL]"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["serve", "mini-lada"], "Did you mean 'mini-llada'?"),
+        (["chat", "why so?"], "dllm run 'why so?'"),
+        (["run", "a", "b", "c"], 'write dllm run [MODEL] "PROMPT"'),
+        (["sweep", "a"], "write dllm sweep NAME=VALUE,VALUE"),
+        (["train", "mini-llada"], "write dllm train filter [MODEL]"),
+    ],
+    ids=str,
+)
 def test_what_is_no_model_has_a_way_out(typed: list[str], words: str) -> None:
     with pytest.raises(UserError) as refused:
         with_command(typed)
@@ -110,10 +124,14 @@ def test_one_prompt_under_several_choices_of_a_group_leaves_all_traces(run: Run)
     assert (outcome.folder / "all" / "traces-compare-static" / "1-0.json").is_file()
 
 
-@pytest.mark.parametrize(("entry", "sentence"), [
-    ("engine=local", "engine cannot be compared"), ("cache=duel", "Did you mean 'dual'?"),
-    ("elastic", "Write cache=elastic."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ("engine=local", "engine cannot be compared"),
+        ("cache=duel", "Did you mean 'dual'?"),
+        ("elastic", "Write cache=elastic."),
+    ],
+)
 def test_what_cannot_be_compared_is_refused(run: Run, entry: str, sentence: str) -> None:
     outcome = run("prompt=w1", f"compare=[{entry}]")
     assert outcome.code == 2 and sentence in outcome.err
@@ -201,12 +219,17 @@ def test_the_python_example_of_the_readme_runs() -> None:
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("output=~/out", "output={home}/out"), ("task.questions=~/q.json", "task.questions={home}/q.json"),
-        ("model.adapter='~/a b'", "model.adapter='{home}/a b'"), ("+own.file=~", "+own.file={home}"),
-        ("model.path=~/a,~/b", "model.path={home}/a,{home}/b"), ("--config-dir=~/conf", "--config-dir={home}/conf"),
-        ("prompt=~/is a letter", "prompt='~/is a letter'"), ("output=a~b", "output='a~b'"), ("~task.x=1", "~task.x=1"),
+        ("output=~/out", "output={home}/out"),
+        ("task.questions=~/q.json", "task.questions={home}/q.json"),
+        ("model.adapter='~/a b'", "model.adapter='{home}/a b'"),
+        ("+own.file=~", "+own.file={home}"),
+        ("model.path=~/a,~/b", "model.path={home}/a,{home}/b"),
+        ("--config-dir=~/conf", "--config-dir={home}/conf"),
+        ("prompt=~/is a letter", "prompt='~/is a letter'"),
+        ("output=a~b", "output='a~b'"),
+        ("~task.x=1", "~task.x=1"),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_begins_with_a_tilde_is_in_the_home_folder(
     typed: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,10 +313,13 @@ def test_names_in_errors_reports_and_replays(terminal: Typed, tiny: Path, tmp_pa
     trace = tmp_path / f"{ESCAPES}.json"
     trace.write_text(f'"{ESCAPES}')
     for command, *arguments in (
-        (cli.main, "task=check", f"model.path='{ESCAPES}'"), (cli.main, f"{ESCAPES}=3"),
-        (cli.main, "task=replay", f"trace='{trace}'"), (lambda: view.main([str(trace)]),),
-        (lambda: view.main([ESCAPES] * 3),), (lambda: view.main(["no.json", "-o", ESCAPES]),),
-    ):  # fmt: skip
+        (cli.main, "task=check", f"model.path='{ESCAPES}'"),
+        (cli.main, f"{ESCAPES}=3"),
+        (cli.main, "task=replay", f"trace='{trace}'"),
+        (lambda: view.main([str(trace)]),),
+        (lambda: view.main([ESCAPES] * 3),),
+        (lambda: view.main(["no.json", "-o", ESCAPES]),),
+    ):
         text = terminal(command, *arguments)
         assert text and "\x1b" not in text, arguments
 

@@ -80,13 +80,17 @@ LINES: list[tuple[Any, str | None]] = [  # a line's content; why it is skipped
     ({"prompt": "x", "constraint": 5}, '{"name": NAME, OPTION: VALUE}'),
     ({"prompt": "x", "constraint": {"name": "from_task"}}, "what each question of a task says"),
     ({"prompt": "x", "constraint": {"name": "json_schema", "schema": "schema.json"}}, "is not JSON"),
-    ({"infill": ["It takes ", 6, " days."], "constraint": {"name": "regex", "pattern": "It takes [0-9]+ days[.]"}},
-     None),
-    ({"infill": ["It takes ", 2, " days."], "constraint": {"name": "regex", "pattern": "It takes [0-9]{9} days[.]"}},
-     "no way to complete a text in 2 masks"),
+    (
+        {"infill": ["It takes ", 6, " days."], "constraint": {"name": "regex", "pattern": "It takes [0-9]+ days[.]"}},
+        None,
+    ),
+    (
+        {"infill": ["It takes ", 2, " days."], "constraint": {"name": "regex", "pattern": "It takes [0-9]{9} days[.]"}},
+        "no way to complete a text in 2 masks",
+    ),
     ({"prompt": "x", "constraint": None}, None),
     ({"prompt": "x"}, None),
-]  # fmt: skip
+]
 
 
 def test_each_line_of_a_file_may_bring_its_own(run: Run, tmp_path: Path) -> None:

@@ -66,16 +66,19 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "it's mine"
 
 
-@pytest.mark.parametrize(("words", "chosen", "told"), [
-    ("sampler=mine", "mine  my surest position", "sampler.low=0.7 from which all are committed"),
-    ("experiment=usual", "mine  my surest position", "sampler.low=0.6 from which all are committed"),
-    ("sampler=my_rules.Mine", "my_rules.Mine  The surest position of mine", "sampler.low=0.8"),
-    ("sampler._target_=my_rules.Mine", "my_rules.Mine  The surest position of mine", "sampler.low=0.8"),
-    ("sampler=credit sampler/inner=mine", "credit", "sampler.inner.low=0.7"),
-    ("sampler=credit sampler/inner=my_rules.Mine", "credit", "sampler.inner.low=0.8"),
-    ("sampler=around", "around  around", "sampler.inner.low=0.7"),
-    ("sampler=my_rules.Around sampler/inner=mine", "my_rules.Around  A wrapper of mine", "sampler.inner.low=0.7"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "chosen", "told"),
+    [
+        ("sampler=mine", "mine  my surest position", "sampler.low=0.7 from which all are committed"),
+        ("experiment=usual", "mine  my surest position", "sampler.low=0.6 from which all are committed"),
+        ("sampler=my_rules.Mine", "my_rules.Mine  The surest position of mine", "sampler.low=0.8"),
+        ("sampler._target_=my_rules.Mine", "my_rules.Mine  The surest position of mine", "sampler.low=0.8"),
+        ("sampler=credit sampler/inner=mine", "credit", "sampler.inner.low=0.7"),
+        ("sampler=credit sampler/inner=my_rules.Mine", "credit", "sampler.inner.low=0.8"),
+        ("sampler=around", "around  around", "sampler.inner.low=0.7"),
+        ("sampler=my_rules.Around sampler/inner=mine", "my_rules.Around  A wrapper of mine", "sampler.inner.low=0.7"),
+    ],
+)
 def test_help_shows_a_part_of_ones_own(words: str, chosen: str, told: str, run: Run, conf: Path) -> None:
     shown = run(f"--config-dir={conf}", *words.split(), "--help")
     text = " ".join(shown.out.split())
@@ -84,22 +87,34 @@ def test_help_shows_a_part_of_ones_own(words: str, chosen: str, told: str, run: 
         assert line in text
 
 
-@pytest.mark.parametrize("words", [
-    "sampler=mine", "sampler=credit sampler/inner=mine", "sampler=around sampler.most=0.3",
-    "experiment=usual task.packages=[my_rules]",
-    "sampler=my_rules.Around sampler/inner=my_rules.Mine sampler.inner.low=0.1", "model=small",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sampler=mine",
+        "sampler=credit sampler/inner=mine",
+        "sampler=around sampler.most=0.3",
+        "experiment=usual task.packages=[my_rules]",
+        "sampler=my_rules.Around sampler/inner=my_rules.Mine sampler.inner.low=0.1",
+        "model=small",
+    ],
+)
 def test_it_decodes(words: str, run: Run, conf: Path) -> None:
     done = run("--config-dir", str(conf), "output=runs", "gen_length=8", "prompt=w1", *words.split())
     assert done.code == 0, done.err
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    ("sampler=mien", "Did you mean 'mine'?"), ("sampler=null", "mine, oracle"),
-    ("sampler=credit sampler/inner=mien", "Did you mean 'mine'?"), ("experiment=usaul", "Did you mean 'usual'?"),
-    ("sampler=mine sampler.lwo=1", "sampler=mine has low."), ("sampler=mine sampler/inner=eb", "around"),
-    ("sampler=gone", "there is no module nowhere"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("sampler=mien", "Did you mean 'mine'?"),
+        ("sampler=null", "mine, oracle"),
+        ("sampler=credit sampler/inner=mien", "Did you mean 'mine'?"),
+        ("experiment=usaul", "Did you mean 'usual'?"),
+        ("sampler=mine sampler.lwo=1", "sampler=mine has low."),
+        ("sampler=mine sampler/inner=eb", "around"),
+        ("sampler=gone", "there is no module nowhere"),
+    ],
+)
 def test_a_refusal_knows_it(words: str, said: str, run: Run, conf: Path) -> None:
     refused = run(f"--config-dir={conf}", *words.split())
     assert refused.code == 2 and said in refused.err and "Traceback" not in refused.err

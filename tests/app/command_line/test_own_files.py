@@ -60,11 +60,15 @@ EXPERIMENTS = {
     "cluster": (f"{HEAD}engine: {{address: 'ray://1.2.3.4:5'}}", "which is for you to say"),
     "itself": (f"{HEAD}prompt: '${{prompt}}'", "prompt refers to itself"),
     "circle": (f"{HEAD}prompt: '${{name}}'\nname: '${{prompt}}'", "refers to itself"),
-    "key": (f"{HEAD}smapler: eb", "Did you mean 'sampler'?"), "head": ("gen_length: 4", "# @package _global_"),
+    "key": (f"{HEAD}smapler: eb", "Did you mean 'sampler'?"),
+    "head": ("gen_length: 4", "# @package _global_"),
     "heads": ("# @package a b\ngen_length: 4", "begins with a broken header"),
-    "bracket": (f"{HEAD}prompt: [a, b", "line 2 is no YAML"), "bomb": (HEAD + bomb(4), "entries by aliases"),
-    "list": ("- 1", "must hold NAME: VALUE"), "number": (f"{HEAD}task: 5", "task"), "none": (f"{HEAD}model:", "model"),
-}  # fmt: skip
+    "bracket": (f"{HEAD}prompt: [a, b", "line 2 is no YAML"),
+    "bomb": (HEAD + bomb(4), "entries by aliases"),
+    "list": ("- 1", "must hold NAME: VALUE"),
+    "number": (f"{HEAD}task: 5", "task"),
+    "none": (f"{HEAD}model:", "model"),
+}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -109,13 +109,23 @@ def test_small_files_come_first_and_then_weights_alone(run: Run, online: Any) ->
     assert not any("bin" in pattern or "py" in pattern for one in fetched for pattern in one["allow_patterns"])
 
 
-@pytest.mark.parametrize(("typed", "files", "words"), [
-    ("llama3.2", {}, "Names without an owner, as Ollama's, are of autoregressive models."),
-    ("owner/old", {"config.json": 1, "pytorch_model.bin": 9}, "has no safetensors and no GGUF file, only .bin, .json"),
-    ("owner/huge", {"config.json": 1, "model.safetensors": 2**60}, "takes 1073741824.0 GiB, and "),
-    ("hf.co/owner/some:Q4_K_M", {"a-Q8_0.gguf": 1, "a-Q5_K_M.gguf": 1},
-     "owner/some has a-Q5_K_M.gguf, a-Q8_0.gguf. Write owner/some/FILE.gguf."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "files", "words"),
+    [
+        ("llama3.2", {}, "Names without an owner, as Ollama's, are of autoregressive models."),
+        (
+            "owner/old",
+            {"config.json": 1, "pytorch_model.bin": 9},
+            "has no safetensors and no GGUF file, only .bin, .json",
+        ),
+        ("owner/huge", {"config.json": 1, "model.safetensors": 2**60}, "takes 1073741824.0 GiB, and "),
+        (
+            "hf.co/owner/some:Q4_K_M",
+            {"a-Q8_0.gguf": 1, "a-Q5_K_M.gguf": 1},
+            "owner/some has a-Q5_K_M.gguf, a-Q8_0.gguf. Write owner/some/FILE.gguf.",
+        ),
+    ],
+)
 def test_what_cannot_be_used_is_refused_before_weights_are_fetched(
     run: Run, online: Any, typed: str, files: dict[str, int], words: str
 ) -> None:

@@ -44,16 +44,23 @@ def test_embedding_and_head_too(run: Run, tmp_path: Path) -> None:
     assert alone.code == 2 and "goes with layers in int8 or int4, and there is model.quantize=null. Set" in alone.err
 
 
-@pytest.mark.parametrize(("changed", "sentence"), [
-    ("model.quantize_head=int3", "model.quantize_head='int3' must be null, int8 or int4."),
-    ("model.quantize=null", "model.quantize=null: task=quantize needs a kind. Set model.quantize=int8 or int4."),
-    ("model.quantize=float8", "model.quantize=float8: float8 is made in a moment on the GPU that needs it, and not "
-                              "stored. Set model.quantize=int8 or int4."),
-    ("model.quantize=int5", "task=quantize needs a kind. Set model.quantize=int8 or int4."),
-    ("quantize.to=null", "task=quantize needs quantize.to=FOLDER, which it writes. Add it."),
-    ("gen_length=9", "gen_length has no meaning for task=quantize. Drop it."),
-    ("model.adapter=nowhere", "nowhere"), ("model.path=nowhere", "is not a shipped model"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ("model.quantize_head=int3", "model.quantize_head='int3' must be null, int8 or int4."),
+        ("model.quantize=null", "model.quantize=null: task=quantize needs a kind. Set model.quantize=int8 or int4."),
+        (
+            "model.quantize=float8",
+            "model.quantize=float8: float8 is made in a moment on the GPU that needs it, and not "
+            "stored. Set model.quantize=int8 or int4.",
+        ),
+        ("model.quantize=int5", "task=quantize needs a kind. Set model.quantize=int8 or int4."),
+        ("quantize.to=null", "task=quantize needs quantize.to=FOLDER, which it writes. Add it."),
+        ("gen_length=9", "gen_length has no meaning for task=quantize. Drop it."),
+        ("model.adapter=nowhere", "nowhere"),
+        ("model.path=nowhere", "is not a shipped model"),
+    ],
+)
 def test_what_is_wrong_is_told_before_anything_is_written(
     changed: str, sentence: str, run: Run, tmp_path: Path
 ) -> None:
@@ -63,11 +70,18 @@ def test_what_is_wrong_is_told_before_anything_is_written(
     assert not (tmp_path / "narrow").exists()
 
 
-@pytest.mark.parametrize(("error", "code", "sentence"), [
-    (KeyboardInterrupt(), 130, "Stopped. Run the same command again: it goes on in narrow\n"),
-    (OSError(errno.ENOSPC, "No space left on device", "narrow/x"), 2, "Error: narrow/x: No space left on device. Put"),
-    (MemoryError("no"), 2, "Error: there is not enough memory (no). Choose a smaller model.\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (KeyboardInterrupt(), 130, "Stopped. Run the same command again: it goes on in narrow\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "narrow/x"),
+            2,
+            "Error: narrow/x: No space left on device. Put",
+        ),
+        (MemoryError("no"), 2, "Error: there is not enough memory (no). Choose a smaller model.\n"),
+    ],
+)
 def test_a_conversion_that_stops_says_how_to_go_on(
     error: BaseException, code: int, sentence: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,18 +43,24 @@ def test_a_line_is_refused_as_recorded_in_one_sentence_before_weights_are_read(r
 
 @pytest.mark.daily(5)
 @pytest.mark.usefixtures("no_weights")
-@pytest.mark.parametrize(("words", "said"), [
-    (["sampler=joint_threshold"], "Warning: sampler.edit_threshold=0.5: models of the family llada were"),
-    (["sampler=joint_threshold", "sampler.edit_threshold=null"], ""),
-    (["sampler=prophet"], "Warning: sampler.region=all_masked: the ends of text after a short answer"),
-    (["sampler=prophet", "sampler.region=none"], ""),
-    (["sampler=remdm"], "Warning: sampler.per_step=4: this many tokens are committed however unsure"),
-    (["sampler=remdm", "sampler.per_step=2", "sampler.number=1"], ""),
-    (["sampler=pc"], "Warning: sampler.decay=0.25: positions further right wait"),
-    (["sampler=pc", "sampler.decay=0"], ""),
-    (["cache=dllm_cache"], "Warning: cache.response_interval=7: rows of the answer that a forward does not compute"),
-    (["cache=dllm_cache", "cache.response_interval=1"], ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sampler=joint_threshold"], "Warning: sampler.edit_threshold=0.5: models of the family llada were"),
+        (["sampler=joint_threshold", "sampler.edit_threshold=null"], ""),
+        (["sampler=prophet"], "Warning: sampler.region=all_masked: the ends of text after a short answer"),
+        (["sampler=prophet", "sampler.region=none"], ""),
+        (["sampler=remdm"], "Warning: sampler.per_step=4: this many tokens are committed however unsure"),
+        (["sampler=remdm", "sampler.per_step=2", "sampler.number=1"], ""),
+        (["sampler=pc"], "Warning: sampler.decay=0.25: positions further right wait"),
+        (["sampler=pc", "sampler.decay=0"], ""),
+        (
+            ["cache=dllm_cache"],
+            "Warning: cache.response_interval=7: rows of the answer that a forward does not compute",
+        ),
+        (["cache=dllm_cache", "cache.response_interval=1"], ""),
+    ],
+)
 def test_what_may_do_harm_is_a_warning_before_weights_are_read(
     run: Run, capfd: pytest.CaptureFixture[str], words: Sequence[str], said: str
 ) -> None:
@@ -105,13 +111,17 @@ def test_a_broken_checkpoint_is_one_sentence(
 
 
 @pytest.mark.usefixtures("no_weights")
-@pytest.mark.parametrize(("model", "arguments", "words"), [
-    ("tiny-wedlm", ["cache=prefix"], ["cache=prefix is for models with full attention", "cache=finished"]),
-    ("tiny-nbdiff", ["cache=dkv"], ["cache=dkv is for models with full attention", "cache=finished"]),
-    ("tiny-llada", ["cache=finished"], ["with block-causal or causal attention; this one is full", "cache=dual"]),
-    ("tiny-wedlm", ["sampling.guidance=1.5"], ["sampling.guidance=1.5", "known tokens before masks", "guidance=0"]),
-    ("tiny-nbdiff", ["sampling.guidance=2"], ["sampling.guidance=2", "the block that is decoded", "guidance=0"]),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "arguments", "words"),
+    [
+        ("tiny-wedlm", ["cache=prefix"], ["cache=prefix is for models with full attention", "cache=finished"]),
+        ("tiny-nbdiff", ["cache=dkv"], ["cache=dkv is for models with full attention", "cache=finished"]),
+        ("tiny-llada", ["cache=finished"], ["with block-causal or causal attention; this one is full", "cache=dual"]),
+        ("tiny-wedlm", ["sampling.guidance=1.5"], ["sampling.guidance=1.5", "known tokens before masks", "guidance=0"]),
+        ("tiny-nbdiff", ["sampling.guidance=2"], ["sampling.guidance=2", "the block that is decoded", "guidance=0"]),
+    ],
+    ids=str,
+)
 def test_a_cache_of_another_kind_of_attention_is_one_sentence(
     run: Run, tiny: Path, tmp_path: Path, model: str, arguments: Sequence[str], words: Sequence[str]
 ) -> None:

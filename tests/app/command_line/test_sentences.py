@@ -118,8 +118,12 @@ def test_half_a_character_is_named_wherever_a_text_comes_from(
     run: Run, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = "holds half of a surrogate pair, which is not a character"
-    lines = [{"prompt": "bad \ud83d half"}, {"prompt": "w1", "id": "\ud83d"}, {"infill": ["\udc00", 2]},
-             {"messages": [{"role": "user", "content": "\ud83d"}]}]  # fmt: skip
+    lines = [
+        {"prompt": "bad \ud83d half"},
+        {"prompt": "w1", "id": "\ud83d"},
+        {"infill": ["\udc00", 2]},
+        {"messages": [{"role": "user", "content": "\ud83d"}]},
+    ]
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     outcome = run("prompts=p.jsonl")
     assert outcome.code == 2 and outcome.err.count(said) == 4 and not outcome.folder.exists()
@@ -159,11 +163,14 @@ def test_without_a_network_it_is_said_within_seconds(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("no_weights")
-@pytest.mark.parametrize(("line", "said"), [
-    (["compare=statik"], "compare='statik': sampler must be one of adas, "),
-    (["-m", "sampler=static,eb"], "a prompt without an answer is decoded without -m."),
-    (["task=lm_eval"], "task=lm_eval needs task.harness=NAME, a task of lm-eval that generates"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["compare=statik"], "compare='statik': sampler must be one of adas, "),
+        (["-m", "sampler=static,eb"], "a prompt without an answer is decoded without -m."),
+        (["task=lm_eval"], "task=lm_eval needs task.harness=NAME, a task of lm-eval that generates"),
+    ],
+)
 def test_a_way_out_is_named(line: list[str], said: str, run: Run) -> None:
     outcome = run(*([] if "task" in line[0] else ["prompt=w1"]), *line)
     assert outcome.code == 2 and said in outcome.err

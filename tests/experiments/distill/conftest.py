@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 
-SHORT = ["held_out=2", "gen_length=12", "block_length=8", "decode_rows=2", "batch=4", "micro=2", "steps=12",
-         "learning_rate=1e-3", "save_every=2"]  # fmt: skip
+SHORT = [
+    "held_out=2",
+    "gen_length=12",
+    "block_length=8",
+    "decode_rows=2",
+    "batch=4",
+    "micro=2",
+    "steps=12",
+    "learning_rate=1e-3",
+    "save_every=2",
+]
 
 
 @pytest.fixture

@@ -37,9 +37,14 @@ from tests.support.adapters import DATA
     ],
 )
 def test_mistakes_are_one_sentence_before_weights_are_read(
-    given: list[str], words: str, tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    given: list[str],
+    words: str,
+    tiny: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(weights, "_read", lambda *_: pytest.fail("weights were read"))
     assert distill.main([*options(tiny, data, tmp_path / "out"), *given]) == 2
     said = capsys.readouterr().err

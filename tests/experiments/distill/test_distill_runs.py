@@ -45,12 +45,20 @@ def outcome(out: Path) -> dict[str, Any]:
     """All that a run leaves behind but its times."""
     report = json.loads((out / "report.json").read_text())
     log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    files = {str(file.relative_to(out)): file.read_bytes() for folder in ("checkpoint", "teacher", "before", "after")
-             for file in sorted((out / folder).iterdir())}  # fmt: skip
+    files = {
+        str(file.relative_to(out)): file.read_bytes()
+        for folder in ("checkpoint", "teacher", "before", "after")
+        for file in sorted((out / folder).iterdir())
+    }
     curve = [{key: value for key, value in line.items() if not key.endswith("minutes")} for line in log]
     state = torch.load(out / "training.pt", weights_only=True)
-    return {"files": files, "curve": curve, "before": report["before"], "after": report["after"],
-            "state": str((state["weights"], state["optimizer"], state["step"]))}  # fmt: skip
+    return {
+        "files": files,
+        "curve": curve,
+        "before": report["before"],
+        "after": report["after"],
+        "state": str((state["weights"], state["optimizer"], state["step"])),
+    }
 
 
 def test_a_run_killed_twice_ends_as_one_that_was_not(tiny: Path, data: Path, tmp_path: Path) -> None:
@@ -87,8 +95,16 @@ def test_what_is_written_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatc
 @pytest.mark.skipif(not full(), reason="starts three interpreters, 20 s")
 def test_two_processes_learn_what_one_learns(tiny: Path, data: Path, tmp_path: Path) -> None:
     # accelerate's own launcher starts a single process on a CPU; torch's starts as many as it is told.
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m",
-              "experiments.distill"]  # fmt: skip
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "--standalone",
+        "-m",
+        "experiments.distill",
+    ]
     line = options(tiny, data, tmp_path / "two", "steps=6")
     root = Path(distill.__file__).parents[2]
     done = subprocess.run([*launch, *line], capture_output=True, text=True, timeout=240, cwd=root)

@@ -40,8 +40,14 @@ def test_an_update_is_that_of_every_view_by_itself(
                      segment="block" if name == "llada" else "answer", beta=1.5)  # fmt: skip
     examples = [Example([3 + n] * (2 + n), 12, [*range(9 + n, 15 + n), *[ids.eos] * 6]) for n in range(6)]
     (tmp_path / "out").mkdir()
-    run = Run(students.build(folder, model.config, recipe, "cpu"), examples, recipe, Place(str(tmp_path / "out")), ids,
-              Accelerator(cpu=True))  # fmt: skip
+    run = Run(
+        students.build(folder, model.config, recipe, "cpu"),
+        examples,
+        recipe,
+        Place(str(tmp_path / "out")),
+        ids,
+        Accelerator(cpu=True),
+    )
     by_hand = students.build(folder, model.config, recipe, "cpu").model
     epoch, numbers = drawn(recipe, 0, len(examples))
     loss, losses = Loss(1.5), []
@@ -53,8 +59,11 @@ def test_an_update_is_that_of_every_view_by_itself(
         for tokens, learnt in zip(views.tokens, views.loss, strict=True):
             hidden = by_hand.encode(tokens[None])
             at = learnt.nonzero().squeeze(1)
-            logits = torch.stack([by_hand.logits(hidden[0, int(place) - (name == "dream")]) for place in at]) if len(
-                at) else torch.zeros(0, model.config.vocab)  # fmt: skip
+            logits = (
+                torch.stack([by_hand.logits(hidden[0, int(place) - (name == "dream")]) for place in at])
+                if len(at)
+                else torch.zeros(0, model.config.vocab)
+            )
             losses.append(loss(loss.terms(logits, whole[at], torch.zeros_like(at), 1)).sum())
     (sum(losses, torch.zeros(())) / 4).backward()
     wanted = [weight for weight in by_hand.parameters() if weight.requires_grad]
@@ -111,8 +120,14 @@ def test_losses_on_a_gpu_are_those_on_a_cpu(tiny: Path) -> None:
 
 
 def test_in_bfloat16_adapters_learn_in_float32(tiny: Path, tmp_path: Path) -> None:
-    recipe = replace(Recipe(model=str(tiny), data="x", block_length=8, batch=2, dtype="bfloat16", steps=2),
-                     segment="block", beta=2.0, tune="lora", rank=2, alpha=2.0)  # fmt: skip
+    recipe = replace(
+        Recipe(model=str(tiny), data="x", block_length=8, batch=2, dtype="bfloat16", steps=2),
+        segment="block",
+        beta=2.0,
+        tune="lora",
+        rank=2,
+        alpha=2.0,
+    )
     built, ids = students.build(tiny, load(tiny, pack=False).config, recipe, "cpu"), Ids(60, 61, (61,))
     assert {weight.dtype for weight in learning(built).values()} == {torch.float32}
     assert {weight.dtype for weight in built.parameters() if not weight.requires_grad} == {torch.bfloat16}

@@ -78,11 +78,15 @@ def test_the_card_of_a_distilled_model_has_its_report(folder: Path, tmp_path: Pa
     (out / "scores.json").write_text(json.dumps({"weights": evaluate.weights_digest(out), "parts": {}}))
     assert card.main([str(out)]) == 2
     report = {
-        "recipe": {"model": "runs/mini-llada", "batch": 32, "seed": 0, "threshold": 0.5, "held_out": 20}, "step": 1600,
-        "environment": {"versions": {"torch": "2"}, "platform": "Linux"}, "starts": 1, "examples": 3600,
-        "log": {"cpu_minutes": 9.4, "wall_minutes": 9.6}, "before": {"forwards": [6.0, 0.5], "score": [0.9, 0.1]},
+        "recipe": {"model": "runs/mini-llada", "batch": 32, "seed": 0, "threshold": 0.5, "held_out": 20},
+        "step": 1600,
+        "environment": {"versions": {"torch": "2"}, "platform": "Linux"},
+        "starts": 1,
+        "examples": 3600,
+        "log": {"cpu_minutes": 9.4, "wall_minutes": 9.6},
+        "before": {"forwards": [6.0, 0.5], "score": [0.9, 0.1]},
         "after": {"forwards": [4.0, 0.5], "score": [0.8, 0.1]},
-    }  # fmt: skip
+    }
     (tmp_path / "report.json").write_text(json.dumps(report))
     assert card.main([str(out)]) == 0
     text = (out / "README.md").read_text()
@@ -108,9 +112,15 @@ def test_losses_under_a_cache_are_paired() -> None:
 
 
 def test_savings_are_against_no_cache_in_the_same_blocks() -> None:
-    found = {f"{cache} {block}": {"query_tokens": tokens, "seconds": seconds} for cache, block, tokens, seconds in (
-        ("none", 32, 1000, 2.0), ("dual", 32, 300, 0.5), ("none", "whole", 2000, 4.0), ("window", "whole", 500, 3.0),
-    )}  # fmt: skip
+    found = {
+        f"{cache} {block}": {"query_tokens": tokens, "seconds": seconds}
+        for cache, block, tokens, seconds in (
+            ("none", 32, 1000, 2.0),
+            ("dual", 32, 300, 0.5),
+            ("none", "whole", 2000, 4.0),
+            ("window", "whole", 500, 3.0),
+        )
+    }
     lines = card.savings_table(found).splitlines()
     assert lines[3] == "| dual 32 | 300 | 30 % | 0.50 | 25 % |"
     assert lines[5] == "| window whole | 500 | 25 % | 3.00 | 75 % |"

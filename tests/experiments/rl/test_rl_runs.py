@@ -104,17 +104,20 @@ def test_weights_that_learn_may_be_an_adapter(tmp_path: Path) -> None:
     assert Decoder(model, gen_length=8)('Copy the list:\n["Kai"]')[0].text
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ([], "task= is missing: give one of copy"),
-    (["task=replace_randm"], "task='replace_randm' must be one of .*Did you mean 'replace_random'"),
-    (["task=sort", "law=new"], "law='new' must be one of own, drawn"),
-    (["task=sort", "samples=1"], "samples=1: rewards are compared within a prompt's group"),
-    (["task=sort", "sampling.temperature=0"], "sampling.temperature=0 gives a prompt the same answer each time"),
-    (["task=sort", "sampler=confidnce"], "confidnce.*confidence"),
-    (["task=sort", "groups=9", "count=8"], "count=8 prompts are fewer than groups=9"),
-    (["task=sort", "model.dtype=bfloat16", "tune=full"], "tune=full with dtype=bfloat16 would round away steps"),
-    (["task=sort", "sort"], "'sort' is not an option; write NAME=VALUE"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "task= is missing: give one of copy"),
+        (["task=replace_randm"], "task='replace_randm' must be one of .*Did you mean 'replace_random'"),
+        (["task=sort", "law=new"], "law='new' must be one of own, drawn"),
+        (["task=sort", "samples=1"], "samples=1: rewards are compared within a prompt's group"),
+        (["task=sort", "sampling.temperature=0"], "sampling.temperature=0 gives a prompt the same answer each time"),
+        (["task=sort", "sampler=confidnce"], "confidnce.*confidence"),
+        (["task=sort", "groups=9", "count=8"], "count=8 prompts are fewer than groups=9"),
+        (["task=sort", "model.dtype=bfloat16", "tune=full"], "tune=full with dtype=bfloat16 would round away steps"),
+        (["task=sort", "sort"], "'sort' is not an option; write NAME=VALUE"),
+    ],
+)
 def test_bad_options_are_refused_before_weights_are_read(arguments: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         rl.Job.of(arguments)

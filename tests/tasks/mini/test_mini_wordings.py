@@ -44,8 +44,13 @@ def test_the_hash_of_a_template_decides_whether_training_sees_it() -> None:
 
 
 def test_strange_wordings_hold_a_word_that_training_never_shows() -> None:
-    shown = {word for task in tasks.TASKS for source in SHOWN for text in opened(task, source)
-             for word in wordings.words_asked(text)} | {*wordings.FILLERS, *wordings.vocabulary()}  # fmt: skip
+    shown = {
+        word
+        for task in tasks.TASKS
+        for source in SHOWN
+        for text in opened(task, source)
+        for word in wordings.words_asked(text)
+    } | {*wordings.FILLERS, *wordings.vocabulary()}
     assert all(wordings.words_asked(text) <= shown for of in wordings.UNSEEN.values() for text in of)
     strange = [text for of in wordings.STRANGE.values() for text in of]
     assert len(strange) > 20 and not any(wordings.words_asked(text) <= shown for text in strange)
@@ -95,11 +100,20 @@ def test_what_the_tasks_ask_is_known_in_every_wording(source: str) -> None:
     assert [prompt for prompt in asked if not wordings.is_asked(prompt)] == []
 
 
-@pytest.mark.parametrize(("prompt", "known"), [
-    ("Why is the sky blue?", False), ("Tell me a joke", False), ("Write a poem about people", False), ("hello", False),
-    ("What is 17 + 4?", False), ("shuffle these names: ada, felix", True), ("[1, 2]", True),
-    ("Latin square: A,B", True), ("Why? " * 3000 + "\nNow sort the list: [b, a]", True),
-    ("Items and words with names, " * 3000, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("prompt", "known"),
+    [
+        ("Why is the sky blue?", False),
+        ("Tell me a joke", False),
+        ("Write a poem about people", False),
+        ("hello", False),
+        ("What is 17 + 4?", False),
+        ("shuffle these names: ada, felix", True),
+        ("[1, 2]", True),
+        ("Latin square: A,B", True),
+        ("Why? " * 3000 + "\nNow sort the list: [b, a]", True),
+        ("Items and words with names, " * 3000, False),
+    ],
+)
 def test_what_nothing_asks_is_not_known(prompt: str, known: bool) -> None:
     assert wordings.is_asked(prompt) == known

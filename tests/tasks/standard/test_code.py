@@ -18,9 +18,12 @@ PROBLEM = {
     "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
 }
 EXERCISE = {
-    "task_id": 11, "text": "Write a function to double a number.", "code": "", "test_setup_code": "",
+    "task_id": 11,
+    "text": "Write a function to double a number.",
+    "code": "",
+    "test_setup_code": "",
     "test_list": ["assert double(1) == 2", "assert double(2) == 4", "assert sorted([double(3)]) == [6]"],
-}  # fmt: skip
+}
 
 
 def test_the_first_fence_counts_and_an_open_answer_ends_at_its_closing_one() -> None:

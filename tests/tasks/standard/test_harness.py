@@ -61,11 +61,16 @@ def gsm8k(tmp_path: Path) -> Harness:
 @pytest.mark.parametrize(
     ("text", "strict", "flexible"),
     [
-        ("600 + 600 = 1200\n#### 1200", 1, 1), ("#### 1,200", 1, 1), ("The answer is $1,200.", 0, 1),
-        ("#### 1200 and then 7", 1, 0), ("1200 apples, 3 left", 0, 0), ("#### 12", 0, 0), ("no number", 0, 0),
+        ("600 + 600 = 1200\n#### 1200", 1, 1),
+        ("#### 1,200", 1, 1),
+        ("The answer is $1,200.", 0, 1),
+        ("#### 1200 and then 7", 1, 0),
+        ("1200 apples, 3 left", 0, 0),
+        ("#### 12", 0, 0),
+        ("no number", 0, 0),
         ("", 0, 0),
     ],
-)  # fmt: skip
+)
 def test_gsm8k_filters(gsm8k: Harness, text: str, strict: int, flexible: int) -> None:
     scores = gsm8k.score(gsm8k.items()[0], text)
     assert scores == {"score": flexible, "strict-match": strict, "flexible-extract": flexible}
@@ -236,11 +241,13 @@ def test_examples_are_read_from_source_and_not_by_import(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["gsm8k", "math500", "humaneval", "mbpp", "ifeval", "mmlu"])
 def test_the_configuration_builds_every_task(tmp_path: Path, name: str) -> None:
     rows = {
-        "gsm8k": sums(1)[0], "math500": {"problem": "p", "answer": "1"}, "mmlu": CHOICES[0],
+        "gsm8k": sums(1)[0],
+        "math500": {"problem": "p", "answer": "1"},
+        "mmlu": CHOICES[0],
         "humaneval": {"prompt": "def f():\n", "test": "", "entry_point": "f"},
         "mbpp": {"text": "t", "test_list": ["assert f()", "assert f()", "assert f()"]},
         "ifeval": {"key": 1, "prompt": "p", "instruction_id_list": [], "kwargs": []},
-    }  # fmt: skip
+    }
     settings = {"task": name, "task.path": written(tmp_path / "q", rows[name])}
     settings |= {} if name == "ifeval" else {"task.shots": 0}
     settings |= {"allow_code": True} if name in ("humaneval", "mbpp") else {}

@@ -89,8 +89,10 @@ WMT = [
     {"translation": {"de": "Das Haus.", "en": "The house over there."}},
 ]
 RULES = (["punctuation:no_comma"], ["punctuation:no_comma", "change_case:english_lowercase", "detectable_format:title"])
-FOLLOW = [{"key": at, "prompt": f"p{at}", "instruction_id_list": ids, "kwargs": [{}] * len(ids)}
-          for at, ids in enumerate(RULES)]  # fmt: skip
+FOLLOW = [
+    {"key": at, "prompt": f"p{at}", "instruction_id_list": ids, "kwargs": [{}] * len(ids)}
+    for at, ids in enumerate(RULES)
+]
 TRUTHS = [
     {"question": question, "correct_answers": ["It is a bird."], "incorrect_answers": ["No."], "best_answer": "It"}
     for question in ("q", "r")

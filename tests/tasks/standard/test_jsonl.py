@@ -21,13 +21,20 @@ def written(folder: Path, *rows: object) -> str:
 @pytest.mark.parametrize(
     ("match", "text", "answer", "same"),
     [
-        ("exact", " yes\n", "yes", True), ("exact", "Yes", "yes", False), ("exact", "yes.", "yes", False),
-        ("contains", "I say yes.", "yes", True), ("contains", "no", "yes", False),
-        ("number", "so 2 + 2 = 4.", "4", True), ("number", "$1,234.50 in all", "1234.5", True),
-        ("number", "4 apples, then 5", "4", False), ("number", "-3", "3", False), ("number", "none", "3", False),
-        ("number", "x = .5", "#### 0.5", True), ("number", "10.0", "10", True),
+        ("exact", " yes\n", "yes", True),
+        ("exact", "Yes", "yes", False),
+        ("exact", "yes.", "yes", False),
+        ("contains", "I say yes.", "yes", True),
+        ("contains", "no", "yes", False),
+        ("number", "so 2 + 2 = 4.", "4", True),
+        ("number", "$1,234.50 in all", "1234.5", True),
+        ("number", "4 apples, then 5", "4", False),
+        ("number", "-3", "3", False),
+        ("number", "none", "3", False),
+        ("number", "x = .5", "#### 0.5", True),
+        ("number", "10.0", "10", True),
     ],
-)  # fmt: skip
+)
 def test_matches(match: str, text: str, answer: str, same: bool) -> None:
     assert MATCHES[match](text, answer) is same
 

@@ -15,13 +15,25 @@ ASCII_DIGITS: Ranges = ((0x30, 0x39),)
 ASCII_WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 # White space (TAB, VT, FF, U+FEFF and the category Zs) and line ends: not U+001C to U+001F, not U+0085.
 WHITE_SPACE: Ranges = (
-    (0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F),
-    (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
-)  # fmt: skip
+    (0x09, 0x0D),
+    (0x20, 0x20),
+    (0xA0, 0xA0),
+    (0x1680, 0x1680),
+    (0x2000, 0x200A),
+    (0x2028, 0x2029),
+    (0x202F, 0x202F),
+    (0x205F, 0x205F),
+    (0x3000, 0x3000),
+    (0xFEFF, 0xFEFF),
+)
 CLASS_ESCAPES: dict[str, Ranges] = {
-    "d": ASCII_DIGITS, "D": inverted(ASCII_DIGITS), "w": ASCII_WORD, "W": inverted(ASCII_WORD),
-    "s": WHITE_SPACE, "S": inverted(WHITE_SPACE),
-}  # fmt: skip
+    "d": ASCII_DIGITS,
+    "D": inverted(ASCII_DIGITS),
+    "w": ASCII_WORD,
+    "W": inverted(ASCII_WORD),
+    "s": WHITE_SPACE,
+    "S": inverted(WHITE_SPACE),
+}
 _EVERYWHERE: dict[str, Ranges] = {"Any": ALL_CHARACTERS, "ASCII": ((0, 0x7F),)}
 
 

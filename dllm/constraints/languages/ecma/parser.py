@@ -26,13 +26,17 @@ _ESCAPED = {"A": "Write ^.", "Z": "Write $.", "z": "Write $.", "a": r"Write \x07
             "N": r"Write \u{...}.", "U": r"Write \u{...}.", "h": r"Write [\t ].", "R": r"Write \r?\n.",
             "Q": "Escape each sign.", "E": "Escape each sign.", "X": r"Write \P{M}\p{M}*."}  # fmt: skip
 _GROUPS = (
-    (r"P<", "(?P<name>...) is Python's", "Write (?<name>...)."), (r"#", "comments are Python's", "Leave them out."),
+    (r"P<", "(?P<name>...) is Python's", "Write (?<name>...)."),
+    (r"#", "comments are Python's", "Leave them out."),
     (r">", "atomic groups are Python's", "Write (?:...)."),
     (r"\(", "conditional groups are Python's", "Write both cases out."),
-    (r"[a-zA-Z]*(-[a-zA-Z]*)?[:)]", "flags inside a pattern are not known",
-     "Write the cases out, such as [aA] and [^]."),
+    (
+        r"[a-zA-Z]*(-[a-zA-Z]*)?[:)]",
+        "flags inside a pattern are not known",
+        "Write the cases out, such as [aA] and [^].",
+    ),
     (r"", "an unknown group", "Write (?:...) or (?<name>...)."),
-)  # fmt: skip
+)
 _AHEAD = ("(?=", "(?!", "(?<=", "(?<!")
 
 

@@ -53,8 +53,11 @@ def _joinable(facts: Arrays) -> None:
     for before, items in facts.parts:
         if items is not None and items.schema is not True and items.schema != {} and len(before) < facts.listed:
             keyword = items.place.rpartition("/")[2]
-            raise refused(items.place, f"allOf, or what is joined here: {keyword} does not see place {len(before)}, "
-                                       "which prefixItems lists elsewhere. Give both the same places.")  # fmt: skip
+            raise refused(
+                items.place,
+                f"allOf, or what is joined here: {keyword} does not see place {len(before)}, "
+                "which prefixItems lists elsewhere. Give both the same places.",
+            )
 
 
 def _shown(facts: Arrays) -> int:

@@ -23,8 +23,16 @@ MAX_CASES = 5_000
 # Ends the place of a node whose ``not`` is no more than types and enumerations; no JSON pointer has such an end.
 EXCLUDED = "~excluded"
 # The keywords that cases are made of.
-APART = ("$ref", "allOf", "anyOf", "oneOf", "dependentRequired", "dependentSchemas", "unevaluatedProperties",
-         "unevaluatedItems")  # fmt: skip
+APART = (
+    "$ref",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "dependentRequired",
+    "dependentSchemas",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+)
 # Ends the place of a node whose ``type`` says which types are written, not which are valid.
 WRITTEN = "~written"
 
@@ -65,8 +73,11 @@ class Cases:
 
     def _joined(self, node: Node, left: list[Case], right: list[Case]) -> list[Case]:
         if len(left) * len(right) > MAX_CASES:
-            raise refused(node.place, f"anyOf, oneOf and dependentRequired make more than {MAX_CASES} cases together. "
-                                      "Nest them, or write fewer.")  # fmt: skip
+            raise refused(
+                node.place,
+                f"anyOf, oneOf and dependentRequired make more than {MAX_CASES} cases together. "
+                "Nest them, or write fewer.",
+            )
         self.clock.time(len(left) * len(right))
         return [tuple(dict.fromkeys(a + b)) for a in left for b in right]
 
@@ -76,8 +87,9 @@ class Cases:
         if node.schema is False:
             return []
         if node.place in self._entered:
-            raise refused(node.place, "the schema begins with itself by way of $ref. Put an object or a list between.",
-                          Endless)  # fmt: skip
+            raise refused(
+                node.place, "the schema begins with itself by way of $ref. Put an object or a list between.", Endless
+            )
         if node.place not in self._known:
             self._entered.append(node.place)
             try:
@@ -114,8 +126,11 @@ class Cases:
         for (i, left), (j, right) in () if are_apart else combinations(enumerate(restricted), 2):
             self.clock.time(i)
             if not all(self._exclude(a + beside, b + beside) for a in left for b in right):
-                raise refused(node.place, f"oneOf: cases {i} and {j} may share a value. Use anyOf, or give both a "
-                                          "required property whose values exclude each other.")  # fmt: skip
+                raise refused(
+                    node.place,
+                    f"oneOf: cases {i} and {j} may share a value. Use anyOf, or give both a "
+                    "required property whose values exclude each other.",
+                )
         return [case for cases in (restricted if len(branches) > 1 else branches) for case in cases]
 
     def _not(self, node: Node) -> list[Case]:
@@ -135,8 +150,9 @@ class Cases:
             )
         if keywords and keywords <= {"type", "enum", "const"}:
             return [(Node(inner.place + EXCLUDED, {"not": inner.schema}),)]
-        raise refused(node.place, "the keyword 'not' is not supported but over type, enum and const. Say what is "
-                                  "allowed instead.")  # fmt: skip
+        raise refused(
+            node.place, "the keyword 'not' is not supported but over type, enum and const. Say what is allowed instead."
+        )
 
     def followed(self, node: Node) -> Node:
         """The first schema that is more than a ``$ref``."""

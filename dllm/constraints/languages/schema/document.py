@@ -61,8 +61,11 @@ class Document:
         """The place that a name stands for. Raises UserError."""
         name = fragment.removeprefix("#")
         if name == fragment:
-            raise refused(node.place, f"$ref {ref!r} leads outside. Copy what it means to '#/$defs/name', and point "
-                                      f"there by the path.{self._nearest_definition(name)}")  # fmt: skip
+            raise refused(
+                node.place,
+                f"$ref {ref!r} leads outside. Copy what it means to '#/$defs/name', and point "
+                f"there by the path.{self._nearest_definition(name)}",
+            )
         if name not in self._anchors:
             hint = nearest(name, list(self._anchors)) or self._nearest_definition(name)
             raise refused(node.place, f"$ref {ref!r} leads to a name that no $anchor gives.{hint}")
@@ -101,8 +104,11 @@ class Document:
             spoken = SPEAKS.get(keyword)
             if self.strict and types is not None and spoken is not None and not spoken & types:
                 kind = "number" if spoken == NUMBER_KINDS else min(spoken)
-                raise refused(node.place, f"the keyword {keyword!r} says nothing of type {node.get('type')!r}, only of "
-                                          f"{kind}. Leave it out, or change type.")  # fmt: skip
+                raise refused(
+                    node.place,
+                    f"the keyword {keyword!r} says nothing of type {node.get('type')!r}, only of "
+                    f"{kind}. Leave it out, or change type.",
+                )
 
     def _check_keyword(self, node: Node, keyword: str) -> None:
         if _says_nothing(node, keyword):
@@ -110,8 +116,11 @@ class Document:
         if keyword in REFUSED_KEYWORDS:
             raise refused(node.place, f"the keyword {keyword!r} is not supported. {REFUSED_KEYWORDS[keyword]}")
         if self.strict and keyword not in KNOWN_KEYWORDS:
-            raise refused(node.place, f"the keyword {keyword!r} is unknown.{nearest(keyword, sorted(KNOWN_KEYWORDS))} "
-                                      "With strict=false such keywords are passed over.")  # fmt: skip
+            raise refused(
+                node.place,
+                f"the keyword {keyword!r} is unknown.{nearest(keyword, sorted(KNOWN_KEYWORDS))} "
+                "With strict=false such keywords are passed over.",
+            )
 
 
 def _anchors(schemas: Iterable[Node]) -> dict[str, str]:
@@ -130,8 +139,14 @@ def _anchors(schemas: Iterable[Node]) -> dict[str, str]:
 
 def _says_nothing(node: Node, keyword: str) -> bool:
     """Whether a keyword that is refused elsewhere changes nothing here."""
-    needs = {"discriminator": {"oneOf"}, "if": {"then", "else"}, "then": {"if"}, "else": {"if"},
-             "minContains": {"contains"}, "maxContains": {"contains"}}  # fmt: skip
+    needs = {
+        "discriminator": {"oneOf"},
+        "if": {"then", "else"},
+        "then": {"if"},
+        "else": {"if"},
+        "minContains": {"contains"},
+        "maxContains": {"contains"},
+    }
     if keyword == "$id":
         return node.place == "#"
     if keyword == "discriminator":

@@ -167,9 +167,13 @@ def _keywords() -> dict[str, Any]:
     except ImportError:
         raise not_installed("{constraint=json_schema}", "jsonschema", "constraints") from None
     kind = jsonschema.Draft202012Validator
-    parts = [kind.META_SCHEMA, *(REGISTRY[urljoin(kind.META_SCHEMA["$id"], each["$ref"])].contents
-                                 for each in kind.META_SCHEMA["allOf"])]  # fmt: skip
+    parts = [
+        kind.META_SCHEMA,
+        *(REGISTRY[urljoin(kind.META_SCHEMA["$id"], each["$ref"])].contents for each in kind.META_SCHEMA["allOf"]),
+    ]
     return {
         keyword: kind({**rule, "$defs": part.get("$defs", {})})
-        for part in parts for keyword, rule in part["properties"].items() if rule is not True
-    }  # fmt: skip
+        for part in parts
+        for keyword, rule in part["properties"].items()
+        if rule is not True
+    }

@@ -47,9 +47,9 @@ class Evaluated:
 
     def _beside(self, node: Node) -> EvaluatedSet:
         """What the other keywords of a node look at."""
-        return self._seen(Node(f"{node.place}{UNEVALUATED}", {
-            key: value for key, value in node.schema.items() if not key.startswith("unevaluated")  # type: ignore[union-attr]
-        }))  # fmt: skip
+        assert not isinstance(node.schema, bool)
+        others = {key: value for key, value in node.schema.items() if not key.startswith("unevaluated")}
+        return self._seen(Node(f"{node.place}{UNEVALUATED}", others))
 
     def _seen(self, node: Node) -> EvaluatedSet:
         if isinstance(node.schema, bool):
@@ -73,9 +73,12 @@ class Evaluated:
             own |= self._seen(inner)
         if any(self._seen(inner) != EvaluatedSet() for inner in _sometimes(node)):
             place = node.place.removesuffix(UNEVALUATED)
-            raise refused(place, "unevaluatedProperties and unevaluatedItems are not supported beside properties or "
-                                 "items in anyOf, oneOf, dependentSchemas or if. Write each case out with "
-                                 "additionalProperties.")  # fmt: skip
+            raise refused(
+                place,
+                "unevaluatedProperties and unevaluatedItems are not supported beside properties or "
+                "items in anyOf, oneOf, dependentSchemas or if. Write each case out with "
+                "additionalProperties.",
+            )
         return own
 
 

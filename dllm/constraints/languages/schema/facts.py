@@ -111,10 +111,17 @@ def facts(case: Case, validity: Validity) -> Facts:
     kinds = None if values is None else frozenset(value_kind(value) for value in values)
     written = _written(case, types) if kinds is None else kinds & _held(case, kinds)
     return Facts(
-        place=next((node.place for node in case if "~" not in node.place), "#"), types=types, written=written,
-        values=values, excluded=excluded, numbers=_numbers(case), texts=_texts(case), arrays=_arrays(case),
-        objects=_objects(case), free=values is None and not excluded and types == TYPES and not _spoken(case),
-    )  # fmt: skip
+        place=next((node.place for node in case if "~" not in node.place), "#"),
+        types=types,
+        written=written,
+        values=values,
+        excluded=excluded,
+        numbers=_numbers(case),
+        texts=_texts(case),
+        arrays=_arrays(case),
+        objects=_objects(case),
+        free=values is None and not excluded and types == TYPES and not _spoken(case),
+    )
 
 
 def _without(case: Case) -> Iterable[Node]:
@@ -219,10 +226,12 @@ def _texts(case: Case) -> Texts:
 
 def _arrays(case: Case) -> Arrays:
     parts = [
-        (tuple(node.at("prefixItems", place) for place in range(len(node.get("prefixItems", ())))),
-         _others(node, "items"))
+        (
+            tuple(node.at("prefixItems", place) for place in range(len(node.get("prefixItems", ())))),
+            _others(node, "items"),
+        )
         for node in case
-    ]  # fmt: skip
+    ]
     unique = next((node.place for node in case if node.get("uniqueItems")), None)
     return Arrays(tuple(part for part in parts if part != ((), None)), *_bounds(case, "minItems", "maxItems"), unique)
 

@@ -26,14 +26,20 @@ _CASES = "Write its cases out with anyOf."
 _ITEMS = "Describe the places with prefixItems and items."
 _PATH = "Use $ref with a path from the root, such as '#/$defs/name', or with the name of an $anchor."
 REFUSED_KEYWORDS: dict[str, str] = {
-    "if": _CASES, "then": _CASES, "else": _CASES,
+    "if": _CASES,
+    "then": _CASES,
+    "else": _CASES,
     "dependencies": "Write dependentRequired or dependentSchemas, or name an older draft by $schema.",
     "propertyNames": "Use patternProperties with additionalProperties: false.",
-    "contains": _ITEMS, "minContains": _ITEMS, "maxContains": _ITEMS,
+    "contains": _ITEMS,
+    "minContains": _ITEMS,
+    "maxContains": _ITEMS,
     "additionalItems": "Write items beside prefixItems, or name an older draft by $schema.",
-    "$dynamicRef": _PATH, "$recursiveRef": _PATH, "$recursiveAnchor": _PATH,
+    "$dynamicRef": _PATH,
+    "$recursiveRef": _PATH,
+    "$recursiveAnchor": _PATH,
     "$id": "Inside a schema it would move the root of $ref. Leave it out.",
     "nullable": "Write type: [..., 'null'].",
     "discriminator": "It says nothing without oneOf beside it. Leave it out.",
-}  # fmt: skip
+}
 KNOWN_KEYWORDS = KEPT_KEYWORDS | PASSED_OVER | frozenset(REFUSED_KEYWORDS)

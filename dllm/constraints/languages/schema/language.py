@@ -124,10 +124,11 @@ class Goals:
         fraction = facts.types >= NUMBER_KINDS
         formats = facts.texts.formats and contents(facts.texts, (), self._patterns, self._document.strict)
         return tuple(
-            (value, constant(value, self._whitespace, fraction)) for value in facts.values or ()
+            (value, constant(value, self._whitespace, fraction))
+            for value in facts.values or ()
             if value_kind(value) in facts.written
             and (not (formats and isinstance(value, str)) or accepts(formats, value))
-        )  # fmt: skip
+        )
 
     def _few(self, nodes: tuple[Node, ...]) -> Few | None:
         """The values of a goal with their texts, where all are listed."""

@@ -108,8 +108,13 @@ def _between(low: str, high: str) -> Tree:
     rest = len(low) - 1
     inner = (ord(low[0]) + 1, ord(high[0]) - 1)
     middle = Cat((Bytes((inner,)), Rep(DIGIT, rest, rest))) if inner[0] <= inner[1] else Alt()
-    return Alt((Cat((literal_text(low[0]), _between(low[1:], "9" * rest))), middle,
-                Cat((literal_text(high[0]), _between("0" * rest, high[1:])))))  # fmt: skip
+    return Alt(
+        (
+            Cat((literal_text(low[0]), _between(low[1:], "9" * rest))),
+            middle,
+            Cat((literal_text(high[0]), _between("0" * rest, high[1:]))),
+        )
+    )
 
 
 def integers(within: Range) -> Tree:
@@ -178,16 +183,22 @@ def _magnitudes(low: Fraction, high: Fraction | None, over: bool, under: bool, k
     """Numbers from ``low`` >= 0 to ``high`` without sign: those of the first whole part, of the last, and between."""
     first, begin = floor(low), _digits_behind(low)
     if high is None:
-        return Alt((_parted(first, first, begin, None, (over, False), kinds),
-                    _parted(first + 1, None, "", None, (False, False), kinds)))  # fmt: skip
+        return Alt(
+            (
+                _parted(first, first, begin, None, (over, False), kinds),
+                _parted(first + 1, None, "", None, (False, False), kinds),
+            )
+        )
     last, end = floor(high), _digits_behind(high)
     if last <= first:
         return _parted(first, first, begin, end, (over, under), kinds) if last == first else Alt()
-    return Alt((
-        _parted(first, first, begin, None, (over, False), kinds),
-        _parted(first + 1, last - 1, "", None, (False, False), kinds),
-        _parted(last, last, "", end, (False, under), kinds),
-    ))  # fmt: skip
+    return Alt(
+        (
+            _parted(first, first, begin, None, (over, False), kinds),
+            _parted(first + 1, last - 1, "", None, (False, False), kinds),
+            _parted(last, last, "", end, (False, under), kinds),
+        )
+    )
 
 
 def _digits_behind(value: Fraction) -> str:

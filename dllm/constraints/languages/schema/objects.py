@@ -37,8 +37,11 @@ class ObjectTrees:
         """Those under properties, then (if not strict) those that are only required."""
         for name, place in objects.required.items():
             if self._strict and name not in objects.listed:
-                raise refused(place, f"required names {name!r}, which is not in properties. List it there. With "
-                                     "strict=false it takes additionalProperties, or any JSON.")  # fmt: skip
+                raise refused(
+                    place,
+                    f"required names {name!r}, which is not in properties. List it there. With "
+                    "strict=false it takes additionalProperties, or any JSON.",
+                )
         return tuple(dict.fromkeys((*objects.listed, *objects.required)))
 
     def _member(self, name: str, objects: Objects) -> Tree:
@@ -133,6 +136,9 @@ def _joinable(objects: Objects, patterns: Patterns) -> None:
             for name, node in other.properties.items():
                 if node.schema is not False and part.of(name, patterns) == (part.others,):
                     place, _, keyword = part.others.place.rpartition("/")
-                    raise refused(place, f"allOf, or what is joined here: {keyword} does not see the property "
-                                         f"{name!r} of {other.node.place}. List it under properties here too, as "
-                                         "true.")  # fmt: skip
+                    raise refused(
+                        place,
+                        f"allOf, or what is joined here: {keyword} does not see the property "
+                        f"{name!r} of {other.node.place}. List it under properties here too, as "
+                        "true.",
+                    )

@@ -45,8 +45,11 @@ def contents(texts: Texts, excluded: Iterable[str], patterns: Patterns, strict: 
         if name in FORMATS:
             parts.append(_format(name))
         elif strict:
-            raise refused(place, f"the format {name!r} is not supported, only {', '.join(FORMATS)}. With strict=false "
-                                 "other formats are passed over.")  # fmt: skip
+            raise refused(
+                place,
+                f"the format {name!r} is not supported, only {', '.join(FORMATS)}. With strict=false "
+                "other formats are passed over.",
+            )
     if texts.low or texts.high is not None or not parts:
         parts.append(pattern_automaton(Rep(characters(ALL_CHARACTERS), texts.low, texts.high)))
     return excluding(reduce(intersection, parts), excluded)

@@ -24,9 +24,13 @@ class Validity:
         import referencing
 
         self._error, self._patterns = jsonschema.ValidationError, patterns
-        own = {"pattern": self._pattern, "patternProperties": self._pattern_properties,
-               "additionalProperties": self._additional, "unevaluatedProperties": self._unevaluated,
-               "multipleOf": self._multiple}  # fmt: skip
+        own = {
+            "pattern": self._pattern,
+            "patternProperties": self._pattern_properties,
+            "additionalProperties": self._additional,
+            "unevaluatedProperties": self._unevaluated,
+            "multipleOf": self._multiple,
+        }
         kind: Any = jsonschema.validators.extend(jsonschema.Draft202012Validator, own)
         self._validator = kind(document.root.schema, registry=referencing.Registry())
 

@@ -83,8 +83,11 @@ def comma(entry: Tree, whitespace: str) -> Tree:
 def bracketed(opens: str, entries: list[Tree], closes: str, whitespace: str) -> Tree:
     """All these entries, between brackets."""
     rest = entries[:1] + [comma(entry, whitespace) for entry in entries[1:]]
-    return enclosed(opens, Cat(tuple(rest)), closes, whitespace) if entries else Cat(
-        (literal_text(opens), around(whitespace), literal_text(closes)))  # fmt: skip
+    return (
+        enclosed(opens, Cat(tuple(rest)), closes, whitespace)
+        if entries
+        else Cat((literal_text(opens), around(whitespace), literal_text(closes)))
+    )
 
 
 def enclosed(opens: str, inner: Tree, closes: str, whitespace: str) -> Tree:
