@@ -62,6 +62,11 @@ class Ledger(Rowwise):
         """Hidden states that the head ran on [B]."""
         return self.spent[:, 4, 0]
 
+    @property
+    def proposed(self) -> Tensor:
+        """The last proposal of each column [B, L]; -1 where there was none. No proposal has the probability 0."""
+        return torch.where(self.confidence == 0, -1, self.proposal)
+
     def after(self, cost: ForwardCost, owner: Owner, view: View, step: Step) -> Ledger:
         """After one more turn: what its candidates [M] cost, whose row is ``owner``, what the sampler saw, and what it
         decided."""

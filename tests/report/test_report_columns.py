@@ -41,6 +41,14 @@ def test_every_figure_by_hand(sweep: Path, capsys: pytest.CaptureFixture[str]) -
     assert not (sweep / "report").exists()
 
 
+def test_late_commits_are_a_share_of_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """3 of 8; rows of an older version leave an empty cell."""
+    cell(tmp_path / "counted", ["sampler=static"], {"sort": [1, 1]}, 8, late=[0, 1, 0, 1, 1, 0, 0, 0])
+    cell(tmp_path / "older", ["sampler=eb"], {"sort": [1, 1]}, 8)
+    run_report([str(tmp_path), "--columns", "late"])
+    assert lines(capsys.readouterr().out) == {"setting": ["late"], "---": ["---:"], "static": ["38 %"], "eb": []}
+
+
 def test_columns_of_the_oracle_and_of_a_package(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = f"{__name__}.of_two"
     run_report(

@@ -1,4 +1,4 @@
-"""What every forward decided and refreshed: bits, commits, forced commits, layers, counted while a batch decodes."""
+"""What every forward decided and refreshed, counted while a batch decodes: bits, commits (forced, late), layers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,31 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dllm.contract import Turn
 from dllm.record.turns import probabilities
 
-ForwardDecision = tuple[float, int, int]  # bits, commits, forced commits
+ForwardDecision = tuple[float, int, int, int]  # bits, commits, forced commits, late commits
+
+
+@dataclass(frozen=True)
+class LastProposals:
+    """What the model proposed last at each column, up to a turn."""
+
+    numbers: Tensor  # [B] the requests' numbers in the decode
+    tokens: Tensor  # [B, L] -1: no forward has scored the column yet
+
+    @staticmethod
+    def after(turn: Turn) -> LastProposals:
+        return LastProposals(turn.view.canvas.param_index.clone(), turn.ledger.proposed)
+
+    def of(self, numbers: Tensor, columns: int) -> Tensor:
+        """Those of the requests ``numbers`` [n], in canvases of ``columns`` [n, columns]. A request that has joined
+        since has none; a batch that it has made wider has more columns."""
+        same = numbers[:, None] == self.numbers
+        tokens = pad(self.tokens, (0, columns - self.tokens.shape[1]), value=-1)
+        return torch.where(same.any(1, keepdim=True), tokens[same.long().argmax(1)], -1)
 
 
 @dataclass(frozen=True)
@@ -23,18 +43,22 @@ class TurnDecisions:
     numbers: Tensor  # [B] the requests' numbers in the decode
     acts: Tensor  # bool [B] which of them took part
     owner: Tensor  # [N] the request of each new candidate
-    decided: Tensor  # [N, 3] bits, commits and forced commits of each new candidate
+    decided: Tensor  # [N, 4] bits, commits, forced and late commits of each new candidate
     asked: Tensor  # [M] the request of each candidate of this forward
     kept: Tensor  # [B] which of them is kept
     refreshed: Tensor  # bool [B, l] which layers of it computed the whole canvas (l 1: all alike)
 
     @staticmethod
-    def of(turn: Turn) -> TurnDecisions:
+    def of(turn: Turn, before: LastProposals | None) -> TurnDecisions:
+        """before: the proposals of the turns before it (None: there was no turn)."""
         numbers, step = turn.view.canvas.param_index, turn.step
         commit = step.commit
         chances = probabilities(turn)
         bits = torch.where(commit & ~chances.isnan(), -chances.clamp(min=1e-300).log2(), 0.0).sum(1)
-        decided = torch.stack([bits, commit.sum(1), turn.forced.sum(1)], 1)
+        late = torch.zeros_like(commit)
+        if before is not None:
+            late = commit & (step.tokens == before.of(numbers, commit.shape[1])[step.owner.row])
+        decided = torch.stack([bits, commit.sum(1), turn.forced.sum(1), late.sum(1)], 1)
         numbers, acts, owner, asked, chosen = (
             tensor.clone()  # it lasts until the next turn
             for tensor in (numbers, turn.active, step.owner.row, turn.tried_owner.row, turn.chosen)
@@ -52,6 +76,7 @@ class DecisionCount:
     """
 
     noted: list[TurnDecisions] = field(default_factory=list)  # turns whose numbers are still on the device
+    before: LastProposals | None = None  # of the turns so far
     # by the request's number: an entry for each forward in which it took part
     forwards: dict[int, list[list[ForwardDecision]]] = field(default_factory=dict)
     # by the request's number: the candidate that each of its forwards keeps
@@ -60,7 +85,8 @@ class DecisionCount:
     refreshed: dict[int, list[list[bool]]] = field(default_factory=dict)
 
     def __call__(self, turn: Turn) -> None:
-        self.noted.append(TurnDecisions.of(turn))
+        self.noted.append(TurnDecisions.of(turn, self.before))
+        self.before = LastProposals.after(turn)
 
     def columns(self, number: int) -> dict[str, Any]:
         """Columns of a row of results: lists with a number for each forward of the request. Waits for the device."""
@@ -69,9 +95,10 @@ class DecisionCount:
         kept = [*self.kept.get(number, []), 0][: len(turns)]
         decided = [turn[at] for turn, at in zip(turns, kept, strict=True)]
         return {
-            "bits": [round(bits, 4) for bits, _, _ in decided],
-            "commits": [count for _, count, _ in decided],
-            "forced": [count for _, _, count in decided],
+            "bits": [round(bits, 4) for bits, *_ in decided],
+            "commits": [commits for _, commits, _, _ in decided],
+            "forced": [forced for _, _, forced, _ in decided],
+            "late": [late for *_, late in decided],
             **self._refreshed(number),
         }
 
@@ -99,7 +126,7 @@ class DecisionCount:
                 if acts[row]:
                     self.refreshed.setdefault(number, []).append(refreshed[row])
                     made = [one for owner, one in zip(owners, decided, strict=True) if owner == row]
-                    mine.append([(bits, int(count), int(forced)) for bits, count, forced in made])
+                    mine.append([(bits, int(count), int(forced), int(late)) for bits, count, forced, late in made])
 
 
 def on_host(tensors: Sequence[Tensor]) -> list[list[Any]]:

@@ -83,7 +83,8 @@ def limits(setting: SettingResults, settings: Sequence[SettingResults]) -> dict[
 
     Keys: ``closeness``, the oracle's forwards over the setting's; ``lossless``, the fewest that reproduce one token per
     step, over the setting's; ``same``, percent of texts equal to one token per step; ``bits`` per forward; ``forced``,
-    percent of commits that the rule did not accept; ``budget``, percent used of the bits that the rule allows a
+    percent of commits that the rule did not accept; ``late``, percent of commits whose token the forward before had
+    proposed, if the rows say it; ``budget``, percent used of the bits that the rule allows a
     forward, if it has a bound.
     """
     bits = sum(sum(row["bits"]) for row in setting.rows)
@@ -94,8 +95,11 @@ def limits(setting: SettingResults, settings: Sequence[SettingResults]) -> dict[
         "same": None,
         "bits": bits / max(1, forwards),
         "forced": 100 * sum(sum(row["forced"]) for row in setting.rows) / max(1, commits),
+        "late": None,
         "budget": budget_use(setting),
     }
+    if commits and all("late" in row for row in setting.rows):  # older versions did not count them
+        out["late"] = 100 * sum(sum(row["late"]) for row in setting.rows) / commits
     oracle = reference_of(setting, settings)
     both = [] if oracle is None else pairs(setting, oracle)
     if both:  # cells of a sweep under way may share no sample yet

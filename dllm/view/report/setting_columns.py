@@ -117,6 +117,11 @@ def _forced(setting: SettingResults, _: SettingResults | None) -> str:
     return f"{limits(setting, [])['forced']:.0f} %"
 
 
+def _late(setting: SettingResults, _: SettingResults | None) -> str:
+    value = limits(setting, [])["late"]
+    return "" if value is None else f"{value:.0f} %"
+
+
 def _refreshed(setting: SettingResults, _: SettingResults | None) -> str:
     if any("refreshed" not in row for row in setting.rows):  # of an older version
         return ""
@@ -142,6 +147,7 @@ REPORT_COLUMNS = {
     "flops_share": Column("FLOPs, share", _share("flops")),
     "useful": Column("useful", _useful),
     "forced": Column("forced", _forced),
+    "late": Column("late", _late),
     "refreshed": Column("forwards that refreshed", _refreshed),
     "refreshed_by_layer": Column("the same by layer, %", _refreshed_by_layer),
     "speed": Column("tokens / s", lambda setting, _: speed_text(setting.measures)),
