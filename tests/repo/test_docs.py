@@ -22,7 +22,7 @@ import dllm
 from dllm import Decoder, load
 from dllm.app.command_line import main as cli
 from dllm.app.command_line.commands import FILTER, TUNE, with_command
-from dllm.app.command_line.commands import OF_THEIR_OWN as WORDS_ALONE
+from dllm.app.command_line.commands import WORD_COMMANDS as WORDS_ALONE
 from dllm.common import debug
 from dllm.parts import DEFAULT_GEN_LENGTH, Cache, Sampler, Task, build_part, choices, composed, hydra_quoted
 from experiments.pages.parts import options, sections

@@ -200,13 +200,13 @@ COMMANDS = {
 }
 
 
-OF_THEIR_OWN = ("report", "diff", "doctor", "pull", "list")  # they take words alone, and have their own help
+WORD_COMMANDS = ("report", "diff", "doctor", "pull", "list")  # they take words alone, and have their own help
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:
     """The arguments without a command: what it stands for, and what its bare words set. Raises UserError for a word
     too many, or one that no model is."""
-    if not arguments or arguments[0] not in COMMANDS or arguments[0] in OF_THEIR_OWN:
+    if not arguments or arguments[0] not in COMMANDS or arguments[0] in WORD_COMMANDS:
         return list(arguments)
     name, rest = arguments[0], list(arguments[1:])
     is_bare = [
@@ -214,10 +214,10 @@ def with_command(arguments: Sequence[str]) -> list[str]:
         for before, word in zip([name, *rest], rest, strict=False)
     ]
     bare = [word for word, alone in zip(rest, is_bare, strict=True) if alone]
-    kept = [word for word, alone in zip(rest, is_bare, strict=True) if not alone]
+    settings = [word for word, alone in zip(rest, is_bare, strict=True) if not alone]
     if name == "check":  # length alone is a group of rules
-        kept = [f"task.{word}" if OF_CHECK.match(word) else word for word in kept]
-    return [*COMMANDS[name].stands_for, *_set(name, bare), *kept]
+        settings = [f"task.{word}" if OF_CHECK.match(word) else word for word in settings]
+    return [*COMMANDS[name].stands_for, *_set(name, bare), *settings]
 
 
 def _set(name: str, bare: Sequence[str]) -> list[str]:
@@ -227,11 +227,11 @@ def _set(name: str, bare: Sequence[str]) -> list[str]:
         raise UserError(f"dllm train trains a filter: write dllm train {COMMANDS[name].usage}.")
     if name == "run" and len(words) == 1 and (words[0].casefold() in choices("model") or words[0].startswith(HUBS)):
         return ["chat=true", *_model(name, words[0])]
-    found = [f"prompt={words.pop()}"] if name == "run" and words else []
+    prompt = [f"prompt={words.pop()}"] if name == "run" and words else []
     if len(words) > (name != "sweep"):
         usual = f"dllm {name} {COMMANDS[name].usage}"
         raise UserError(f"{words[0]!r} is not a setting: write {usual}; dllm {name} --help has examples.")
-    return [*(setting for word in words for setting in _model(name, word)), *found]
+    return [*(setting for word in words for setting in _model(name, word)), *prompt]
 
 
 def _model(name: str, word: str) -> list[str]:
@@ -251,7 +251,7 @@ def _model(name: str, word: str) -> list[str]:
     if place.is_dir() or (place.suffix.lower() == ".gguf" and place.is_file()) or HUB_NAME.fullmatch(word):
         return [f"model.path={word}"]
     way_out = f"Name a folder, a .gguf file, or one of {', '.join(choices('model'))}"
-    said = f"; a prompt is written dllm run {word!r}" if re.search(r"\s", word) else ""
+    prompt_hint = f"; a prompt is written dllm run {word!r}" if re.search(r"\s", word) else ""
     near = of_model(word) or ""
     hint = f" Did you mean {near.removeprefix('write model=')!r}?" if near else nearest(word, choices("model"))
-    raise UserError(f"{word!r} is not a model. {way_out}{said}.{hint}")
+    raise UserError(f"{word!r} is not a model. {way_out}{prompt_hint}.{hint}")

@@ -22,25 +22,25 @@ def with_contents(constraint: Mapping[str, Any]) -> dict[str, Any]:
         if (value := out.get(name)) is not None:
             out[name] = json.dumps(_loaded(name, value) if isinstance(value, str) else value, ensure_ascii=False)
     if isinstance(grammar, str) and grammar.endswith(".lark") and "\n" not in grammar:
-        out["grammar"] = _read("grammar", grammar, "give the rules themselves")
+        out["grammar"] = _file_text("grammar", grammar, "give the rules themselves")
     return out
 
 
 def _loaded(name: str, value: str) -> Any:
     """What a setting's text is, or what a file of this name holds."""
     itself = value.lstrip().startswith(("{", "[", '"')) or value.strip() in ("true", "false")
-    text = value if itself else _read(name, value, f"give the {name} as JSON")
+    text = value if itself else _file_text(name, value, f"give the {name} as JSON")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        shown = repr(value if len(value) <= 60 else value[:60] + "...")
-        raise UserError(f"constraint.{name}={shown} is not JSON: {first_line(error)}. Mend it there.") from None
+        excerpt = repr(value if len(value) <= 60 else value[:60] + "...")
+        raise UserError(f"constraint.{name}={excerpt} is not JSON: {first_line(error)}. Mend it there.") from None
 
 
-def _read(name: str, file: str, instead: str) -> str:
+def _file_text(name: str, file: str, instead: str) -> str:
     try:
         return Path(file).expanduser().read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: it is not UTF-8, or a name that no file has
         why = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
-        shown = repr(file if len(file) <= 60 else file[:60] + "...")
-        raise UserError(f"constraint.{name}={shown} cannot be read ({why}). Name a file, or {instead}.") from None
+        excerpt = repr(file if len(file) <= 60 else file[:60] + "...")
+        raise UserError(f"constraint.{name}={excerpt} cannot be read ({why}). Name a file, or {instead}.") from None

@@ -36,7 +36,7 @@ ENDPOINT_SETTINGS = (
     "prompts",
 )
 NETWORK_PARTS = ("sampler", "blocks", "cache", "eos", "length", "constraint")
-MEANT_INSTEAD = {"batch_size": "For several requests at a time set {model.at_once=8}."}
+ALTERNATIVES = {"batch_size": "For several requests at a time set {model.at_once=8}."}
 EVALUATES = "dllm.app.commands.evaluate.run"
 SECRET = re.compile(r"model\.(?!key_env$)\w*(key|token|secret|password)", re.IGNORECASE)
 VARIABLE_NAME = re.compile(r"[A-Z_][A-Z0-9_]*", re.ASCII)  # in small letters it may be the key itself
@@ -47,8 +47,8 @@ def is_endpoint(config: Mapping[str, Any]) -> bool:
     return "url" in config["model"]
 
 
-def as_endpoint(config: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
-    """The configuration of an endpoint without the parts that only a network has; any other as it is. given: the
+def as_endpoint(config: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The configuration of an endpoint without the parts that only a network has; any other as it is. names: the
     settings that the user typed. Raises UserError for those of them that have no meaning."""
     if not is_endpoint(config):
         return config
@@ -59,7 +59,7 @@ def as_endpoint(config: dict[str, Any], given: Collection[str]) -> dict[str, Any
             {"task.name": f"task={config['task'].get('name')}"},
             at="task",
         )
-    for name in given:
+    for name in names:
         place = name.replace("/", ".")
         value, its = part_at(config, place), place.partition(".")[0] in ENDPOINT_GROUPS or name in ENDPOINT_SETTINGS
         if not its or (name, value) == ("gen_length", "auto"):
@@ -67,26 +67,26 @@ def as_endpoint(config: dict[str, Any], given: Collection[str]) -> dict[str, Any
                 f"{{{name}}} has no meaning beside {{model=endpoint}}, which decodes by its own rules and tells only "
                 "its text. Drop it, or choose a model of this machine.",
                 [typed_name(config, place) if isinstance(value, Mapping) else value_text(value)],
-                note=MEANT_INSTEAD.get(name, ""),
+                note=ALTERNATIVES.get(name, ""),
             )
-    typed = {place: name for place, name in config[CHOICES].items() if place.partition(".")[0] not in NETWORK_PARTS}
-    return {**config, **{part: {} for part in NETWORK_PARTS}, CHOICES: typed}
+    places = {place: name for place, name in config[CHOICES].items() if place.partition(".")[0] not in NETWORK_PARTS}
+    return {**config, **{part: {} for part in NETWORK_PARTS}, CHOICES: places}
 
 
 def checked_endpoint(model: Mapping[str, Any]) -> dict[str, Any]:
     """The settings ``model`` of an endpoint. Raises UserError for a wrong value, and where one is missing."""
-    found = {**model, **{key: coerce(f"model.{key}", model.get(key), kind) for key, kind in ENDPOINT_KINDS.items()}}
+    settings = {**model, **{key: coerce(f"model.{key}", model.get(key), kind) for key, kind in ENDPOINT_KINDS.items()}}
     for name, such in (("url", "http://127.0.0.1:8000/v1"), ("name", "NAME")):
-        if not found[name]:
+        if not settings[name]:
             raise Refusal(f"{{model=endpoint}} needs {{model.{name}={such}}}.", at=f"model.{name}")
-        for sentence in slips(f"model.{name}", found[name]):
+        for sentence in slips(f"model.{name}", settings[name]):
             raise UserError(sentence)
-    for sentence in slips("model.key_env", found["key_env"]):
+    for sentence in slips("model.key_env", settings["key_env"]):
         raise UserError(sentence)
-    in_range("model.at_once", found["at_once"], 1, 1000)
-    in_range("model.retries", found["retries"], 0, 1000)
-    in_range("model.timeout", found["timeout"], 0.001)
-    return found
+    in_range("model.at_once", settings["at_once"], 1, 1000)
+    in_range("model.retries", settings["retries"], 0, 1000)
+    in_range("model.timeout", settings["timeout"], 0.001)
+    return settings
 
 
 def slips(name: str, value: Any) -> Iterator[str]:

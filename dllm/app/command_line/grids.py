@@ -34,7 +34,7 @@ class Sweep:
 
     grids: list[list[str]]  # the settings of each grid
     folder: Path  # where all cells go: output/name, or hydra.sweep.dir
-    made: list[Path]  # the folders that were made for it, the inmost first
+    new_folders: list[Path]  # the folders made for this sweep, the inmost first
 
     @contextmanager
     def undone(self) -> Iterator[None]:
@@ -42,52 +42,52 @@ class Sweep:
         try:
             yield
         except BaseException:
-            if self.made and [entry.name for entry in self.folder.iterdir()] in ([], [SWEEP]):
+            if self.new_folders and [entry.name for entry in self.folder.iterdir()] in ([], [SWEEP]):
                 (self.folder / SWEEP).unlink(missing_ok=True)
                 with suppress(OSError):  # others may have put something into an outer one
-                    for place in self.made:
+                    for place in self.new_folders:
                         place.rmdir()
             raise
 
 
 def expanded(overrides: Sequence[str]) -> Sweep:
     """The grids of a sweep, and its folder. Raises UserError for what no sweep can take."""
-    given = {text: setting_names([text])[0] for text in overrides}
-    config = composed([text for text, name in given.items() if name in SWEEP_SETTINGS], whole=True)
-    if "resume" in given.values():
+    names = {text: setting_names([text])[0] for text in overrides}
+    config = composed([text for text, name in names.items() if name in SWEEP_SETTINGS], whole=True)
+    if "resume" in names.values():
         raise UserError("resume is for a single run. To go on with a sweep, give its command again with name=NAME.")
     grids = list(grids_of(config.grids))
     for grid in grids:
         refuse_settings(grid, sweep=True)
-    named = sweep_folder(config, list(given.values()))
-    above = Path(str(config.output)) if named is None else named.parent
-    made = [place for place in (above, *above.parents) if not place.exists()]
-    if named is None or not named.exists():
-        folder = new_folder(above, named)
-        made = [folder, *made]
-    elif (named / CONFIG).exists():
-        raise UserError(f"{named} is the folder of a single run. Choose another name=NAME for the sweep.")
+    user_folder = sweep_folder(config, list(names.values()))
+    above = Path(str(config.output)) if user_folder is None else user_folder.parent
+    new_folders = [place for place in (above, *above.parents) if not place.exists()]
+    if user_folder is None or not user_folder.exists():
+        folder = new_folder(above, user_folder)
+        new_folders = [folder, *new_folders]
+    elif (user_folder / CONFIG).exists():
+        raise UserError(f"{user_folder} is the folder of a single run. Choose another name=NAME for the sweep.")
     else:
-        folder = named
+        folder = user_folder
     place = [f"name={hydra_quote(folder.name)}", f"hydra.sweep.dir={hydra_quote(str(folder))}"]
-    kept = [text for text, name in given.items() if name not in PLACE_SETTINGS]
-    return Sweep([[*grid, *kept, *place] for grid in grids], folder, made)
+    settings = [text for text, name in names.items() if name not in PLACE_SETTINGS]
+    return Sweep([[*grid, *settings, *place] for grid in grids], folder, new_folders)
 
 
-def new_folder(above: Path, named: Path | None) -> Path:
+def new_folder(above: Path, folder: Path | None) -> Path:
     """Make the sweep's folder; without a name it has the time's."""
-    if named is None:
+    if folder is None:
         return fresh_folder(above, datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
-    with writing(named):
-        named.mkdir(parents=True, exist_ok=True)
-    return named
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
-def sweep_folder(config: Any, given: Sequence[str]) -> Path | None:
-    """The folder that the user named; None: none. given: the names that the user set."""
-    if "hydra.sweep.dir" in given:
+def sweep_folder(config: Any, names: Sequence[str]) -> Path | None:
+    """The folder that the user named; None: none. names: the settings that the user set."""
+    if "hydra.sweep.dir" in names:
         for name in ("name", "output"):
-            if name in given:
+            if name in names:
                 raise UserError(f"hydra.sweep.dir and {name}={config[name]} both say where the sweep goes. Drop one.")
         return Path(str(config.hydra.sweep.dir))
     if config.name is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -100,20 +100,20 @@ def sweep_folder(config: Any, given: Sequence[str]) -> Path | None:
 
 def combinations(overrides: Sequence[str]) -> int:
     """How many combinations Hydra makes of the settings of a grid. The last value given to a setting is its value."""
-    last = {found.key_or_group: found for text in overrides if (found := parsed_override(text)) is not None}
-    return prod(map(_tried, last.values()))
+    last = {override.key_or_group: override for text in overrides if (override := parsed_override(text)) is not None}
+    return prod(map(_value_count, last.values()))
 
 
-def tried_names(overrides: Sequence[str]) -> set[str]:
+def swept_names(overrides: Sequence[str]) -> set[str]:
     """The settings that a grid tries with several values."""
     return {
-        str(found.key_or_group)
+        str(override.key_or_group)
         for text in overrides
-        if (found := parsed_override(text)) is not None and _tried(found) > 1
+        if (override := parsed_override(text)) is not None and _value_count(override) > 1
     }
 
 
-def _tried(override: Override) -> int:
+def _value_count(override: Override) -> int:
     """How many values a setting tries."""
     value = override.value()
     if isinstance(value, Glob):
@@ -125,8 +125,8 @@ def refuse_grids(grids: Any, overrides: Sequence[str]) -> None:
     """Raise UserError for grids without -m, since a single run would ignore them."""
     if grids != [{}]:
         total = sum(map(combinations, grids_of(grids)))
-        asked = next((text for text in overrides if text.startswith(("experiment=", "grids="))), "grids")
-        raise UserError(f"{asked} asks for {total} combinations: add -m to run them all, or drop it.")
+        source = next((text for text in overrides if text.startswith(("experiment=", "grids="))), "grids")
+        raise UserError(f"{source} asks for {total} combinations: add -m to run them all, or drop it.")
 
 
 def grids_of(grids: Any) -> Iterator[list[str]]:

@@ -48,9 +48,9 @@ FIRST_GROUPS = ("model", "sampler", "blocks", "cache", "eos", "length", "constra
 def help_text(arguments: Sequence[str], width: int | None = None) -> str:
     """The whole help, with the settings that ``arguments`` change."""
     width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
-    given = [argument for argument in arguments if argument[:1] != "-" and argument not in (TUNE, FILTER)]
-    config = composed(list(given), whole=True)
-    chosen = chosen_names(config)
+    overrides = [argument for argument in arguments if argument[:1] != "-" and argument not in (TUNE, FILTER)]
+    config = composed(list(overrides), whole=True)
+    names = chosen_names(config)
     lines = [
         f"Decode masked diffusion language models: {program()} NAME=VALUE ...",
         "",
@@ -58,10 +58,10 @@ def help_text(arguments: Sequence[str], width: int | None = None) -> str:
         "",
         "To choose from (NAME=CHOICE; * marks what is chosen now):",
         "",
-        *choice_lines(chosen, width),
+        *choice_lines(names, width),
         "Settings (NAME=VALUE; as they are set now):",
         "",
-        *setting_lines(config, chosen, width),
+        *setting_lines(config, names, width),
         "",
         "The rule inside a wrapper is chosen by sampler/inner=NAME.",
     ]
@@ -71,13 +71,13 @@ def help_text(arguments: Sequence[str], width: int | None = None) -> str:
 def command_help(name: str, arguments: Sequence[str], width: int | None = None) -> str:
     """The help of a short command: how it is used, its own settings, and where the rest is."""
     width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
-    command, given = (
+    command, overrides = (
         COMMANDS[name],
         [argument for argument in arguments if argument[:1] != "-" and argument not in (TUNE, FILTER)],
     )
-    config = composed(list(given), whole=True)
-    chosen = chosen_names(config)
-    own = [key for key in setting_values(config) if key.startswith(command.settings) and key not in UNSETTABLE]
+    config = composed(list(overrides), whole=True)
+    names = chosen_names(config)
+    keys = [key for key in setting_values(config) if key.startswith(command.settings) and key not in UNSETTABLE]
     space = max(len(example) for example, _ in command.examples) + 4
     lines = [f"dllm {name} {command.usage}: {command.does}", ""]
     for example, does in command.examples:
@@ -86,8 +86,8 @@ def command_help(name: str, arguments: Sequence[str], width: int | None = None) 
         lines += ["", "Options (NAME=VALUE; with their defaults):", ""]
         for option, meaning in command.options:
             lines += two_columns(f"  {option}", meaning, max(len(text) for text, _ in command.options) + 4, width)
-    if own:
-        lines += ["", "Settings (NAME=VALUE; as they are set now):", "", *setting_lines(config, chosen, width, own)]
+    if keys:
+        lines += ["", "Settings (NAME=VALUE; as they are set now):", "", *setting_lines(config, names, width, keys)]
     if name in ("run", "chat", "serve", "sweep"):
         groups = ("model", "sampler", "blocks", "cache", "eos", "length") + ("task",) * (name == "sweep")
         lines += ["", "To choose from:", ""]
@@ -98,10 +98,10 @@ def command_help(name: str, arguments: Sequence[str], width: int | None = None) 
 
 def examples() -> str:
     """The examples as they are typed to the program that was called."""
-    lines, called = EXAMPLES.strip().splitlines(), program()
-    if called == "dllm serve":
+    lines, name = EXAMPLES.strip().splitlines(), program()
+    if name == "dllm serve":
         lines = SERVE_EXAMPLES.strip().splitlines()
-    return "\n".join(line.replace("python run.py", called) for line in lines)
+    return "\n".join(line.replace("python run.py", name) for line in lines)
 
 
 def top_groups() -> list[str]:
@@ -113,12 +113,12 @@ def top_groups() -> list[str]:
 
 def chosen_names(config: DictConfig) -> dict[str, str | None]:
     """The chosen name in each top group; None: nothing is chosen."""
-    made = config.hydra.runtime.choices
-    return {group: None if made.get(group) is None else str(made[group]) for group in top_groups()}
+    choices_now = config.hydra.runtime.choices
+    return {group: None if choices_now.get(group) is None else str(choices_now[group]) for group in top_groups()}
 
 
-def choice_lines(chosen: dict[str, str | None], width: int) -> Iterator[str]:
-    for group, now in chosen.items():
+def choice_lines(choice_names: dict[str, str | None], width: int) -> Iterator[str]:
+    for group, now in choice_names.items():
         yield f"  {group}="
         names = choices(group)
         space = max(map(len, names)) + 8
@@ -138,19 +138,19 @@ def two_columns(left: str, right: str, space: int, width: int) -> list[str]:
 
 
 def setting_lines(
-    config: DictConfig, chosen: dict[str, str | None], width: int, only: Collection[str] | None = None
+    config: DictConfig, names: dict[str, str | None], width: int, only: Collection[str] | None = None
 ) -> Iterator[str]:
     """Every setting with its comment; only: the keys to show, None: all."""
     notes = comments((SHIPPED / "config.yaml").read_text())
-    for group, name in chosen.items():
+    for group, name in names.items():
         if name is not None:
             notes |= {f"{group}.{key}": note for key, note in choice_notes(group, name).items()}
-    shown_first = "task." if chosen["task"] == "serve" else "\0"  # a server's operator looks for its options
-    for key, value in sorted(setting_values(config).items(), key=lambda entry: not entry[0].startswith(shown_first)):
+    first_prefix = "task." if names["task"] == "serve" else "\0"  # a server's operator looks for its options
+    for key, value in sorted(setting_values(config).items(), key=lambda entry: not entry[0].startswith(first_prefix)):
         if key in UNSETTABLE or (only is not None and key not in only):
             continue
-        shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+        text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
         name = key.rpartition(".")[2]
-        place = "" if key.startswith("sampling.") else "task." if key.startswith(f"{chosen['task']}.") else None
+        place = "" if key.startswith("sampling.") else "task." if key.startswith(f"{names['task']}.") else None
         note = notes.get(key) or (None if place is None else notes.get(place + name)) or ""
-        yield from two_columns(f"  {key}={shown[:60]}", note, 46, width)
+        yield from two_columns(f"  {key}={text[:60]}", note, 46, width)

@@ -110,20 +110,20 @@ class Launched:
             multi_tenant=True,
             master_listen_fd=listening.detach(),
         )
-        shared = {
+        variables = {
             "WORLD_SIZE": str(self.size),
             "LOCAL_WORLD_SIZE": str(self.size),
             "MASTER_ADDR": "127.0.0.1",
             PORT: str(store.port),
         }
         loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
-        shared |= {name: loopback for name in INTERFACES if loopback is not None and name not in os.environ}
+        variables |= {name: loopback for name in INTERFACES if loopback is not None and name not in os.environ}
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         for rank in range(1, self.size):
             ours, theirs = socket.socketpair()
-            own = {
+            environment = {
                 **os.environ,
-                **shared,
+                **variables,
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "PYTHONPATH": path,
@@ -132,10 +132,10 @@ class Launched:
             command = [sys.executable, *program]
             with theirs:
                 self.followers.append(
-                    subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+                    subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
                 )
             self.connections.append(ours)
-        os.environ.update(shared, RANK="0", LOCAL_RANK="0")
+        os.environ.update(variables, RANK="0", LOCAL_RANK="0")
         return store
 
     def connected(self, timeout: float) -> Links:
@@ -147,9 +147,9 @@ class Launched:
             links = links_over(self.connections, rank, self.size, timeout, COMING)
         else:
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives a restart
-            own = PrefixStore(f"dllm/{attempt}/{group}", self.store)
+            store = PrefixStore(f"dllm/{attempt}/{group}", self.store)
             local = int(os.environ.get("LOCAL_WORLD_SIZE", self.world)) >= self.size
-            links = open_links(rank, self.size, timeout, own, local, COMING)
+            links = open_links(rank, self.size, timeout, store, local, COMING)
         links.before_end = self.kill
         return links
 
@@ -191,15 +191,15 @@ class Launched:
 
 def refuse_differences(links: Links, settings: Mapping[str, Any]) -> None:
     """Raise UserError, which names the first difference, where ranks run different things."""
-    own = digest_of(settings)
+    digests = digest_of(settings)
     if not links.leads:
-        links.tell(own)
+        links.tell(digests)
         return
     for rank, theirs in sorted(links.hear() for _ in links.links):
-        for name in sorted(own.keys() | theirs.keys()):
-            if own.get(name) != theirs.get(name):
+        for name in sorted(digests.keys() | theirs.keys()):
+            if digests.get(name) != theirs.get(name):
                 raise UserError(
-                    f"model.tp={links.size}: {name} is {own.get(name)} on rank 0 and {theirs.get(name)} on "
+                    f"model.tp={links.size}: {name} is {digests.get(name)} on rank 0 and {theirs.get(name)} on "
                     f"rank {rank}. Give all ranks the same."
                 )
 
@@ -234,17 +234,17 @@ def quiet(links: Links) -> None:
         return
     for number in (signal.SIGINT, *ENDING):
         signal.signal(number, signal.SIG_IGN)
-    seen = sys.stderr
+    terminal = sys.stderr
 
     def show(kind: type[BaseException], error: BaseException, place: Any) -> None:
-        with redirect_stderr(seen):
+        with redirect_stderr(terminal):
             excepthook(kind, error, place)
 
     sys.excepthook, sys.stdout = show, open(os.devnull, "w")  # noqa: PTH123, SIM115  until the process ends
     sys.stderr = sys.stdout
 
 
-def said_by_another(sentence: str) -> bool:
+def is_repeated_sentence(sentence: str) -> bool:
     """Whether another process of torchrun's has said the same before, where they have no links yet."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or current_links() is not None:
         return False

@@ -23,7 +23,7 @@ from dllm.app.command_line.commands import COMMANDS, FILTER, TUNE, with_command
 from dllm.app.command_line.endpoint_settings import as_endpoint, is_endpoint
 from dllm.app.command_line.grids import combinations, refuse_grids
 from dllm.app.command_line.help import command_help, help_text
-from dllm.app.command_line.launch import said_by_another, with_ranks
+from dllm.app.command_line.launch import is_repeated_sentence, with_ranks
 from dllm.app.command_line.options import checked_settings
 from dllm.app.command_line.overrides import at_home, config_folder, flags_of, hydra_quoted, setting_names
 from dllm.app.command_line.refusals import explain, refuse_settings
@@ -53,30 +53,30 @@ from dllm.compose.parts import OWN, composed, store_inner_choices, use_folder
 from dllm.compose.trusted import VARIABLE, refuse_command, refuse_shapes, refuse_strangers, trust_choices, with_trust
 from dllm.compose.tuned import with_tuned
 
-_OF_THEIR_OWN = {"report": run_report, "diff": run_diff, "doctor": run_doctor, "pull": run_pull, "list": run_list}
+_WORD_COMMANDS = {"report": run_report, "diff": run_diff, "doctor": run_doctor, "pull": run_pull, "list": run_list}
 _AGAIN = "dllm.app.commands.again.run"
-BROUGHT = ("allow_code", "published", "quantize")  # settings that some choices of ours bring
+CHOICE_SETTINGS = ("allow_code", "published", "quantize")  # settings that some choices of ours bring
 
 
 @hydra.main(config_path="pkg://dllm.conf", config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
 def start(config: DictConfig) -> None:
     """Called by Hydra for each cell of a sweep."""
-    own = HydraConfig.get()
-    given = list(own.overrides.task)
-    with user_errors(given):  # here, since Hydra adds lines of its own to what it sees
-        names = setting_names(given)
-        run_or_hold_cell(as_endpoint(named(config, names), names), given, Path(own.sweep.dir))
+    hydra_config = HydraConfig.get()
+    overrides = list(hydra_config.overrides.task)
+    with user_errors(overrides):  # here, since Hydra adds lines of its own to what it sees
+        names = setting_names(overrides)
+        run_or_hold_cell(as_endpoint(named_config(config, names), names), overrides, Path(hydra_config.sweep.dir))
 
 
 def run_single(config: DictConfig, overrides: Sequence[str], folder: str, flags: Sequence[str]) -> None:
-    """Hand a configuration to the chosen task's command. folder: hydra.run.dir, which the user may have set. flags: of
+    """Run the command of the chosen task. folder: hydra.run.dir, which the user may have set. flags: of
     the command line, for ranks that it has to start."""
     refuse_grids(config.grids, overrides)
-    given = setting_names(overrides)
-    chosen = repeated(resumed(with_run_dir(named(config, given), given, folder), given), given)
-    chosen = as_endpoint(chosen, given)
-    refuse_command(task := chosen["task"].get("run"))
-    settings = checked_settings(chosen)
+    names = setting_names(overrides)
+    run_config = repeated(resumed(with_run_dir(named_config(config, names), names, folder), names), names)
+    run_config = as_endpoint(run_config, names)
+    refuse_command(task := run_config["task"].get("run"))
+    settings = checked_settings(run_config)
     task = task if settings["again"] is None else _AGAIN
     try:
         start = resolve_name(task)
@@ -84,13 +84,13 @@ def run_single(config: DictConfig, overrides: Sequence[str], folder: str, flags:
         raise UserError(f"task.run={task!r} names no function of a module. Choose a task by task=NAME.") from None
     with with_ranks(settings, [*flags, *overrides]):
         raise_if_told()
-        start(settings, given)
+        start(settings, names)
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
     """A configuration as dictionaries, without the grids, which became command lines of their own."""
-    kept = OmegaConf.masked_copy(config, [key for key in map(str, config) if key not in ("grids", "hydra")])
-    settings = OmegaConf.to_container(kept, resolve=True)
+    ours = OmegaConf.masked_copy(config, [key for key in map(str, config) if key not in ("grids", "hydra")])
+    settings = OmegaConf.to_container(ours, resolve=True)
     assert isinstance(settings, dict)
     if OWN.folder is not None:
         refuse_unknown_keys(settings)
@@ -101,31 +101,31 @@ def resolved(config: DictConfig) -> dict[str, Any]:
 
 def refuse_unknown_keys(settings: Mapping[Any, Any]) -> None:
     """Raise UserError for a setting that only a file of --config-dir can have brought, since nothing reads it."""
-    known = {*map(str, composed([])), *BROUGHT}
+    names = {*map(str, composed([])), *CHOICE_SETTINGS}
     for name in map(str, settings):
         if name == "experiment":
             raise UserError("an experiment of --config-dir lacks its first line. Begin it with # @package _global_.")
-        if name not in known:
-            hint = nearest(name, known)
+        if name not in names:
+            hint = nearest(name, names)
             raise UserError(f"{name} is set by a file of {OWN.folder}, and nothing reads it.{hint} Drop it there.")
 
 
-def named(config: DictConfig, given: Sequence[str]) -> dict[str, Any]:
-    """The resolved configuration, with the names by which its parts were typed. given: the names that the user set."""
+def named_config(config: DictConfig, names: Sequence[str]) -> dict[str, Any]:
+    """The resolved configuration, with the name that the user typed for each part. names: the settings set."""
     settings = resolved(config)
-    typed = typed_choices(settings, HydraConfig.get().runtime.choices, given)
-    TYPED_NAMES.update({str(part_at(settings, f"{place}._target_")): name for place, name in typed.items()})
-    return {**settings, CHOICES: typed}
+    places = typed_choices(settings, HydraConfig.get().runtime.choices, names)
+    TYPED_NAMES.update({str(part_at(settings, f"{place}._target_")): name for place, name in places.items()})
+    return {**settings, CHOICES: places}
 
 
-def with_run_dir(settings: dict[str, Any], given: Sequence[str], folder: str) -> dict[str, Any]:
+def with_run_dir(settings: dict[str, Any], names: Sequence[str], folder: str) -> dict[str, Any]:
     """Settings in which name and output say what hydra.run.dir says, if the user set that."""
-    if "hydra.run.dir" not in given:
+    if "hydra.run.dir" not in names:
         return settings
     for name in ("name", "output", "resume"):
-        if name in given:
-            given_too = f"{name}={settings[name]}"
-            raise UserError(f"hydra.run.dir={folder} and {given_too} both say where the run goes. Drop one.")
+        if name in names:
+            other = f"{name}={settings[name]}"
+            raise UserError(f"hydra.run.dir={folder} and {other} both say where the run goes. Drop one.")
     place = Path(folder).absolute()
     return {**settings, "output": str(place.parent), "name": place.name}
 
@@ -138,7 +138,7 @@ def main() -> None:
     is_program = caller in ("__main__", "dllm.__main__")  # the process ends after this
     SIGNALLED.clear()
     obey_signals()
-    sys.argv[1:] = words_typed = given = [read_as_utf8(word) for word in sys.argv[1:]]
+    sys.argv[1:] = arguments = words = [read_as_utf8(word) for word in sys.argv[1:]]
     # Hydra then raises its errors instead of printing them, which happens below.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     for stream in (sys.stdout, sys.stderr):  # a model may write what the terminal's encoding lacks
@@ -147,22 +147,22 @@ def main() -> None:
     if isinstance(sys.stdin, TextIOWrapper):  # and a person type what the terminal's encoding lacks
         sys.stdin.reconfigure(errors="surrogateescape")
     try:
-        with worded_in(COMMAND_LINE), user_errors(given), warnings_as_sentences():
-            given = with_trust(given)
-            use_folder(config_folder(given))
+        with worded_in(COMMAND_LINE), user_errors(words), warnings_as_sentences():
+            words = with_trust(words)
+            use_folder(config_folder(words))
             if OWN.folder is not None:
                 from dllm.app.command_line.own_files import install  # here: it takes a search for Hydra's plugins
 
                 install()
-                trust_choices(given)
+                trust_choices(words)
             store_inner_choices()
-            own = _OF_THEIR_OWN.get(given[0] if given else "")
-            if own is not None:
-                own(at_home(given[1:]))
+            word_command = _WORD_COMMANDS.get(words[0] if words else "")
+            if word_command is not None:
+                word_command(at_home(words[1:]))
             else:
-                words = hydra_quoted(with_tuned(with_command(given)))
-                with user_errors(words):
-                    dispatch(with_own_classes(words), given[0] if given and given[0] in COMMANDS else None)
+                settings = hydra_quoted(with_tuned(with_command(words)))
+                with user_errors(settings):
+                    dispatch(with_own_classes(settings), words[0] if words and words[0] in COMMANDS else None)
             sys.stdout.flush()
             raise_if_told()
             if is_program:
@@ -170,7 +170,7 @@ def main() -> None:
     finally:
         if is_program:
             work_is_done()
-        sys.argv[1:] = words_typed
+        sys.argv[1:] = arguments
         os.environ.pop(VARIABLE, None)
 
 
@@ -197,8 +197,8 @@ def dispatch(arguments: list[str], command: str | None = None) -> None:
     flags.overrides = [text for text in flags.overrides if text != "experiment=null"]
     refuse_settings(flags.overrides, flags.multirun or flags.help)
     if flags.help:
-        shown = [text for text in flags.overrides if combinations([text]) == 1]
-        say(help_text(shown) if command is None else command_help(command, shown))
+        single = [text for text in flags.overrides if combinations([text]) == 1]
+        say(help_text(single) if command is None else command_help(command, single))
     elif flags.multirun:
         with sweep_ranks(flags.overrides, hydras):
             run_sweep(flags.overrides, hydras, start)
@@ -238,7 +238,7 @@ def settings_of_words(words: list[str]) -> dict[str, Any]:
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(explain(error, words)) from None
     HydraConfig.instance().set_config(config)
-    settings = named(config, setting_names(words))
+    settings = named_config(config, setting_names(words))
     if is_endpoint(settings):
         raise Refusal(
             "dllm tune and dllm train are for networks that decode here, and {model=endpoint} decodes by its own "
@@ -249,11 +249,11 @@ def settings_of_words(words: list[str]) -> dict[str, Any]:
 
 def sweep_ranks(overrides: Sequence[str], flags: Sequence[str]) -> AbstractContextManager[None]:
     """The ranks of a sweep, which start once for all cells. Raises UserError for several values of ``model.tp``."""
-    asked = [text for text in overrides if text.startswith("model.tp=")]
-    if not asked:
+    sizes = [text for text in overrides if text.startswith("model.tp=")]
+    if not sizes:
         return nullcontext()
-    if combinations(asked) > 1:
-        raise UserError(f"{asked[-1]} tries several values, and ranks start once for all cells. Choose one.")
+    if combinations(sizes) > 1:
+        raise UserError(f"{sizes[-1]} tries several values, and ranks start once for all cells. Choose one.")
     alike = composed([text for text in overrides if combinations([text]) == 1])
     return with_ranks(checked_settings(resolved(alike)), ["-m", *flags, *overrides])
 
@@ -280,10 +280,10 @@ def user_errors(overrides: Sequence[str]) -> Iterator[None]:
         if not (isinstance(error, MemoryError) or "out of memory" in str(error) or "allocate memory" in str(error)):
             raise
         stop(f"there is not enough memory ({first_line(error)}). {memory_advice(overrides)}")
-    except (KeyboardInterrupt, Terminated) as told:
+    except (KeyboardInterrupt, Terminated) as stop_signal:
         with suppress(OSError):  # the terminal may be what has gone
             complain("\nStopped.")
-        raise SystemExit(told.code if isinstance(told, Terminated) else 130) from None
+        raise SystemExit(stop_signal.code if isinstance(stop_signal, Terminated) else 130) from None
 
 
 @contextmanager
@@ -306,6 +306,6 @@ def warnings_as_sentences() -> Iterator[None]:
 
 def stop(sentence: str) -> NoReturn:
     """Print an error and exit with code 2. One of several processes that refuse prints it."""
-    if not said_by_another(sentence):
+    if not is_repeated_sentence(sentence):
         complain("Error:", " ".join(sentence.split()))
     raise SystemExit(2)

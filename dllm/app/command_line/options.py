@@ -131,7 +131,7 @@ def checked_sampling(config: Mapping[str, Any]) -> Sampling:
 def _at_home(value: Any) -> Any:
     """A configuration in which every path that begins with ``~`` does so in the home folder."""
     if isinstance(value, Mapping):
-        return {key: _at_home(one) for key, one in value.items()}
+        return {key: _at_home(entry) for key, entry in value.items()}
     return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~") else value  # noqa: PTH111
 
 
@@ -144,8 +144,8 @@ def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     config = {key: value if key in _TEXTS else _at_home(value) for key, value in config.items()}
     if not isinstance(config["sampling"], Mapping):
         names = ", ".join(f"sampling.{name}=VALUE" for name in SAMPLING_KINDS)
-        given = "null" if config["sampling"] is None else config["sampling"]
-        raise UserError(f"sampling={given} must be set one by one: {names}.")
+        value = "null" if config["sampling"] is None else config["sampling"]
+        raise UserError(f"sampling={value} must be set one by one: {names}.")
     Options.of({**config, "trace": bool(config["trace"])})  # a file's name for task=replay
     checked_sampling(config["sampling"])
     for group, part in config.items():

@@ -38,17 +38,17 @@ def flags_of(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
     """
     parser = get_args_parser()
     parser.error = partial(refuse_flags, arguments=arguments)
-    found = parser.parse_intermixed_args(list(arguments))
+    flags = parser.parse_intermixed_args(list(arguments))
     for name in OTHER_FLAGS:
-        if getattr(found, name):
+        if getattr(flags, name):
             refuse_flags(f"--{name.replace('_', '-')} is not offered")
-    shown = [name for name in (*SHOW_FLAGS, "multirun") if getattr(found, name)]
-    if len(shown) > 1:
-        refuse_flags(f"--{shown[0]} and --{shown[1]} exclude each other")
-    if found.resolve and not found.cfg:
+    shows = [name for name in (*SHOW_FLAGS, "multirun") if getattr(flags, name)]
+    if len(shows) > 1:
+        refuse_flags(f"--{shows[0]} and --{shows[1]} exclude each other")
+    if flags.resolve and not flags.cfg:
         refuse_flags("--resolve goes with --cfg")
-    given = [(name.replace("_", "-"), getattr(found, name)) for name in PASSED_FLAGS if getattr(found, name)]
-    return found, [word for name, value in given for word in (f"--{name}", value) if word is not True]
+    values = [(name.replace("_", "-"), getattr(flags, name)) for name in PASSED_FLAGS if getattr(flags, name)]
+    return flags, [word for name, value in values for word in (f"--{name}", value) if word is not True]
 
 
 def config_folder(arguments: Sequence[str]) -> Path | None:
@@ -65,10 +65,10 @@ def refuse_flags(message: str, arguments: Sequence[str] = ()) -> NoReturn:
     unknown = re.match(r"unrecognized arguments: (\S+)|argument (--\w+)/.*invalid choice", message)
     if unknown:
         word = unknown[1] or unknown[2]
-        at = next((at for at, one in enumerate(arguments) if one.startswith(word)), len(arguments))
-        shown, advice = of_flag(" ".join(arguments[at : at + 1]), arguments[at + 1 :], values_beside(arguments))
+        at = next((at for at, word_at in enumerate(arguments) if word_at.startswith(word)), len(arguments))
+        text, advice = of_flag(" ".join(arguments[at : at + 1]), arguments[at + 1 :], values_beside(arguments))
         if advice is not None:
-            raise UserError(f"{shown} is not a flag here: {advice}.")
+            raise UserError(f"{text} is not a flag here: {advice}.")
         hint = nearest(word, USUAL_FLAGS)
         raise UserError(f"{message}.{hint} Settings are NAME=VALUE; {program()} --help lists them.")
     raise UserError(f"{message}. Settings are NAME=VALUE; {program()} --help lists them.")
@@ -89,7 +89,7 @@ def _at_home(argument: str) -> str:
     if not equals or key.lstrip("+") in TEXT_SETTINGS or not re.match("['\"]?~", value):
         return argument
     if value[0] == "~":
-        whole = f"{key}={','.join(os.path.expanduser(one) for one in value.split(','))}"  # noqa: PTH111
+        whole = f"{key}={','.join(os.path.expanduser(path) for path in value.split(','))}"  # noqa: PTH111
         return whole if key.startswith("-") or parsed_override(whole) else f"{key}={hydra_quote(whole[len(key) + 1 :])}"
     return f"{key}={hydra_quote(os.path.expanduser(value[1:-1]))}" if value[-1] == value[0] else argument  # noqa: PTH111
 

@@ -69,9 +69,9 @@ def refuse_file(file: Path, name: str) -> None:
 
 def strange_interpolation(text: Any) -> str | None:
     """The first ``${...}`` in a text that does more than name a setting."""
-    for found in _OPENS.finditer(text) if isinstance(text, str) else ():
-        if len(found[1]) % 2 == 0 and not _SETTING.match(text, found.end() - 2):
-            return text[found.end() - 2 :][:40]
+    for opening in _OPENS.finditer(text) if isinstance(text, str) else ():
+        if len(opening[1]) % 2 == 0 and not _SETTING.match(text, opening.end() - 2):
+            return text[opening.end() - 2 :][:40]
     return None
 
 
@@ -80,5 +80,5 @@ def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
     entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     if place:
         yield place, None if isinstance(value, Mapping | list) else value
-    for key, one in entries:
-        yield from _leaves(one, f"{place}.{key}" if place else str(key))
+    for key, entry in entries:
+        yield from _leaves(entry, f"{place}.{key}" if place else str(key))

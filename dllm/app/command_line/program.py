@@ -8,8 +8,8 @@ from pathlib import Path
 
 def program() -> str:
     """``dllm``, ``dllm serve`` and such, or ``python run.py``, as it was called."""
-    called, *words = sys.argv or [""]
-    if Path(called).name not in ("dllm", "dllm.exe"):
+    script, *words = sys.argv or [""]
+    if Path(script).name not in ("dllm", "dllm.exe"):
         return "python run.py"
     return f"dllm {words[0]}" if words[:1] and words[0] in ("run", "chat", "serve", "check", "sweep") else "dllm"
 

@@ -55,8 +55,8 @@ def explain(error: Exception, arguments: Sequence[str]) -> str:
         return f"{place or 'a setting'} refers to itself, by itself or by others (${{NAME}}). Write its value."
     lacking = re.match("Key '(.*)' is not in struct", first)  # of OmegaConf
     if lacking:
-        asked = [o.input_line for o in overrides if str(o.key_or_group).endswith(lacking[1])]
-        first = f"{asked[0] if asked else repr(lacking[1])} is unknown"
+        lines = [o.input_line for o in overrides if str(o.key_or_group).endswith(lacking[1])]
+        first = f"{lines[0] if lines else repr(lacking[1])} is unknown"
     launcher = re.search("Could not find 'hydra/launcher/(joblib|submitit_local|submitit_slurm)'", first)  # of Hydra
     if launcher:
         return str(not_installed(f"hydra/launcher={launcher[1]}", f"Hydra's {launcher[1]} launcher", "sweeps"))
@@ -76,12 +76,12 @@ def _readable(arguments: Sequence[str]) -> list[Override]:
 
 def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
     """Mistakes that show in one argument alone."""
-    known = config_groups()
+    groups = config_groups()
     for argument in arguments:
         if re.search("[\ud800-\udfff]", argument):  # how Python shows bytes of another encoding
             yield f"{ascii(argument)} is not UTF-8: write it in that encoding."
-        word, _, typed = argument.partition("=")
-        yield from (sentence for value in typed.split(",") for sentence in slips(word.lstrip("+"), value.strip("'\" ")))
+        word, _, text = argument.partition("=")
+        yield from (sentence for value in text.split(",") for sentence in slips(word.lstrip("+"), value.strip("'\" ")))
         override = parsed_override(argument)
         if override is None or not override.key_or_group:
             yield _unreadable(argument, arguments)
@@ -97,7 +97,7 @@ def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
             yield f"{line} tries several values: add -m to run them all, or choose one."
         elif key == "grids" and not isinstance(override.value(), list):
             yield f"{line} must be a list of {{NAME: [VALUES]}}, such as 'grids=[{{sampler: [static, eb]}}]'."
-        elif key in known:
+        elif key in groups:
             yield from _of_group(override)
         elif override.package is not None:
             yield f"{line} is unknown: only {INNER_GROUP} is put somewhere else by @."
@@ -118,7 +118,7 @@ def _unreadable(argument: str, arguments: Sequence[str]) -> str:
 
 def _unclosed(value: str) -> str | None:
     """What is missing, and where: a bracket or quote that is not closed, or one that closes nothing. None: nothing."""
-    opened: list[int] = []
+    open_places: list[int] = []
     quote = None
     for at, sign in enumerate(value):
         if quote is not None:
@@ -126,30 +126,30 @@ def _unclosed(value: str) -> str | None:
         elif sign in "'\"" and (at == 0 or value[at - 1] in "[{,: "):
             quote = at
         elif sign in CLOSES:
-            opened.append(at)
+            open_places.append(at)
         elif sign in CLOSES.values():
-            if not opened:
+            if not open_places:
                 return f"the {sign} at its character {at + 1} closes nothing. Drop it, or open it before"
-            begun = value[opened.pop()]
+            begun = value[open_places.pop()]
             if CLOSES[begun] != sign:
-                shown = value[: at + 1][-SHOWN_AFTER:]
-                return f"a {CLOSES[begun]} is missing before its {sign} at character {at + 1}, after {shown[:-1]!r}"
+                excerpt = value[: at + 1][-SHOWN_AFTER:]
+                return f"a {CLOSES[begun]} is missing before its {sign} at character {at + 1}, after {excerpt[:-1]!r}"
     if quote is not None:
         return f"the quote that begins {value[quote : quote + SHOWN_AFTER]!r} is not closed. Close it, or drop it"
-    if opened:
-        sign, shown = value[opened[-1]], value[opened[-1] :][:SHOWN_AFTER]
-        return f"a {CLOSES[sign]} is missing at its end, for the {sign} that begins {shown!r}"
+    if open_places:
+        sign, excerpt = value[open_places[-1]], value[open_places[-1] :][:SHOWN_AFTER]
+        return f"a {CLOSES[sign]} is missing at its end, for the {sign} that begins {excerpt!r}"
     return None
 
 
 def _of_hydra(override: Override, sweep: bool) -> Iterator[str]:
     """Refuse those of Hydra's settings that would have no effect here, or would change what a run writes."""
-    key, allowed = str(override.key_or_group), OF_SWEEP if sweep else OF_RUN
+    key, offers = str(override.key_or_group), OF_SWEEP if sweep else OF_RUN
     plain = not _adds(override) and not override.is_delete() and "._" not in key
-    if not plain or not any(key == name or name.endswith(".") and key.startswith(name) for name in allowed):
+    if not plain or not any(key == name or name.endswith(".") and key.startswith(name) for name in offers):
         where = "with -m" if sweep else "without -m"
-        listed = ", ".join(name + "NAME" if name.endswith(".") else name for name in allowed)
-        yield f"{override.input_line} is not taken {where}: of Hydra's settings there is {listed}."
+        names = ", ".join(name + "NAME" if name.endswith(".") else name for name in offers)
+        yield f"{override.input_line} is not taken {where}: of Hydra's settings there is {names}."
     elif key.endswith((".dir", "/launcher")) and not (isinstance(override.value(), str) and override.value()):
         yield f"{override.input_line} must be {'a folder' if key.endswith('.dir') else 'the name of a launcher'}."
 
@@ -157,15 +157,15 @@ def _of_hydra(override: Override, sweep: bool) -> Iterator[str]:
 def _of_group(override: Override) -> Iterator[str]:
     """A choice must be one name, or in a sweep several."""
     key, line = str(override.key_or_group), override.input_line
-    value, listed = override.value(), ", ".join(choices(key))
+    value, names = override.value(), ", ".join(choices(key))
     if _adds(override):
         yield f"{line}: write {line.lstrip('+')}, since every run has its {key}."
     elif value is None:
-        yield f"{key}=null leaves no {key}; choose one of {listed}."
+        yield f"{key}=null leaves no {key}; choose one of {names}."
     elif isinstance(value, list | dict):
-        yield f"{line} must be one name: {listed}. To try several, write -m {key}={','.join(choices(key)[:2])}."
+        yield f"{line} must be one name: {names}. To try several, write -m {key}={','.join(choices(key)[:2])}."
     elif not all(isinstance(entry, str | QuotedString) for entry in _entries(override)):
-        yield f"{line} is unknown; choose one of {listed}."
+        yield f"{line} is unknown; choose one of {names}."
     elif override.package is not None and (key != INNER_GROUP or not _inside(override.package)):
         inner = f"{INNER_GROUP}@sampler.inner.inner=NAME"
         yield f"{line} is unknown: {key} has one place. An inner wrapper's rule is {inner}."
@@ -193,19 +193,19 @@ def _names(override: Override) -> list[str]:
 def _unknown_choices(overrides: Sequence[Override]) -> Iterator[str]:
     for override in overrides:
         key = str(override.key_or_group)
-        known = choices(key) if key in config_groups() else []
-        for value in _names(override) if known else ():
-            if value not in known and (advice := of_choice(key, value)) is not None:
+        names = choices(key) if key in config_groups() else []
+        for value in _names(override) if names else ():
+            if value not in names and (advice := of_choice(key, value)) is not None:
                 yield f"{key}={value!r} is no {key.rpartition('/')[2]} here: {advice}."
-            elif value not in known:
-                yield f"{key}={value!r} is unknown; choose one of {', '.join(known)}.{nearest(value, known)}"
+            elif value not in names:
+                yield f"{key}={value!r} is unknown; choose one of {', '.join(names)}.{nearest(value, names)}"
 
 
 def _misplaced_inner(overrides: Sequence[Override]) -> Iterator[str]:
     """A rule for a wrapper where the sampler is not a wrapper."""
-    chosen = {_place(entry): _names(entry) for entry in overrides if entry.key_or_group in ("sampler", INNER_GROUP)}
-    for place, inner in chosen.items():
-        outer = chosen.get(place.removesuffix(".inner"), ["the default"])
+    names = {_place(entry): _names(entry) for entry in overrides if entry.key_or_group in ("sampler", INNER_GROUP)}
+    for place, inner in names.items():
+        outer = names.get(place.removesuffix(".inner"), ["the default"])
         for name in outer if place != "sampler" else ():
             if name not in wrappers():
                 yield (
@@ -220,37 +220,40 @@ def _place(override: Override) -> str:
 
 
 def _unknown_keys(overrides: Sequence[Override]) -> Iterator[str]:
-    known = config_groups()
-    tried = {_written(o): values for o in overrides if o.key_or_group in known and (values := _names(o))}
-    most = max(map(len, tried.values()), default=1)
-    chosen = [[f"{group}={values[min(at, len(values) - 1)]}" for group, values in tried.items()] for at in range(most)]
+    groups = config_groups()
+    values_by_group = {_group_at(o): values for o in overrides if o.key_or_group in groups and (values := _names(o))}
+    most = max(map(len, values_by_group.values()), default=1)
+    cells = [
+        [f"{group}={values[min(at, len(values) - 1)]}" for group, values in values_by_group.items()]
+        for at in range(most)
+    ]
     try:
-        configs = [composed(one) for one in chosen]
+        configs = [composed(cell) for cell in cells]
         each = list(map(setting_values, configs))
     except (HydraException, OmegaConfBaseException):  # the caller explains it
         return
-    read = set(BASE_CLASSES)  # where a class may be named; of tasks, only those with questions read it
+    places = set(BASE_CLASSES)  # where a class may be named; of tasks, only those with questions read it
     if not any("_target_" in (config.task or {}) for config in configs) and "task.run" not in [
         o.key_or_group for o in overrides
     ]:
-        read.remove("task")
-    own = {o.key_or_group.split(".")[0] for o in overrides if o.key_or_group.endswith("._target_")} & read
+        places.remove("task")
+    classes = {o.key_or_group.split(".")[0] for o in overrides if o.key_or_group.endswith("._target_")} & places
     for override in overrides:
         key = str(override.key_or_group)
         top = key.split(".")[0]
-        if key in known or top in ("hydra", "hydra/launcher") or key.endswith("._target_") and top in own:
+        if key in groups or top in ("hydra", "hydra/launcher") or key.endswith("._target_") and top in classes:
             continue
-        if _adds(override) and top in own:  # the options of somebody's class
+        if _adds(override) and top in classes:  # the options of somebody's class
             continue
-        yield from _unknown_key(override, key, chosen, each)
+        yield from _unknown_key(override, key, cells, each)
 
 
 def _unknown_key(
-    override: Override, key: str, chosen: Sequence[list[str]], each: Sequence[Mapping[str, Any]]
+    override: Override, key: str, cells: Sequence[list[str]], each: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """What is wrong with a key. each: what can be set beside each of the combinations ``chosen``."""
-    keys = {name: value for own in reversed(each) for name, value in own.items()}
-    lacking = [one for one, own in zip(chosen, each, strict=True) if key in keys and key not in own]
+    """What is wrong with a key. each: what can be set beside each of ``cells``."""
+    keys = {name: value for settings in reversed(each) for name, value in settings.items()}
+    lacking = [cell for cell, settings in zip(cells, each, strict=True) if key in keys and key not in settings]
     beside = [name for name in keys if name.rpartition(".")[0] == key.rpartition(".")[0] != ""]
     under = [name for name in keys if name.startswith(f"{key}.")]
     line = override.input_line
@@ -267,13 +270,13 @@ def _unknown_key(
         unknown = [name for name in value if f"{key}.{name}" not in keys] if isinstance(value, dict) else [""]
         for name in unknown[:1]:
             hint = nearest(f"{key}.{name}", under)
-            yield f"{line} is unknown: {key} has {_listed(key, under)}, each set by {key}.NAME=VALUE.{hint}"
+            yield f"{line} is unknown: {key} has {_key_list(key, under)}, each set by {key}.NAME=VALUE.{hint}"
     elif key not in keys and (advice := of_setting(key, line.partition("=")[2], keys)) is not None:
         yield f"{line} is not a setting here: {advice}."
     elif key not in keys and beside:
         group = key.rpartition(".")[0]
-        owner = next((name for name in chosen[0] if name.startswith(f"{group}=")), group)
-        yield f"{line} is unknown: {owner} has {_listed(group, beside)}.{nearest(key, beside)}"
+        owner = next((name for name in cells[0] if name.startswith(f"{group}=")), group)
+        yield f"{line} is unknown: {owner} has {_key_list(group, beside)}.{nearest(key, beside)}"
     elif key not in keys and (owners := owners_of(key)):
         group = key.partition(".")[0]
         yield f"{line} has no meaning here: it is an option of {group}={f', {group}='.join(owners)}. Choose that, too."
@@ -284,14 +287,14 @@ def _unknown_key(
 def owners_of(key: str) -> list[str]:
     """The choices of a group that have the option ``key`` (``constraint.pattern``)."""
     group, _, option = key.partition(".")
-    known = options_of_choices(group) if group in config_groups() else {}
-    return [name for name, options in known.items() if option in options and not option.startswith("_")]
+    choices_of_group = options_of_choices(group) if group in config_groups() else {}
+    return [name for name, options in choices_of_group.items() if option in options and not option.startswith("_")]
 
 
-def _listed(group: str, keys: Sequence[str]) -> str:
+def _key_list(group: str, keys: Sequence[str]) -> str:
     return ", ".join(name.removeprefix(group + ".") for name in keys)
 
 
-def _written(override: Override) -> str:
+def _group_at(override: Override) -> str:
     """A choice's group as it is written, with its place."""
     return str(override.key_or_group) + (f"@{override.package}" if override.package else "")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dllm.app.command_line.grids import Sweep, combinations, expanded, tried_names
+from dllm.app.command_line.grids import Sweep, combinations, expanded, swept_names
 from dllm.app.command_line.options import checked_settings
 from dllm.app.command_line.overrides import setting_names
 from dllm.app.command_line.program import command
@@ -35,17 +35,17 @@ class SweepState:
 STATE = SweepState()  # of this process
 
 
-def run_or_hold_cell(settings: dict[str, Any], given: list[str], folder: Path) -> None:
+def run_or_hold_cell(settings: dict[str, Any], names: list[str], folder: Path) -> None:
     """Evaluate one cell of a sweep: now, or together with the others when Hydra has started all."""
     from dllm.app.commands.evaluate import evaluate_sweep, takes_all_cells
 
     settings = checked_settings(settings)
     if takes_all_cells(settings):
-        STATE.together.append((settings, given, folder))
+        STATE.together.append((settings, names, folder))
     else:
         place = STATE.labels.pop(0) if STATE.labels else ""
-        taken, failed = evaluate_sweep([(settings, given)], folder, place, STATE.several, STATE.said)
-        STATE.evaluated.extend(taken)
+        cells, failed = evaluate_sweep([(settings, names)], folder, place, STATE.several, STATE.said)
+        STATE.evaluated.extend(cells)
         STATE.failed.append(failed)
 
 
@@ -54,7 +54,7 @@ def run_sweep(overrides: list[str], flags: list[str], start: Callable[[], None])
     UserError when none of them can work."""
     STATE.evaluated, STATE.failed, STATE.said = [], [], {}
     sweep = expanded(overrides)
-    STATE.several = {name for grid in sweep.grids for name in tried_names(grid)}
+    STATE.several = {name for grid in sweep.grids for name in swept_names(grid)}
     if len(sweep.grids) > 1:
         STATE.several |= {name for grid in sweep.grids for name in setting_names(grid)}
     with sweep.undone():
@@ -79,10 +79,10 @@ def start_cells(sweep: Sweep, flags: list[str], start: Callable[[], None]) -> No
     if jobs:
         from dllm.app.commands.evaluate import evaluate_sweep
 
-        taken, failed = evaluate_sweep(
-            [(settings, given) for settings, given, _ in jobs], jobs[0][2], several=STATE.several, said=STATE.said
+        cells, failed = evaluate_sweep(
+            [(settings, names) for settings, names, _ in jobs], jobs[0][2], several=STATE.several, said=STATE.said
         )
-        STATE.evaluated.extend(taken)
+        STATE.evaluated.extend(cells)
         STATE.failed.append(failed)
     refuse_empty_sweep(total, sweep.folder)
 

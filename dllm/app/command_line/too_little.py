@@ -17,7 +17,7 @@ WIDE = ("float32", "float64")  # dtypes with more bits than an 8B model was publ
 
 def memory_advice(overrides: Sequence[str]) -> str:
     """The way out for a command line. In a sweep, only settings with one value count."""
-    single = [text for text in overrides if (read := parsed_override(text)) and not read.is_sweep_override()]
+    single = [text for text in overrides if (override := parsed_override(text)) and not override.is_sweep_override()]
     try:
         config: Mapping[str, Any] = composed(single)
     except (HydraException, OmegaConfBaseException):

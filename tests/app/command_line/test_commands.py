@@ -23,7 +23,7 @@ from dllm.compose.naming import typed_name
 from dllm.compose.parts import plain_config
 from dllm.parts import (
     COMMANDS,
-    OF_THEIR_OWN,
+    WORD_COMMANDS,
     UserError,
     command_help,
     composed,
@@ -92,7 +92,7 @@ def test_what_is_no_model_has_a_way_out(typed: list[str], words: str) -> None:
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in OF_THEIR_OWN])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in WORD_COMMANDS])
 def test_help_of_a_command_is_short_and_its_own(name: str) -> None:
     lines = command_help(name, with_command([name]), 100).replace("-m", "").splitlines()
     assert lines[0].startswith(f"dllm {name} ") and len(lines) < 84 and max(map(len, lines)) <= 100
