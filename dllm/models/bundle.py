@@ -16,7 +16,7 @@ from dllm.common.hints import unknown_argument
 from dllm.common.ranks import ALONE, Ranks
 from dllm.kernels.dispatch import INVARIANT
 from dllm.kernels.packed import can_pack
-from dllm.models.arithmetic import check_numbers, kinds_of, parse_device, parse_dtype, resolve_device
+from dllm.models.arithmetic import check_numbers, parse_device, parse_dtype, resolve_device
 from dllm.models.config import ModelConfig
 from dllm.models.families import Family
 from dllm.models.fastest import AUTO_KIND, Kinds, Residence, settled_kinds
@@ -148,125 +148,118 @@ def load(
         refuse_object(tp)
         return _of_object(path, tokenizer, mask_id, attention_block, rope, family)
     _refuse_tokenizer(tokenizer)
-    kind, place = parse_dtype(dtype), parse_device(device)
-    found = describe(path, mask_id, attention_block, rope, family)
+    dtype, device = parse_dtype(dtype), parse_device(device)
+    described = describe(path, mask_id, attention_block, rope, family)
     asked = Kinds(quantize, quantize_head, activations)
-    if trainable and quantize == AUTO_KIND:
-        _refuse_untrainable(AUTO_KIND, kernels, tp)
-    kinds = settled_kinds(found.config, asked, Residence(kind, resolve_device(place), kernels, pack, tp, memory_gib))
-    if kinds != asked:
-        warn_once(f"model.quantize=auto takes {kinds}: the fastest here of what fits.")
-    quantize, head = kinds_of(found.config, kinds.quantize, kinds.head, kind, adapter)
-    check_cut(found.config, tp, ep, quantize, head)
     if trainable:
-        _refuse_untrainable(quantize or head, kernels, tp)
-        kernels = "torch"
-    build = _Build(
-        found, own_device(place, tp), kind, quantize, head, kernels, trainable, pack, tp, ep, kinds.activations
-    )
+        kernels = _kernels_with_gradients(kernels, described.config, asked, tp)
+    residence = Residence(dtype, resolve_device(device), kernels, pack, tp, memory_gib)
+    kinds = settled_kinds(described.config, asked, residence, adapter)
+    if asked.quantize == AUTO_KIND:
+        warn_once(f"model.quantize=auto takes {kinds}: the fastest here of what fits.")
+    check_cut(described.config, tp, ep, kinds.quantize, kinds.head)
+    build = _Build(described, own_device(device, tp), residence, kinds, trainable, ep)
     build.check()
-    lora, drafts = (
-        read(one, found.config, path) for read, one in ((read_adapter, adapter), (read_draft_adapter, draft_adapter))
-    )
-    return build.model(path, lora, drafts)
+    lora = read_adapter(adapter, described.config, path)
+    return build.model(path, lora, read_draft_adapter(draft_adapter, described.config, path))
 
 
 @dataclass(frozen=True)
 class _Build:
     """How the weights of a checkpoint become a network."""
 
-    found: Description  # of the checkpoint
+    described: Description  # the checkpoint
     place: str  # the device, of this rank
-    dtype: torch.dtype  # of weights and arithmetic
-    quantize: str | None  # kind of the layers, as asked for or as stored
-    head: str | None  # of embedding and head
-    kernels: str  # which are asked for
+    residence: Residence  # what holds the model
+    kinds: Kinds  # of the weights, as asked for or as stored
     trainable: bool  # weights take gradients
-    pack: bool  # weights may be packed for the device
-    tp: int  # ranks that hold the model together
-    ep: bool  # they share out whole experts
-    activations: str | None  # kind of the rows of narrow products
+    ep: bool  # ranks share out whole experts
 
     @property
     def device(self) -> torch.device:
         return resolve_device(self.place)
 
+    @property
+    def is_invariant(self) -> bool:
+        """Whether no number depends on the batch."""
+        return self.residence.kernels == INVARIANT
+
     def check(self) -> bool:
         """Whether our Triton kernels run. Raises UserError for a dtype, kernels or weights that the device lacks."""
-        kinds = self.quantize, self.head, self.activations
-        return check_numbers(self.found.config, self.dtype, self.device, self.kernels, *kinds)
+        dtype, kernels = self.residence.dtype, self.residence.kernels
+        return check_numbers(self.described.config, dtype, self.device, kernels, *self.kinds)
 
     def model(self, path: str | Path, lora: Adapter | None, drafts: Adapter | None) -> Model:
         """Read the weights. path: as given to ``load``. lora: is merged; drafts: of rows that draft."""
-        _, config, words, ids, name = self.found
+        _, config, tokenizer, ids, name = self.described
         folder = locate(path)
         for sentence in config.warnings:
             warn_once(f"{path}: {sentence}")
         if config.family == MASKED_LM_FAMILY:
-            network = _of_own_class(folder, config, self.device, self.dtype).requires_grad_(self.trainable)
-            return Model(network, config, words, ids, name, folder)
+            network = _of_own_class(folder, config, self.device, self.residence.dtype).requires_grad_(self.trainable)
+            return Model(network, config, tokenizer, ids, name, folder)
         network = self._network(folder, lora)
         if drafts is not None:
             attach_drafts(network, drafts)
-        invariant, activations = self.kernels == INVARIANT, self.activations
+        activations = self.kinds.activations
         if activations is not None:
-            activations = round_activations(network, invariant)
-        if invariant:
+            activations = round_activations(network, self.is_invariant)
+        if self.is_invariant:
             network.become_invariant()
-        merged, drafting = (None if one is None else one.folder for one in (lora, drafts))
         return Model(
             network,
             config,
-            words,
+            tokenizer,
             ids,
             name,
             folder,
-            self.quantize,
-            merged,
-            self.kernels,
-            drafting,
-            self.head,
-            activations,
+            self.kinds.quantize,
+            adapter=None if lora is None else lora.folder,
+            kernels=self.residence.kernels,
+            draft_adapter=None if drafts is None else drafts.folder,
+            quantize_head=self.kinds.head,
+            activations=activations,
         )
 
     def _network(self, folder: Path, lora: Adapter | None) -> Transformer:
-        config, triton = self.found.config, self.check()
-        ranks = Ranks.joined(self.tp) if self.tp > 1 else ALONE
-        with load_progress(self.found.name) as watch:
+        config, dtype, triton = self.described.config, self.residence.dtype, self.check()
+        ranks = Ranks.joined(self.residence.tp) if self.residence.tp > 1 else ALONE
+        with load_progress(self.described.name) as watch:
             if config.stored_kind is not None:
                 network = load_narrow(folder, config, str(self.device), triton, watch, ranks, self.ep)
             else:
-                place = "cpu" if self.place == "auto" and not torch.cuda.is_available() else self.place
-                plain = not self.trainable and self.quantize is None and not triton
+                plain = not self.trainable and self.kinds.quantize is None and not triton
                 network = load_model(
                     folder,
-                    place,
-                    self.dtype,
+                    "cpu" if self.place == "auto" and not torch.cuda.is_available() else self.place,
+                    dtype,
                     config,
                     lora,
-                    not (self.kernels == INVARIANT or self.trainable),
-                    self.quantize,
-                    triton,
-                    self.pack and plain and can_pack(self.device, self.dtype),
-                    watch,
-                    self.head,
-                    ranks,
-                    self.ep,
+                    fuse=not (self.is_invariant or self.trainable),
+                    quantize=self.kinds.quantize,
+                    triton=triton,
+                    pack=self.residence.pack and plain and can_pack(self.device, dtype),
+                    watch=watch,
+                    quantize_head=self.kinds.head,
+                    ranks=ranks,
+                    ep=self.ep,
                 )
         if self.trainable:
             return network.requires_grad_(True)
-        network.use_kernels(triton, has_varlen(network.device, self.dtype))
+        network.use_kernels(triton, has_varlen(network.device, dtype))
         return network
 
 
-def _refuse_untrainable(quantize: str | None, kernels: str, tp: int) -> None:
-    """Raise UserError for weights in few bits, in shares, and for kernels without a gradient."""
+def _kernels_with_gradients(kernels: str, config: ModelConfig, kinds: Kinds, tp: int) -> str:
+    """The kernels of weights that learn. Raises UserError for weights in few bits, in shares, and for kernels without a
+    gradient."""
     if tp > 1:
         raise UserError(f"trainable=True with tp={tp}: sums over ranks carry no gradient. Train with tp=1.")
-    if quantize is not None:
-        raise UserError(f"trainable=True: weights in {quantize} cannot learn. Load a plain checkpoint, unquantised.")
+    if narrow := config.stored_kind or kinds.quantize or kinds.head:
+        raise UserError(f"trainable=True: weights in {narrow} cannot learn. Load a plain checkpoint, unquantised.")
     if kernels not in ("auto", "torch"):
         raise Refusal("trainable=True with {kernels:quoted}: they compute no gradient. Use kernels='auto'.", [kernels])
+    return "torch"
 
 
 def _of_own_class(folder: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Transformer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import sqrt
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -42,16 +43,24 @@ class Residence(NamedTuple):
     memory_gib: float | None = None  # what the model may take; None: what is free
 
 
-def settled_kinds(config: ModelConfig, asked: Kinds, place: Residence) -> Kinds:
-    """The kinds as asked for; with ``auto`` those that are fastest here, of which head and rows may be given. Raises
-    UserError where nothing fits, and where there is nothing to choose from."""
-    if asked.quantize != AUTO_KIND:
-        if place.memory_gib is not None:
-            raise UserError(
-                f"model.memory_gib={place.memory_gib:g} is for model.quantize=auto, and it is "
-                f"{asked.quantize or 'null'}. Drop it."
-            )
-        return asked
+def settled_kinds(config: ModelConfig, asked: Kinds, place: Residence, adapter: str | Path | None = None) -> Kinds:
+    """As asked for, or as the files are; with ``auto`` those that are fastest here, of which head and rows may
+    be given. adapter: to be merged. Raises UserError where nothing fits, where there is nothing to choose from, and
+    where the files cannot become what is asked for."""
+    kinds = asked
+    if asked.quantize == AUTO_KIND:
+        kinds = _fastest(config, asked, place)
+    elif place.memory_gib is not None:
+        raise UserError(
+            f"model.memory_gib={place.memory_gib:g} is for model.quantize=auto, and it is {asked.quantize or 'null'}. "
+            "Drop it."
+        )
+    layers, head = kinds_of(config, kinds.quantize, kinds.head, place.dtype, adapter)
+    return Kinds(layers, head, kinds.activations)
+
+
+def _fastest(config: ModelConfig, asked: Kinds, place: Residence) -> Kinds:
+    """Of the kinds that fit the memory the fastest."""
     _check(config, place)
     possible = [kinds for kinds in _all_kinds(config) if _takes(config, kinds, asked, place)]
     if not possible:

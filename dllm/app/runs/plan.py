@@ -32,7 +32,7 @@ from dllm.decoder import Decoder, refuse_stop
 from dllm.kernels.dispatch import check_invariant
 from dllm.loop.runtime.runtime import COMPILED, Runtime
 from dllm.models import bundle
-from dllm.models.arithmetic import check_numbers, kinds_of, parse_device, parse_dtype, resolve_device
+from dllm.models.arithmetic import check_numbers, parse_device, parse_dtype, resolve_device
 from dllm.models.fastest import Kinds, Residence, settled_kinds
 from dllm.models.fingerprint import fingerprint
 from dllm.models.network.rope_ntk import RopeSetting
@@ -97,8 +97,7 @@ class RunPlan:
         place = Residence(
             dtype, device, str(config["kernels"]), config["runtime"] not in COMPILED, ranks, model.get("memory_gib")
         )
-        kind, head, rows = settled_kinds(architecture, asked, place)
-        kind, head = kinds_of(architecture, kind, head, dtype, model["adapter"])
+        kind, head, rows = settled_kinds(architecture, asked, place, model["adapter"])
         check_numbers(architecture, dtype, device, config["kernels"], kind, head, rows)
         check_invariant(str(config["kernels"]), kind, str(config["runtime"]), rows)
         check_runtime(kind, config["runtime"], device, rows)

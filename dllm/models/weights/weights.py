@@ -148,48 +148,56 @@ def load_model(
     if ranks.size > 1:
         config = share_of(config, ranks, ep)
         model, sources = shared_out(model, config)
+    kind = quantize or str(dtype).removeprefix("torch.")
     if device == "cpu":
-        refuse_too_large(model, quantize or str(dtype).removeprefix("torch."), quantize_head)
+        refuse_too_large(model, kind, quantize_head)
     for sentence in left_out:
         warn_once(f"{path}: {sentence}")
-    placement = {"": device}
-    if device == "auto":
-        placement = device_map(model, dtype, [name for name, _ in parts_of(model)])
-        if told := offloaded_words(model, placement, dtype):
-            warn_once(f"{path}: {told}")
+    placement = _placement(path, model, device, dtype)
     if quantize is not None and len({*placement.values()}) > 1:
         raise on_several_devices(quantize)
-
-    def finish(prefix: str, part: nn.Module) -> None:
-        if fuse:
-            fuse_products(part)
-        if quantize is not None:
-            quantize_part(part, quantize, triton)
-            quantize_end(model, prefix, quantize_head)
-        elif pack:
-            pack_weights(part)
-
-    kept = fill(
-        model,
-        stored,
-        sources,
-        partial(device_of, placement=placement),
-        dtype,
-        adapter,
-        finish,
-        watch,
-        keep=quantize == "int4",
-        head_early=quantize_head is not None,
-        stack=fuse and quantize != "int4",
-    )
-    if told := packed_words(stored, quantize or str(dtype).removeprefix("torch."), kept):
-        warn_once(f"{path}: {told}")
+    finish = partial(_finish, model, fuse, pack, triton, quantize, quantize_head)
+    place, head_early = partial(device_of, placement=placement), quantize_head is not None
+    keep, stack = quantize == "int4", fuse and quantize != "int4"
+    kept = fill(model, stored, sources, place, dtype, adapter, finish, watch, (), keep, head_early, stack)
+    if sentence := packed_words(stored, kind, kept):
+        warn_once(f"{path}: {sentence}")
     if config.tied:
         model.tie()
     if pack and quantize is None:
         pack_weights(model)  # the head
     spread_over_devices(model.eval().requires_grad_(False), placement)
     return model
+
+
+def _placement(path: Path, model: Transformer, device: str, dtype: torch.dtype) -> dict[str, str]:
+    """The device of each part of a model; of all of them under ``""``. Warns where some lie in the CPU's memory."""
+    if device != "auto":
+        return {"": device}
+    placement = device_map(model, dtype, [name for name, _ in parts_of(model)])
+    if sentence := offloaded_words(model, placement, dtype):
+        warn_once(f"{path}: {sentence}")
+    return placement
+
+
+def _finish(
+    model: Transformer,
+    fuse: bool,
+    pack: bool,
+    triton: bool,
+    quantize: str | None,
+    quantize_head: str | None,
+    prefix: str,
+    part: nn.Module,
+) -> None:
+    """Bring a part that has been read, by its name ``prefix``, into the form in which it computes."""
+    if fuse:
+        fuse_products(part)
+    if quantize is not None:
+        quantize_part(part, quantize, triton)
+        quantize_end(model, prefix, quantize_head)
+    elif pack:
+        pack_weights(part)
 
 
 def prepared(

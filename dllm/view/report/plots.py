@@ -174,35 +174,14 @@ def panel(axis: Axes, group: Sequence[Method], x: X, style: Styles, timed: bool 
     best = dict(zip(map(id, chosen), optimal(chosen, x, timed), strict=True))
     for method in group:
         colour, marker, _ = style[method.name]
-        line, bold, faint = _joined(method, x), method.is_highlighted, faintness(method, group)
-        axis.plot(
-            [x(s) for s in line],
-            [s.quality for s in line],
-            color=colour,
-            linewidth=2.4 if bold else 1.1,
-            alpha=0.7 * faint,
-            zorder=3 if bold else 2,
-        )
+        faint = faintness(method, group)
+        _draw_line(axis, method, x, colour, faint)
         for setting in method.settings:
-            axis.plot(
-                [x(setting)] * 2,
-                setting.interval or [setting.quality] * 2,
-                color=colour,
-                linewidth=0.7,
-                alpha=0.45 * faint,
-            )
+            ends = setting.interval or [setting.quality] * 2
+            axis.plot([x(setting)] * 2, ends, color=colour, linewidth=0.7, alpha=0.45 * faint)
             if setting is not start:
-                axis.plot(
-                    x(setting),
-                    setting.quality,
-                    marker=marker,
-                    color=colour,
-                    markersize=7.5 if bold else 5.5,
-                    markeredgewidth=1.1,
-                    markerfacecolor=colour if best.get(id(setting)) else "none",
-                    alpha=faint,
-                    zorder=3.5 if bold else 3,
-                )
+                fill = colour if best.get(id(setting)) else "none"
+                _draw_point(axis, setting, x, marker, colour, fill, faint, method.is_highlighted)
                 drawn |= {FILLED} if best.get(id(setting)) else set()
             if timed and setting.measures.warning:
                 drawn.add(CROSS)
@@ -216,13 +195,46 @@ def panel(axis: Axes, group: Sequence[Method], x: X, style: Styles, timed: bool 
             axis.plot(
                 lossless_tpf(setting), setting.quality, color="black", markerfacecolor="white", zorder=2.5, **STAR_MARK
             )
+    _scale_by_two(axis)
+    return drawn
+
+
+def _draw_line(axis: Axes, method: Method, x: X, colour: str, faint: float) -> None:
+    """Join the settings of a method."""
+    line, bold = _joined(method, x), method.is_highlighted
+    axis.plot(
+        [x(s) for s in line],
+        [s.quality for s in line],
+        color=colour,
+        linewidth=2.4 if bold else 1.1,
+        alpha=0.7 * faint,
+        zorder=3 if bold else 2,
+    )
+
+
+def _draw_point(
+    axis: Axes, setting: SettingResults, x: X, marker: str, colour: str, fill: str, faint: float, bold: bool
+) -> None:
+    axis.plot(
+        x(setting),
+        setting.quality,
+        marker=marker,
+        color=colour,
+        markersize=7.5 if bold else 5.5,
+        markeredgewidth=1.1,
+        markerfacecolor=fill,
+        alpha=faint,
+        zorder=3.5 if bold else 3,
+    )
+
+
+def _scale_by_two(axis: Axes) -> None:
+    """A log axis of x, with powers of two where it shows several."""
     axis.set_xscale("log", base=2)
     low, high = axis.get_xlim()
-    # Powers of two, if the axis shows several.
     axis.xaxis.set_major_locator(LogLocator(base=2, numticks=9) if high / low >= 4 else MaxNLocator(5))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
-    return drawn
 
 
 def faintness(method: Method, group: Sequence[Method]) -> float:
