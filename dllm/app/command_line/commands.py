@@ -9,18 +9,17 @@ Each stands for settings, and takes any others after it. A word without ``=`` is
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dllm.app.command_line.brought import hub_models, of_model
 from dllm.common.errors import UserError, nearest
-from dllm.compose.parts import choices
+from dllm.compose.parts import choices, config_groups
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?(@[\w./-]+)?")
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=")
 HUBS = ("hf.co/", "huggingface.co/")  # how Ollama's users begin a name of the hub
-OF_CHECK = re.compile(r"(gpu|rows)=|length=[-+.\d]")  # what ``dllm check`` asks of a memory; length=NAME is a part
 # Flags of Hydra's whose value is the next word.
 WITH_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--cfg", "-c", "--package", "-p")
 
@@ -35,6 +34,11 @@ class Command:
     examples: tuple[tuple[str, str], ...]  # command lines, and what each does
     settings: tuple[str, ...]  # the settings that its help lists, by name or by how their names begin
     options: tuple[tuple[str, str], ...] = ()  # of its own, as NAME=DEFAULT, and what each means
+    prefix: str = ""  # of its options among the settings; empty: the command reads them itself
+
+    @property
+    def option_names(self) -> set[str]:
+        return {option.partition("=")[0] for option, _ in self.options}
 
 
 TUNE = "tune=true"  # what ``dllm tune`` stands for
@@ -91,6 +95,12 @@ COMMANDS = {
             "cache.",
             "gen_length",
         ),
+        (
+            ("gpu=null", "GiB of a card; null: this machine's memory, when rows or length are given"),
+            ("rows=null", "answers decoded together; null: 1"),
+            ("length=null", "columns of each, prompt and answer; null: 4096, or what the model takes"),
+        ),
+        "task.",
     ),
     "fits": Command(
         "[MODEL] [NAME=VALUE ...]",
@@ -215,9 +225,16 @@ def with_command(arguments: Sequence[str]) -> list[str]:
     ]
     bare = [word for word, alone in zip(rest, is_bare, strict=True) if alone]
     settings = [word for word, alone in zip(rest, is_bare, strict=True) if not alone]
-    if name == "check":  # length alone is a group of rules
-        settings = [f"task.{word}" if OF_CHECK.match(word) else word for word in settings]
-    return [*COMMANDS[name].stands_for, *_set(name, bare), *settings]
+    command = COMMANDS[name]
+    settings = [command.prefix + word if is_option(word, command.option_names) else word for word in settings]
+    return [*command.stands_for, *_set(name, bare), *settings]
+
+
+def is_option(word: str, names: Container[str]) -> bool:
+    """Whether a word sets one of a command's own options. A number does also where a group of parts has the name, as
+    ``length`` has."""
+    name, equals, value = word.partition("=")
+    return bool(equals) and name in names and (name not in config_groups() or bool(re.match(r"[-+.\d]", value)))
 
 
 def _set(name: str, bare: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, get_type_hints
 
+from dllm.app.command_line.commands import is_option
 from dllm.common.coerce import coerce
 from dllm.common.errors import UserError
 
@@ -65,8 +66,8 @@ def split(words: Sequence[str], options_kind: type[Own]) -> tuple[Own, list[str]
     """The options among the words, and the other words. Raises UserError for a value of the wrong kind."""
     kinds, own, others = get_type_hints(options_kind), dict[str, Any](), list[str]()
     for word in words:
-        name, equals, text = word.partition("=")
-        if equals and name in kinds:
+        if is_option(word, kinds):
+            name, _, text = word.partition("=")
             own[name] = coerce(name, _value(text, kinds[name]), kinds[name])
         else:
             others.append(word)

@@ -23,8 +23,10 @@ from dllm.compose.naming import typed_name
 from dllm.compose.parts import plain_config
 from dllm.parts import (
     COMMANDS,
+    FIT_OPTIONS,
     WORD_COMMANDS,
     UserError,
+    choice_notes,
     command_help,
     composed,
     config_groups,
@@ -69,6 +71,11 @@ CASES: list[tuple[list[str], list[str]]] = [
 @pytest.mark.parametrize(("typed", "meant"), CASES, ids=str)
 def test_a_command_stands_for_settings(typed: list[str], meant: list[str]) -> None:
     assert with_command(typed) == meant
+
+
+def test_the_options_of_check_are_those_of_its_file() -> None:
+    notes = choice_notes("task", "check")
+    assert COMMANDS["check"].options == tuple((f"{name}=null", notes[name]) for name in FIT_OPTIONS)
 
 
 def test_a_folder_is_a_model(tmp_path: Path) -> None:
