@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from dllm.app.runs import folder
-from dllm.parts import RunFolder, UserError, identity, read_results, stored_config, trace_name
+from dllm.parts import RunFolder, UserError, config_in, identity, read_results, trace_name
 
 STATIC = {"_target_": "dllm.parts.samplers.static.Static", "steps": None}
 CONFIG: dict[str, Any] = {"gen_length": 8, "sampler": STATIC, "live": None}
@@ -51,7 +51,7 @@ def test_a_finished_sample_is_on_disk_before_the_next_one(tmp_path: Path) -> Non
         run.write(row("a", 1), trace={**TRACE, "id": "a", "sample": 1})
         assert json.loads((run.path / "traces" / "a-1.json").read_text())["config"] == TRACE["config"]
         assert "<h1>run: a, answer 2</h1>" in (run.path / "traces" / "a-1.html").read_text()
-        assert run.done == {("a", 0), ("a", 1)}
+        assert run.done_keys == {("a", 0), ("a", 1)}
 
 
 def test_a_resumed_run_knows_what_is_done_and_drops_a_half_written_line(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_resumed_run_knows_what_is_done_and_drops_a_half_written_line(tmp_path
     for cut in (len(whole) - 1, len(whole) - 7, middle + 1, middle):
         (tmp_path / "results.jsonl").write_bytes(whole[:cut])
         with RunFolder.open(tmp_path, CONFIG, CONTENT) as run:
-            assert run.done == {("a", 0)}
+            assert run.done_keys == {("a", 0)}
             run.write(row("b"))
         assert (tmp_path / "results.jsonl").read_bytes() == whole
 
@@ -101,15 +101,15 @@ def test_an_edited_configuration_is_refused_with_the_key(tmp_path: Path) -> None
     before = file.read_text()
     file.write_text(before.replace("gen_length: 8", "gen_length: 16"))
     with pytest.raises(UserError, match=r"config.yaml was edited: .* with gen_length=8, not 16\. Put that back"):
-        RunFolder.open(tmp_path, stored_config(tmp_path), CONTENT)
+        RunFolder.open(tmp_path, config_in(tmp_path), CONTENT)
     file.write_text(before.replace("live: null", "live: true"))  # decides nothing
-    RunFolder.open(tmp_path, stored_config(tmp_path), CONTENT).close()
+    RunFolder.open(tmp_path, config_in(tmp_path), CONTENT).close()
 
 
 def test_settings_that_are_no_numbers_are_the_same_after_a_round_trip(tmp_path: Path) -> None:
     odd = {**CONFIG, "threshold": float("nan"), "bound": float("inf"), "small": 1e-7, "stop": ["a", "ü"], "none": None}
     RunFolder.open(tmp_path, odd, CONTENT).close()
-    RunFolder.open(tmp_path, stored_config(tmp_path), CONTENT).close()
+    RunFolder.open(tmp_path, config_in(tmp_path), CONTENT).close()
 
 
 def test_a_folder_that_does_not_say_what_it_was_made_of_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_without_locks_a_file_stands_for_one(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=words):
             RunFolder.open(tmp_path, CONFIG, CONTENT)
     with RunFolder.open(tmp_path, CONFIG, CONTENT) as run:
-        assert run.done == {("a", 0)}
+        assert run.done_keys == {("a", 0)}
 
 
 @pytest.mark.filterwarnings("ignore:flock not supported")

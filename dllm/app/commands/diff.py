@@ -41,7 +41,7 @@ class Side:
 
 def read_side(place: Path) -> Side:
     """Raises UserError for what is neither a trace nor a run folder."""
-    from dllm.app.runs.destinations import stored_config
+    from dllm.app.runs.destinations import config_in
     from dllm.app.runs.folder import trace_name
     from dllm.record.folders import TRACES, key_of, read_all_results, read_environment
     from dllm.record.trace import read_trace
@@ -56,7 +56,7 @@ def read_side(place: Path) -> Side:
         rows = {key_of(row): row for row in read_all_results(place)}
         files = {key: place / TRACES / trace_name(key) for key in rows}
         traces = {key: read_trace(file)[1] for key, file in files.items() if file.is_file()}
-        return Side(place, stored_config(place), checkpoint(place), rows, traces)
+        return Side(place, config_in(place), checkpoint(place), rows, traces)
     data, trace = read_trace(place)
     key = (str(data["id"]), int(data["sample"]))
     return Side(place, data["config"] or {}, checkpoint(place.resolve().parent.parent), {}, {key: trace})

@@ -109,7 +109,7 @@ class PromptRun:
 
     def _column(self, name: str, run_folder: RunFolder, plan: RunPlan) -> list[ResultRow]:
         """The finished rows of a column, in the order of the prompts. plan: its own settings."""
-        todo = [sample for sample in self.samples if sample.key not in run_folder.done]
+        todo = [sample for sample in self.samples if sample.key not in run_folder.done_keys]
         total, there = len(self.samples), len(self.samples) - len(todo)
         if there:
             complain(f"{run_folder.path} holds {there} samples already, {len(todo)} to go.")
@@ -125,7 +125,7 @@ class PromptRun:
             self.model = self.plan.load()
             self.run_folder.stamp(environment_of(self.model.transformer, self.plan.options.seed))
             asked = (one for one in self.samples if all(one.request.masked[one.request.answer_start :]))  # no infilling
-            warn_of_prompts(self.model, (one.shown for one in asked))
+            warn_of_prompts(self.model, (sample.prompt_text for sample in asked))
         decoder = plan.decoder(self.model)
         next(decoder.turns(sample.request), None)
         return decoder
@@ -162,7 +162,7 @@ class PromptRun:
             yield None
             return
         if len(todo) == 1 and not self.told_prompt:
-            self.console.print(as_text(todo[0].shown, "dim"))
+            self.console.print(as_text(todo[0].prompt_text, "dim"))
             self.told_prompt = True
         if self.plan.options.compare and not self.races:
             self.console.print(as_text(name, "bold"))
@@ -197,7 +197,7 @@ def row_of(sample: PlannedSample, result: Result, batch: Sequence[PlannedSample]
     """A line of results.jsonl. Rows with the same ``batch`` were decoded together and share their seconds."""
     mates = f"{batch[0].id}/{batch[0].sample}"
     asked = constraint_digest(sample.request)
-    row = {"id": sample.id, "sample": sample.sample, **result.to_json(), "prompt": sample.shown, "batch": mates}
+    row = {"id": sample.id, "sample": sample.sample, **result.to_json(), "prompt": sample.prompt_text, "batch": mates}
     return row if asked is None else {**row, "constraint_digest": asked}
 
 

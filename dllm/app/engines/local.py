@@ -31,11 +31,11 @@ class Local(Engine):
 def decode_missing(cell: Cell, run_folder: RunFolder) -> None:
     """Decode the samples that the folder lacks, and write each as soon as it is finished."""
     evaluation = cell.evaluation
-    missing = evaluation.missing(run_folder.done)
+    missing = evaluation.missing(run_folder.done_keys)
     if not missing:
         return
     run_folder.stamp(evaluation.answers.environment())
-    done = run_folder.done
+    done = run_folder.done_keys
     with progress_bar(len(evaluation.keys), len(done), title=cell.place) as progress:
         for row, trace in evaluation.rows(missing):
             if key_of(row) not in done:

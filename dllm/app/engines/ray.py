@@ -148,13 +148,13 @@ class Ray(Engine):
         """The shards of one cell after the other; the cell itself where nothing is left to do."""
         for cell in cells:
             run_folder = cell.open()
-            missing = [batch.keys for batch in cell.evaluation.missing(run_folder.done)]
+            missing = [batch.keys for batch in cell.evaluation.missing(run_folder.done_keys)]
             if not missing:
                 run_folder.close()
                 yield cell
                 continue
             step = max(1, self.shard // max(map(len, missing)))
-            open_cell = OpenCell(cell, run_folder, run_folder.done, -(-len(missing) // step))
+            open_cell = OpenCell(cell, run_folder, run_folder.done_keys, -(-len(missing) // step))
             self.open_cells.append(open_cell)
             self.progress.total += sum(map(len, missing))
             yield from (Shard(open_cell, tuple(missing[at : at + step])) for at in range(0, len(missing), step))

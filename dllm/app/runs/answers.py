@@ -99,7 +99,7 @@ def of_items(config: Mapping[str, Any]) -> bool:
     return choice_of("constraint", config["constraint"]) == TaskConstraint.kind
 
 
-def shown_prompt(item: Item) -> str:
+def prompt_text(item: Item) -> str:
     """The question itself: the last message of a conversation."""
     prompt: Any = item.prompt.prompt if isinstance(item.prompt, PrefilledPrompt) else item.prompt
     if isinstance(prompt, list) and isinstance(prompt[-1], Mapping):

@@ -37,16 +37,18 @@ class Cell:
 
     def rows(self) -> list[ResultRow]:
         """The finished samples, in the order of the items."""
-        found = {key_of(row): row for row in read_results(self.folder / RESULTS)[0]}
-        return [found[key] for key in self.evaluation.keys if key in found]
+        by_key = {key_of(row): row for row in read_results(self.folder / RESULTS)[0]}
+        return [by_key[key] for key in self.evaluation.keys if key in by_key]
 
     def totals(self, rows: Sequence[ResultRow]) -> Totals:
         """The metrics over all answers, which are kept beside the results for reports."""
-        found = self.evaluation.totals(rows)
-        if found:
+        metrics = self.evaluation.totals(rows)
+        if metrics:
             with writing(self.folder):
-                write_whole(self.folder / TOTALS, json.dumps({"answers": len(rows), "totals": found}, indent=1) + "\n")
-        return found
+                write_whole(
+                    self.folder / TOTALS, json.dumps({"answers": len(rows), "totals": metrics}, indent=1) + "\n"
+                )
+        return metrics
 
 
 def run_cell(config: dict[str, Any]) -> Cell:

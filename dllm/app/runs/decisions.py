@@ -44,8 +44,8 @@ class TurnDecisions:
     acts: Tensor  # bool [B] which of them took part
     owner: Tensor  # [N] the request of each new candidate
     decided: Tensor  # [N, 4] bits, commits, forced and late commits of each new candidate
-    asked: Tensor  # [M] the request of each candidate of this forward
-    kept: Tensor  # [B] which of them is kept
+    rows: Tensor  # [M] the request's row of each candidate of this forward
+    winners: Tensor  # [B] the candidate that each request keeps
     refreshed: Tensor  # bool [B, l] which layers of it computed the whole canvas (l 1: all alike)
 
     @staticmethod
@@ -59,11 +59,11 @@ class TurnDecisions:
         if before is not None:
             late = commit & (step.tokens == before.of(numbers, commit.shape[1])[step.owner.row])
         decided = torch.stack([bits, commit.sum(1), turn.forced.sum(1), late.sum(1)], 1)
-        numbers, acts, owner, asked, chosen = (
+        numbers, acts, owner, rows, winners = (
             tensor.clone()  # it lasts until the next turn
             for tensor in (numbers, turn.active, step.owner.row, turn.tried_owner.row, turn.chosen)
         )
-        return TurnDecisions(numbers, acts, owner, decided, asked, chosen, turn.cost.refreshed[turn.chosen] > 0)
+        return TurnDecisions(numbers, acts, owner, decided, rows, winners, turn.cost.refreshed[turn.chosen] > 0)
 
 
 @dataclass
@@ -80,7 +80,7 @@ class DecisionCount:
     # by the request's number: an entry for each forward in which it took part
     forwards: dict[int, list[list[ForwardDecision]]] = field(default_factory=dict)
     # by the request's number: the candidate that each of its forwards keeps
-    kept: dict[int, list[int]] = field(default_factory=dict)
+    winners: dict[int, list[int]] = field(default_factory=dict)
     # by the request's number: for each of its forwards, which layers computed the whole canvas
     refreshed: dict[int, list[list[bool]]] = field(default_factory=dict)
 
@@ -90,10 +90,10 @@ class DecisionCount:
 
     def columns(self, number: int) -> dict[str, Any]:
         """Columns of a row of results: lists with a number for each forward of the request. Waits for the device."""
-        self._read()
+        self._unpack()
         turns = self.forwards.get(number, [])
-        kept = [*self.kept.get(number, []), 0][: len(turns)]
-        decided = [turn[at] for turn, at in zip(turns, kept, strict=True)]
+        winners = [*self.winners.get(number, []), 0][: len(turns)]
+        decided = [turn[at] for turn, at in zip(turns, winners, strict=True)]
         return {
             "bits": [round(bits, 4) for bits, *_ in decided],
             "commits": [commits for _, commits, _, _ in decided],
@@ -107,26 +107,26 @@ class DecisionCount:
         its layers that did."""
         forwards = self.refreshed.get(number, [])
         layers = max(map(len, forwards), default=0)  # a forward whose layers are alike may have one entry for all
-        forwards = [one if len(one) == layers else one * layers for one in forwards]
+        forwards = [flags if len(flags) == layers else flags * layers for flags in forwards]
         by_layer = [sum(layer) for layer in zip(*forwards, strict=True)]
         return {"refreshed": round(sum(by_layer) / max(1, len(by_layer)), 4), "refreshed_by_layer": by_layer}
 
-    def _read(self) -> None:
-        """Move what is in ``noted`` to ``forwards`` and ``kept``."""
+    def _unpack(self) -> None:
+        """Move what is in ``noted`` to ``forwards`` and ``winners``."""
         noted, self.noted = self.noted, []
         layers = max((turn.refreshed.shape[1] for turn in noted), default=1)
         noted = [replace(turn, refreshed=turn.refreshed.expand(-1, layers)) for turn in noted]
         names = [entry.name for entry in fields(TurnDecisions)]
-        turns = zip(*(on_host([getattr(one, name) for one in noted]) for name in names), strict=True)
-        for numbers, acts, owners, decided, asked, kept, refreshed in turns:
+        turns = zip(*(on_host([getattr(turn, name) for turn in noted]) for name in names), strict=True)
+        for numbers, acts, owners, decided, rows, winners, refreshed in turns:
             for row, number in enumerate(numbers):
-                mine, followed = self.forwards.setdefault(number, []), self.kept.setdefault(number, [])
+                mine, followed = self.forwards.setdefault(number, []), self.winners.setdefault(number, [])
                 if len(followed) < len(mine):  # the first forward after one says what it kept of that
-                    followed.append(kept[row] - asked.index(row))
+                    followed.append(winners[row] - rows.index(row))
                 if acts[row]:
                     self.refreshed.setdefault(number, []).append(refreshed[row])
-                    made = [one for owner, one in zip(owners, decided, strict=True) if owner == row]
-                    mine.append([(bits, int(count), int(forced), int(late)) for bits, count, forced, late in made])
+                    decisions = [decision for owner, decision in zip(owners, decided, strict=True) if owner == row]
+                    mine.append([(bits, int(count), int(forced), int(late)) for bits, count, forced, late in decisions])
 
 
 def on_host(tensors: Sequence[Tensor]) -> list[list[Any]]:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from dllm.app.runs.answers import AnswerSource, Batch, SampleAnswer, answer_shape, batches_of, sample_seed, shown_prompt
+from dllm.app.runs.answers import AnswerSource, Batch, SampleAnswer, answer_shape, batches_of, prompt_text, sample_seed
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.samples import NamedSample
 from dllm.common.errors import Refusal, Undecodable, first_line, not_installed
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LET_PASS = 10  # questions without an answer, after which no more is asked
 MOST_STOPS = 4  # strings that OpenAI's interface takes; the text is cut at all of them here
 ENDED = {"stop": "eos"}  # our words for ``finish_reason``, where they differ
-_Asked = TypeVar("_Asked")
+_Question = TypeVar("_Question")
 _Outcome = TypeVar("_Outcome")
 
 
@@ -61,7 +61,7 @@ class EndpointAnswers(AnswerSource):
             messages_of(item)  # refuses
         self.batches = batches_of(
             (
-                (answer_shape(config, item), NamedSample(item.id, number, shown_prompt(item)))
+                (answer_shape(config, item), NamedSample(item.id, number, prompt_text(item)))
                 for item in items.values()
                 for number in range(config["samples"])
             ),
@@ -82,7 +82,7 @@ class EndpointAnswers(AnswerSource):
 
     def answers(self, batches: Iterable[Batch[NamedSample]]) -> Iterator[SampleAnswer]:
         faults: list[Fault] = []
-        unspoilt = takewhile(lambda _: len(faults) < LET_PASS and not any(one.ends for one in faults), batches)
+        unspoilt = takewhile(lambda _: len(faults) < LET_PASS and not any(fault.ends for fault in faults), batches)
         for outcome in at_once(self._outcome, unspoilt, self.model["at_once"]):
             if isinstance(outcome, Fault):
                 faults.append(outcome)
@@ -91,7 +91,8 @@ class EndpointAnswers(AnswerSource):
             else:
                 yield outcome
         if faults:
-            raise Undecodable("{why:value}", {"why": next((one for one in faults if one.ends), faults[0]).sentence})
+            gravest = next((fault for fault in faults if fault.ends), faults[0])
+            raise Undecodable("{why:value}", {"why": gravest.sentence})
 
     def _outcome(self, batch: Batch[NamedSample]) -> SampleAnswer | Fault | Exception:
         """An answer, or why there is none. Raises nothing: it runs in a thread."""
@@ -112,7 +113,7 @@ class EndpointAnswers(AnswerSource):
         )
         try:
             reply = json.loads(raw.http_response.text)
-            choice, used = reply["choices"][0], (reply.get("usage") or {}).get("completion_tokens")
+            choice, count = reply["choices"][0], (reply.get("usage") or {}).get("completion_tokens")
             text, reason = choice["message"]["content"] or "", str(choice.get("finish_reason"))
             result = Result(
                 [],
@@ -129,17 +130,17 @@ class EndpointAnswers(AnswerSource):
                 runtime="endpoint",
             )
         except (ValueError, LookupError, TypeError, AttributeError):
-            return Fault(self._said(f"question {sample.id} got no text", raw.http_response.text), ends=False)
-        known = {"useful_tokens": used if isinstance(used, int) else 0, "answered_by": reply.get("model")}
-        return SampleAnswer(batch, 0, {**result.to_json(), **DecisionCount().columns(0), **known})
+            return Fault(self._sentence(f"question {sample.id} got no text", raw.http_response.text), ends=False)
+        measures = {"useful_tokens": count if isinstance(count, int) else 0, "answered_by": reply.get("model")}
+        return SampleAnswer(batch, 0, {**result.to_json(), **DecisionCount().columns(0), **measures})
 
     def _body(self, batch: Batch[NamedSample], seed: int) -> dict[str, Any]:
         """The fields of a request beside the model and the messages."""
         sampling, (length, stop) = self.config["sampling"], batch.shape
-        drawn = {"seed": seed % 2**31, "top_p": sampling["top_p"]} if self.draws else {}
+        noise = {"seed": seed % 2**31, "top_p": sampling["top_p"]} if self.draws else {}
         usual = {"max_tokens": length, "temperature": sampling["temperature"], "stop": list(stop)[:MOST_STOPS] or None}
         return {
-            key: value for key, value in {**usual, **drawn, **(self.model["body"] or {})}.items() if value is not None
+            key: value for key, value in {**usual, **noise, **(self.model["body"] or {})}.items() if value is not None
         }
 
     def _fault(self, error: OpenAIError, question: str) -> Fault:
@@ -154,23 +155,23 @@ class EndpointAnswers(AnswerSource):
                 words = f"it cannot be reached ({first_line(error.__cause__ or error)}), in {tries}. Start it"
             case openai.RateLimitError():
                 wait = error.response.headers.get("retry-after")
-                asked = f", and asks to wait {wait} s" if wait else ""
-                words = f"it takes no more requests for now (429){asked}. Lower model.at_once, raise model.retries"
+                wait_hint = f", and asks to wait {wait} s" if wait else ""
+                words = f"it takes no more requests for now (429){wait_hint}. Lower model.at_once, raise model.retries"
             case openai.AuthenticationError() | openai.PermissionDeniedError():
                 words = f"it takes no request without the right key ({code}). Name its variable by model.key_env"
             case openai.NotFoundError():
-                return Fault(self._said(f"no model.name={self.name} is there (404)", error), ends=True)
+                return Fault(self._sentence(f"no model.name={self.name} is there (404)", error), ends=True)
             case openai.APIStatusError() if error.status_code < 500:
-                return Fault(self._said(f"question {question} is refused ({code})", error), ends=False)
+                return Fault(self._sentence(f"question {question} is refused ({code})", error), ends=False)
             case _:
-                return Fault(self._said(f"it failed ({code}), in {tries}", error), ends=True)
+                return Fault(self._sentence(f"it failed ({code}), in {tries}", error), ends=True)
         return Fault(f"{self.url}: {words}.", ends=True)
 
-    def _said(self, what: str, reply: object) -> str:
+    def _sentence(self, what: str, reply: object) -> str:
         """A sentence with what the address said, in which there must be no key."""
         text = str(reply) if self.key is None else str(reply).replace(self.key, "***")
-        said = (text.strip().splitlines() or ["nothing"])[0]
-        return f"{self.url}: {what}: {said[:200].rstrip('.')}."
+        line = (text.strip().splitlines() or ["nothing"])[0]
+        return f"{self.url}: {what}: {line[:200].rstrip('.')}."
 
 
 def key_from(variable: str | None) -> str | None:
@@ -198,7 +199,7 @@ def messages_of(item: Item) -> list[Message]:
         )
     if isinstance(item.prompt, str):
         return [{"role": "user", "content": item.prompt}]
-    if isinstance(item.prompt, list) and all(isinstance(one, Mapping) for one in item.prompt):
+    if isinstance(item.prompt, list) and all(isinstance(message, Mapping) for message in item.prompt):
         return cast(list[Message], item.prompt)
     raise Refusal(
         f"question {item.id} brings token ids or the beginning of its answer, and {{model=endpoint}} takes messages. "
@@ -211,15 +212,15 @@ def cut_at(text: str, stops: Iterable[str]) -> str:
     return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
 
 
-def at_once(ask: Callable[[_Asked], _Outcome], wanted: Iterable[_Asked], most: int) -> Iterator[_Outcome]:
-    """What ``ask`` returns of each, as soon as it is there. Never are more than ``most`` asked, or returned and not yet
-    done with by the caller, who has then kept all others. A process that ends waits for none."""
-    done, running = SimpleQueue[_Outcome](), 0
-    for one in wanted:
-        Thread(target=lambda one=one: done.put(ask(one)), daemon=True).start()  # type: ignore[misc]
+def at_once(ask: Callable[[_Question], _Outcome], questions: Iterable[_Question], most: int) -> Iterator[_Outcome]:
+    """Yield what ``ask`` returns for each question, as soon as it is there. At most ``most`` questions are under way or
+    in the hands of the caller, who has kept the results before that. A process that ends waits for none."""
+    outcomes, running = SimpleQueue[_Outcome](), 0
+    for question in questions:
+        Thread(target=lambda question=question: outcomes.put(ask(question)), daemon=True).start()  # type: ignore[misc]
         running += 1
         if running == most:
-            yield done.get()
+            yield outcomes.get()
             running -= 1
     for _ in range(running):
-        yield done.get()
+        yield outcomes.get()

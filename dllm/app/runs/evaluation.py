@@ -46,9 +46,9 @@ class Evaluation:
         """Every sample, in the order of the items."""
         return [(name, sample) for name in self.items for sample in range(self.config["samples"])]
 
-    def missing(self, done: set[SampleKey]) -> list[Batch[Any]]:
-        """The batches that hold a sample which is not ``done``."""
-        return [batch for batch in self.answers.batches if not done.issuperset(batch.keys)]
+    def missing(self, done_keys: set[SampleKey]) -> list[Batch[Any]]:
+        """The batches that hold a sample not yet in ``done_keys``."""
+        return [batch for batch in self.answers.batches if not done_keys.issuperset(batch.keys)]
 
     def rows(self, batches: Iterable[Batch[Any]]) -> Iterator[FinishedSample]:
         """Decode and score. Yields a sample's row, and its trace if asked for, as soon as the sample is finished.
@@ -70,28 +70,28 @@ class Evaluation:
 
     def totals(self, rows: Sequence[ResultRow]) -> Totals:
         """The metrics over all answers, by sub-task. Several answers to an item count by their mean."""
-        return {name: found for name, mine in by_task(rows).items() if (found := self._totals(name, mine))}
+        return {name: metrics for name, mine in by_task(rows).items() if (metrics := self._totals(name, mine))}
 
     def _totals(self, task: str, rows: Sequence[ResultRow]) -> dict[str, float | None]:
         parts: dict[str, dict[int, list[Any]]] = {}  # by metric, then by the answer's number
         for row in rows:
             for metric, part in row.get("parts", {}).items():
                 parts.setdefault(metric, {}).setdefault(row["sample"], []).append(part)
-        found: dict[str, float | None] = {}
+        totals: dict[str, float | None] = {}
         for metric, by_number in parts.items():
-            each = [self.task.total(task, metric, one) for one in by_number.values()]
-            named = [one if isinstance(one, Mapping) else {"": one} for one in each]
-            for key in dict.fromkeys(key for one in named for key in one):
-                values = [value for one in named if (value := one.get(key)) is not None]
-                found[f"{metric}/{key}" if key else metric] = mean(values) if len(values) == len(named) else None
-        if found and not any("score" in row["scores"] for row in rows):
-            found = {"score": next(iter(found.values())), **found}
-        return found
+            each = [self.task.total(task, metric, values) for values in by_number.values()]
+            by_key = [total if isinstance(total, Mapping) else {"": total} for total in each]
+            for key in dict.fromkeys(key for total in by_key for key in total):
+                values = [value for total in by_key if (value := total.get(key)) is not None]
+                totals[f"{metric}/{key}" if key else metric] = mean(values) if len(values) == len(by_key) else None
+        if totals and not any("score" in row["scores"] for row in rows):
+            totals = {"score": next(iter(totals.values())), **totals}
+        return totals
 
     def unjudged(self) -> list[str]:
         """Why tasks cannot be asked, and scores not be judged, in sentences."""
-        asked = [item.constraint for item in self.items.values() if item.constraint is not None]
-        lacking = sorted({library for one in asked if (library := lacking_library(one)) is not None})
+        constraints = [item.constraint for item in self.items.values() if item.constraint is not None]
+        lacking = sorted({library for rule in constraints if (library := lacking_library(rule)) is not None})
         validity = [str(not_installed("the score valid", library, "constraints")) for library in lacking]
         return [*self.task.missing().values(), *validity]
 
@@ -105,7 +105,7 @@ class Evaluation:
             **self.task.stamp(),
             "scores": None,
             **answer.columns,
-            "prompt": sample.shown,
+            "prompt": sample.prompt_text,
             "batch": f"{first.id}/{first.sample}",
         }
 

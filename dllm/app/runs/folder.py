@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import yaml
 from filelock import BaseFileLock, SoftFileLock
 
-from dllm.app.runs.destinations import make_folder, remove_made, stored_config, writing
+from dllm.app.runs.destinations import config_in, make_folder, remove_new, writing
 from dllm.common.atomic_write import lock_name, locked, write_whole
 from dllm.common.digest import digest, json_digest
 from dllm.common.errors import UserError
@@ -78,34 +78,34 @@ class RunFolder:
         with writing(folder):
             make_folder(folder)
             if fresh:
-                made_of = {"content": dict(content), "settings": relevant(config)}
-                write_whole(folder / ENVIRONMENT, _json({"identity": identity(config, content), **made_of}))
+                inputs = {"content": dict(content), "settings": relevant(config)}
+                write_whole(folder / ENVIRONMENT, _json({"identity": identity(config, content), **inputs}))
                 write_whole(folder / CONFIG, _yaml(config))
-        opened = replace(RunFolder.attach(folder, RESULTS), fresh=fresh)
+        run_folder = replace(RunFolder.attach(folder, RESULTS), fresh=fresh)
         try:
-            opened.gather()
+            run_folder.gather()
         except BaseException:
-            opened.close()
+            run_folder.close()
             raise
-        return opened._told()
+        return run_folder._synced()
 
     def gather(self) -> None:
         """Move what single processes of ``engine=accelerate`` left into the results, each sample once, even if a killed
         run left it in both places."""
         for file in sorted(self.path.glob(PART_RESULTS.format("*"))):
             with RunFolder.attach(self.path, file.name) as part:
-                done = self.done
+                done_keys = self.done_keys
                 for row in part.rows:
-                    if key_of(row) not in done:  # a file holds no sample twice
+                    if key_of(row) not in done_keys:  # a file holds no sample twice
                         self.write(row)
             file.unlink()
 
     def beside(self, results: str) -> RunFolder:
         """Another file of results in the same folder, with a folder of traces of its own."""
         traces = f"{TRACES}-{results.removesuffix('.jsonl')}"
-        return replace(RunFolder.attach(self.path, results), traces=traces)._told()
+        return replace(RunFolder.attach(self.path, results), traces=traces)._synced()
 
-    def _told(self) -> RunFolder:
+    def _synced(self) -> RunFolder:
         """The same, whose followers know what is there."""
         from_first(lambda: (self.fresh, self.rows))
         return self
@@ -125,16 +125,16 @@ class RunFolder:
         return RunFolder(folder, stream, lock, results, rows)
 
     @property
-    def done(self) -> set[SampleKey]:
+    def done_keys(self) -> set[SampleKey]:
         return {key_of(row) for row in self.rows}
 
     def stamp(self, environment: Mapping[str, Any]) -> None:
         """Note where this run takes place; when the folder was resumed, below ``resumed``."""
-        known = json.loads((self.path / ENVIRONMENT).read_text())
-        if "python" in known:
-            known.setdefault("resumed", []).append(dict(environment))
+        stamps = json.loads((self.path / ENVIRONMENT).read_text())
+        if "python" in stamps:
+            stamps.setdefault("resumed", []).append(dict(environment))
         with writing(self.path):
-            write_whole(self.path / ENVIRONMENT, _json({**environment, **known}))
+            write_whole(self.path / ENVIRONMENT, _json({**environment, **stamps}))
 
     def write(self, row: ResultRow, trace: Mapping[str, Any] | None = None) -> None:
         """Add a finished sample: its trace first, so that a line always has one, then the line, at once. Raises
@@ -153,9 +153,9 @@ class RunFolder:
     def _append(self, line: bytes) -> None:
         before = os.fstat(self.results.fileno()).st_size
         try:
-            written = self.results.write(line)
-            if written != len(line):
-                self.results.write(line[written:])  # raises what cut it short
+            size = self.results.write(line)
+            if size != len(line):
+                self.results.write(line[size:])  # raises what cut it short
         except OSError:
             self.results.truncate(before)
             raise
@@ -166,7 +166,7 @@ class RunFolder:
             self.close()
             for name in (CONFIG, ENVIRONMENT, RESULTS, lock_name(RESULTS)):
                 (self.path / name).unlink(missing_ok=True)
-            remove_made(self.path)
+            remove_new(self.path)
 
     @property
     def in_place(self) -> bool:
@@ -239,10 +239,10 @@ def refuse_other(folder: Path, config: Mapping[str, Any], content: Mapping[str, 
     config.yaml was edited after its samples were decoded."""
     if not (folder / CONFIG).exists():
         return
-    known = json.loads((folder / ENVIRONMENT).read_text())
-    if "settings" not in known:
+    stamps = json.loads((folder / ENVIRONMENT).read_text())
+    if "settings" not in stamps:
         raise UserError(f"{folder} was started by an older version, which did not note its settings. Start a new run.")
-    then, there, here = known["settings"], relevant(stored_config(folder)), relevant(config)
+    then, there, here = stamps["settings"], relevant(config_in(folder)), relevant(config)
     for name, was, now in setting_differences(then, there):
         raise UserError(
             f"{folder / CONFIG} was edited: its samples were decoded with {name}={was}, not {now}. Put that back, or "
@@ -252,21 +252,21 @@ def refuse_other(folder: Path, config: Mapping[str, Any], content: Mapping[str, 
         way_out = f"Start a new run, or go on with that one by resume={folder} and nothing else."
         raise UserError(f"{folder} was run with {name}={was}, not {now}. {way_out}")
     for key, value in content.items():
-        if known["content"].get(key) != value:
+        if stamps["content"].get(key) != value:
             raise UserError(f"{folder} was run with another content of {key}. Restore it, or start a new run.")
 
 
-def setting_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def setting_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Dotted keys whose values differ: (name, value in one, value in the other), with parts by their names."""
-    for key in sorted(one.keys() | other.keys()):
-        values = one.get(key), other.get(key)
+    for key in sorted(first.keys() | second.keys()):
+        values = first.get(key), second.get(key)
         if json.dumps(values[0]) != json.dumps(values[1]):  # as text, where NaN is NaN
             part = key.removesuffix("._target_")
-            was, now = (_named(side, part) if part != key else str(side.get(key)) for side in (one, other))
+            was, now = (_part_name(side, part) if part != key else str(side.get(key)) for side in (first, second))
             yield part, was, now
 
 
-def _named(flat: Mapping[str, Any], part: str) -> str:
+def _part_name(flat: Mapping[str, Any], part: str) -> str:
     """The name of a part, from the dotted keys of a configuration."""
     options = {key.removeprefix(f"{part}."): value for key, value in flat.items() if key.startswith(f"{part}.")}
     if "_target_" in options:
@@ -276,8 +276,8 @@ def _named(flat: Mapping[str, Any], part: str) -> str:
 
 def refused_file(sweep: Path, config: Mapping[str, Any]) -> Path:
     """The file in which a sweep notes that a combination cannot work."""
-    named = {key: str(config["model"][key]) for key in ("path", "adapter") if config["model"].get(key) is not None}
-    return sweep / identity(config, named) / REFUSED_FILE
+    paths = {key: str(config["model"][key]) for key in ("path", "adapter") if config["model"].get(key) is not None}
+    return sweep / identity(config, paths) / REFUSED_FILE
 
 
 def write_refused(file: Path, config: Mapping[str, Any], overrides: Sequence[str], sentence: str) -> None:

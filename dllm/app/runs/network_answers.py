@@ -21,8 +21,8 @@ from dllm.app.runs.answers import (
     answer_shape,
     batches_of,
     of_items,
+    prompt_text,
     sample_seed,
-    shown_prompt,
 )
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.plan import RunPlan, spare_threads, weights_of
@@ -51,13 +51,13 @@ class NetworkAnswers(AnswerSource):
         self.config, self.task, self.items = config, task, items
         shapes = dict.fromkeys(answer_shape(config, item) for item in items.values())
         self.plans = {shape: _plan(config, shape) for shape in shapes}
-        wanted = [
+        samples = [
             (shape, _planned(config, item, number, self.plans[shape]))
             for item in items.values()
             for shape in (answer_shape(config, item),)
             for number in range(config["samples"])
         ]
-        self.batches = batches_of(wanted, requests_per_batch(config["batch_size"]))
+        self.batches = batches_of(samples, requests_per_batch(config["batch_size"]))
         first = next(iter(self.plans.values()))  # the checkpoint is the same in all
         self.content, described = first.content(), first.prompts.config
         self.width, self.architecture = described.width, described.architecture
@@ -83,7 +83,7 @@ class NetworkAnswers(AnswerSource):
 
     def _of_batch(self, batch: Batch[PlannedSample]) -> Iterator[SampleAnswer]:
         if self.items[batch.samples[0].id].choices:
-            yield from self._chosen(batch)
+            yield from self._likeliest(batch)
             return
         decoder, count, plan = self._decoder(batch), DecisionCount(), self.plans[batch.shape]
         requests, lossless = [sample.request for sample in batch.samples], None
@@ -96,7 +96,7 @@ class NetworkAnswers(AnswerSource):
             trace = trace_content(batch.samples[number], result, batch.keys, plan.config)
             yield SampleAnswer(batch, number, columns, trace)
 
-    def _chosen(self, batch: Batch[PlannedSample]) -> Iterator[SampleAnswer]:
+    def _likeliest(self, batch: Batch[PlannedSample]) -> Iterator[SampleAnswer]:
         """Answers chosen by their likelihood."""
         model, prompts = self.model, self.plans[batch.shape].prompts
         for number, sample in enumerate(batch.samples):
@@ -107,18 +107,18 @@ class NetworkAnswers(AnswerSource):
         """The decoder for the batch's shape, warm: it has decoded one answer, so that no row pays first-time costs."""
         if batch.shape not in self.decoders:
             plan = self.plans[batch.shape]
-            warn_of_prompts(self.model, [batch.samples[0].shown])
+            warn_of_prompts(self.model, [batch.samples[0].prompt_text])
             self.decoders[batch.shape] = warm = plan.decoder(self.model)
             if needs_reference(plan.parts.sampler):
-                self.references[batch.shape] = warm = one_per_step(warm)
+                self.references[batch.shape] = warm = single_step_decoder(warm)
             list(warm.run([batch.samples[0].request]))
         return self.decoders[batch.shape]
 
 
 def draws(config: Mapping[str, Any], sampler: Sampler) -> bool:
     """Whether a seed can change an answer: tokens are drawn, or a rule, an order or what a cache keeps is."""
-    named = relevant(config)
-    apart = named.get("cache.suffix_drop", "none") != "none" or "random" in named.values()
+    settings = relevant(config)
+    apart = settings.get("cache.suffix_drop", "none") != "none" or "random" in settings.values()
     return config["sampling"]["temperature"] > 0 or apart or not sampler.traits.deterministic
 
 
@@ -147,14 +147,14 @@ def _planned(config: Mapping[str, Any], item: Item, number: int, plan: RunPlan) 
         plan.check_request(request)
     except UserError as error:
         raise UserError(f"question {item.id}: {error}") from None
-    return PlannedSample(item.id, number, shown_prompt(item), request)
+    return PlannedSample(item.id, number, prompt_text(item), request)
 
 
 @lru_cache(maxsize=1)
-def loaded_model(**named: Any) -> bundle.Model:
+def loaded_model(**arguments: Any) -> bundle.Model:
     """The weights that ``weights_of`` names. The last ones stay loaded for the next cell of a sweep; no others do,
     since two may not fit."""
-    model = bundle.load(**named)
+    model = bundle.load(**arguments)
     spare_threads(model.transformer)
     return model
 
@@ -173,7 +173,7 @@ def needs_reference(sampler: Sampler) -> bool:
     return isinstance(sampler, Oracle) and not sampler.reference
 
 
-def one_per_step(decoder: Decoder) -> Decoder:
+def single_step_decoder(decoder: Decoder) -> Decoder:
     """A decoder like this one with one token per step."""
     parts = decoder.parts
     return Decoder(
@@ -194,7 +194,7 @@ def one_per_step(decoder: Decoder) -> Decoder:
 def reference_oracle(slow: Decoder, requests: Sequence[Request]) -> tuple[Oracle, list[int]]:
     """The oracle of a batch, and each request's lossless minimum of forwards. slow: decodes one token per step."""
     guesses = GuessRecorder()
-    found = dict(slow.run(requests, observe=guesses))
+    results = dict(slow.run(requests, observe=guesses))
     numbers = range(len(requests))
     minimum = [lossless_minimum(guesses.requests.get(number, [])) for number in numbers]
-    return Oracle([found[number].canvas for number in numbers]), minimum
+    return Oracle([results[number].canvas for number in numbers]), minimum

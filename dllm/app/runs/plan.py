@@ -69,16 +69,16 @@ class RunPlan:
     def of(config: dict[str, Any]) -> RunPlan:
         """Raises UserError for what cannot work."""
         options, sampling, model = Options.of(config), checked_sampling(config["sampling"]), config["model"]
-        chosen = Parts.of(config, sampling)
-        found = bundle.describe(model["path"], **how_read(model))
-        architecture, tokenizer = found.config, found.tokenizer
+        unfitted = Parts.of(config, sampling)
+        checkpoint = bundle.describe(model["path"], **how_read(model))
+        architecture, tokenizer = checkpoint.config, checkpoint.tokenizer
         bundle.warn_of_another(model, architecture)
         if CHOSEN:
-            warn_of_another_model(fingerprint(found.path))
+            warn_of_another_model(fingerprint(checkpoint.path))
         prompts = Prompts(
             architecture,
             tokenizer,
-            found.ids,
+            checkpoint.ids,
             str(model["path"]),
             options.gen_length,
             options.chat,
@@ -87,29 +87,29 @@ class RunPlan:
         dtype, device = parse_dtype(model["dtype"]), resolve_device(parse_device(model["device"]))
         bundle.read_adapter(model["adapter"], architecture, model["path"])
         bundle.read_draft_adapter(model["draft_adapter"], architecture, model["path"])
-        if model["draft_adapter"] is not None and chosen.sampler.traits.verifies != "in_place":
+        if model["draft_adapter"] is not None and unfitted.sampler.traits.verifies != "in_place":
             raise UserError(
-                f"model.draft_adapter={model['draft_adapter']} adapts drafts, and sampler={name_of(chosen.sampler)} "
+                f"model.draft_adapter={model['draft_adapter']} adapts drafts, and sampler={name_of(unfitted.sampler)} "
                 "makes none that causal rows judge. Use sampler=linear_spec cache=linear_spec, or set it to null."
             )
         ranks = int(model.get("tp", 1))  # a trace's settings name none
-        asked = Kinds(model["quantize"], model["quantize_head"], model.get("activations"))  # which a trace may lack
+        kinds = Kinds(model["quantize"], model["quantize_head"], model.get("activations"))  # which a trace may lack
         place = Residence(
             dtype, device, str(config["kernels"]), config["runtime"] not in COMPILED, ranks, model.get("memory_gib")
         )
-        kind, head, rows = settled_kinds(architecture, asked, place, model["adapter"])
+        kind, head, rows = settled_kinds(architecture, kinds, place, model["adapter"])
         check_numbers(architecture, dtype, device, config["kernels"], kind, head, rows)
         check_invariant(str(config["kernels"]), kind, str(config["runtime"]), rows)
         check_runtime(kind, config["runtime"], device, rows)
         check_cut(architecture, ranks, bool(model.get("ep", False)), kind, head)
-        check_ranks(ranks, chosen.cache, str(config["runtime"]))
-        parts = chosen.fitted(found, options.gen_length)
+        check_ranks(ranks, unfitted.cache, str(config["runtime"]))
+        parts = unfitted.fitted(checkpoint, options.gen_length)
         runtime_of(config).check(parts, architecture, device)
         if tokenizer is None and options.stop:
             raise UserError(f"stop={options.stop} needs text, and model {prompts.name} has no tokenizer. Drop it.")
-        kept = model["calibration"]
-        calibration = {} if kept is None else read_calibration(kept, found.name)
-        plan = RunPlan(config, options, parts, sampling, prompts, found.path, constraint_of(config), calibration)
+        calibration_file = model["calibration"]
+        calibration = {} if calibration_file is None else read_calibration(calibration_file, checkpoint.name)
+        plan = RunPlan(config, options, parts, sampling, prompts, checkpoint.path, constraint_of(config), calibration)
         if plan.constraint is not None:
             plan.check_constraint()
         return plan
@@ -129,8 +129,8 @@ class RunPlan:
     def constraints(self) -> Constraints:
         """What constraints mean for the model."""
         prompts = self.prompts
-        size, own = prompts.config.vocab, self.sampling
-        return Constraints(prompts.tokenizer, size, prompts.ids, own.forbid_eos, prompts.name, own.min_tokens)
+        size, sampling = prompts.config.vocab, self.sampling
+        return Constraints(prompts.tokenizer, size, prompts.ids, sampling.forbid_eos, prompts.name, sampling.min_tokens)
 
     def check_request(self, request: Request) -> None:
         """Raise UserError where a request's constraint leaves it no text."""
@@ -188,24 +188,24 @@ class RunPlan:
     def content(self) -> dict[str, str]:
         """Hashes of what the settings only name: the checkpoint with its adapter, the code of parts and task."""
         groups = ("sampler", "blocks", "cache", "eos", "length", "task")
-        named = {group: list(targets(self.config.get(group, {}))) for group in groups}
-        codes = {f"{group}'s code": code_hash(names) for group, names in named.items() if names}
-        given = [self.config["model"][name] for name in ("adapter", "draft_adapter")]
-        prints = [fingerprint(Path(one)) for one in given if one is not None]
-        adapter = "".join(f" + {one}" for one in prints)
+        targets_by_group = {group: list(targets(self.config.get(group, {}))) for group in groups}
+        codes = {f"{group}'s code": code_hash(names) for group, names in targets_by_group.items() if names}
+        adapters = [self.config["model"][name] for name in ("adapter", "draft_adapter")]
+        prints = [fingerprint(Path(path)) for path in adapters if path is not None]
+        adapter = "".join(f" + {value}" for value in prints)
         return {"checkpoint": fingerprint(self.path) + adapter, **codes}
 
     def open_folder(self, samples: Sequence[PlannedSample]) -> RunFolder:
         """The run's folder, new or resumed. Raises UserError when it holds a sample of another prompt or seed."""
         content = self.content()  # before a new folder is made: it may refuse
         run_folder = RunFolder.open(self.folder(), self.config, content)
-        known = {sample.key: sample.request for sample in samples}
+        requests = {sample.key: sample.request for sample in samples}
         for row in run_folder.rows:
-            request = known.get(key_of(row))
+            request = requests.get(key_of(row))
             if request is None:
                 continue
-            asked = (list(request.tokens[: request.answer_start]), request.seed, constraint_digest(request))
-            if asked != (row["prompt_tokens"], row["seed"], row.get("constraint_digest")):
+            identity = (list(request.tokens[: request.answer_start]), request.seed, constraint_digest(request))
+            if identity != (row["prompt_tokens"], row["seed"], row.get("constraint_digest")):
                 raise UserError(
                     f"{run_folder.path} decoded {row['id']!r} from another prompt or seed, or under another constraint."
                     " Lines of prompts may be mended or added at the end; for other prompts start a new run."
@@ -231,10 +231,10 @@ def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str
     Weights are packed unless ``runtime=compile``, whose compiler cannot look into packed ones.
     """
     model = config["model"]
-    named = {name: str(model[name]) for name in ("path", "device", "dtype")}
+    place = {name: str(model[name]) for name in ("path", "device", "dtype")}
     tp = int(model.get("tp", 1))  # a trace's settings name no ranks
-    if tp > 1 and named["device"] == "auto":
-        named["device"] = "cuda" if torch.cuda.is_available() else "cpu"  # each rank has one
+    if tp > 1 and place["device"] == "auto":
+        place["device"] = "cuda" if torch.cuda.is_available() else "cpu"  # each rank has one
     names = ("quantize", "quantize_head", "adapter", "draft_adapter")
     more = {
         **{name: model[name] for name in names},
@@ -242,21 +242,21 @@ def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str
         **how_read(model),
         "rope": RopeSetting.of(model.get("rope")),
     }
-    own = {
+    runtime = {
         "kernels": str(config["kernels"]),
         "pack": config["runtime"] not in COMPILED,
         "tp": tp,
         "ep": bool(model.get("ep", False)),
     }
-    return {**named, **more, **own, **({} if device is None else {"device": device})}
+    return {**place, **more, **runtime, **({} if device is None else {"device": device})}
 
 
 def constraint_of(config: Mapping[str, Any]) -> Constraint | None:
     """The constraint of every text; None where each question has its own. Raises UserError for one that questions
     should bring where the task has none, and for a wrong option."""
-    chosen = build_part("constraint", config["constraint"], per_request=False)
-    if not isinstance(chosen, TaskConstraint):
-        return chosen
+    constraint = build_part("constraint", config["constraint"], per_request=False)
+    if not isinstance(constraint, TaskConstraint):
+        return constraint
     if "_target_" not in config["task"]:
         raise UserError(
             f"constraint=from_task is what each question says of its answer, and task={config['task']['name']} has no "

@@ -43,7 +43,7 @@ class NamedSample:
 
     id: str  # of its prompt
     sample: int  # which of the prompt's answers it is
-    shown: str  # the prompt as a person would write it
+    prompt_text: str  # the prompt as a person would write it
 
     @property
     def key(self) -> SampleKey:
@@ -65,7 +65,7 @@ class PromptEntry:
     number: int
     id: str  # of the prompt
     prompt: Prompt  # as it was given: a text, messages, or a canvas to fill
-    shown: str  # the prompt as a person would write it
+    prompt_text: str  # the prompt as a person would write it
     constraint: Constraint | None = None  # of its texts (None: free)
 
 
@@ -96,8 +96,8 @@ def constraint_json(request: Request) -> dict[str, Any] | None:
 
 def constraint_digest(request: Request) -> str | None:
     """Identifies a request's constraint. None: it is free."""
-    asked = constraint_json(request)
-    return None if asked is None else digest(json.dumps(asked).encode())  # members of a schema have an order
+    value = constraint_json(request)
+    return None if value is None else digest(json.dumps(value).encode())  # members of a schema have an order
 
 
 def planned_samples(entries: Sequence[PromptEntry], prompts: Prompts, samples: int, seed: int) -> list[PlannedSample]:
@@ -106,7 +106,7 @@ def planned_samples(entries: Sequence[PromptEntry], prompts: Prompts, samples: i
         PlannedSample(
             entry.id,
             number,
-            entry.shown,
+            entry.prompt_text,
             replace(prompts.request(entry.prompt, first + number), constraint=entry.constraint),
         )
         for entry in entries
@@ -172,10 +172,10 @@ def _way_out(file: Path) -> str:
 def _is_array(text: bytes) -> bool:
     """Whether a text is one JSON array, of more than numbers (a line of ids is a slip of its own)."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, list) and any(isinstance(one, dict | str) for one in found)
+    return isinstance(value, list) and any(isinstance(entry, dict | str) for entry in value)
 
 
 def _entry(
@@ -197,16 +197,16 @@ def _entry(
     if len(present) == 2:
         prompt = prompts.infill(data["infill"], cast(AskedPrompt, prompt))
     request = prompts.request(prompt)  # refuses here, with its line, what cannot be decoded
-    own = CONSTRAINT in data
-    if own:
+    is_own = CONSTRAINT in data
+    if is_own:
         constraint = None if data[CONSTRAINT] is None else part_of(CONSTRAINT, data[CONSTRAINT])
-    if own or request.infill_prefix is not None:  # what is wrong with all other lines is not a mistake of this one
+    if is_own or request.infill_prefix is not None:  # what is wrong with all other lines is not a mistake of this one
         check(replace(request, constraint=constraint))
     name = str(data.get("id", number + 1))
     refuse_unwritable("the id", name)
     value = data[present[0]]
-    shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return PromptEntry(number, name, prompt, shown, constraint)
+    prompt_text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return PromptEntry(number, name, prompt, prompt_text, constraint)
 
 
 def _prompt(key: str, value: Any, prompts: Prompts) -> Prompt:

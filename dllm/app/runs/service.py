@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PRIMITIVES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 SERVED_LENGTH = 256  # masks after a prompt of a large model; a chat's answers are longer than a run's 32
 QUIET = 2.0  # seconds without a request after which a server composes what later ones may choose
-HEARD_IN = 2.0  # seconds in which clients hear that their server ends
+NOTICE_SECONDS = 2.0  # seconds in which clients hear that their server ends
 SWITCH = 5e-4  # seconds after which a thread gives way; on a GPU Python's own 5 ms are a whole turn
 
 
@@ -77,7 +77,7 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
         refuses_unknown=settings.unknown_fields == "refuse",
     )
     usual, runtime = defaults.usual(), runtime_of(config)
-    kept = {"model": config["model"], "runtime": config["runtime"], "lag": config["lag"], "kernels": config["kernels"]}
+    model_config = {name: config[name] for name in ("model", "runtime", "lag", "kernels")}
     links = current_links()
     lead = None if links is None else Lead(links)
     if settings.max_rows is None and lead is None:
@@ -85,20 +85,20 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
         limits = replace(limits, max_rows=rows)
     scheduler = Scheduler(model, runtime, limits, lead)
     if links is not None:
-        links.on_loss = lambda _: _told_of_loss(scheduler)
+        links.on_loss = lambda _: _report_loss(scheduler)
     # 9 s that no request should wait for, nor the start. Not a daemon: one that an exit meets inside of C++ aborts it.
     threading.Thread(target=defaults.warm, args=[partial(waits_idle, scheduler)]).start()
-    return Service(scheduler, defaults, settings, kept)
+    return Service(scheduler, defaults, settings, model_config)
 
 
 def waits_idle(scheduler: Scheduler, quiet: float = QUIET) -> bool:
     """Wait until nothing has been decoded for ``quiet`` seconds; False: the server ends."""
-    seen, since = None, time.monotonic()
+    last, since = None, time.monotonic()
     while scheduler.state == "ready":
         figures = scheduler.figures()
         now = figures.turns, figures.read_forwards, figures.rows, figures.waiting
-        if now != seen:
-            seen, since = now, time.monotonic()
+        if now != last:
+            last, since = now, time.monotonic()
         if not (figures.rows or figures.waiting) and time.monotonic() - since >= quiet:
             return True
         time.sleep(min(quiet, 0.1))
@@ -115,10 +115,10 @@ def follow_turns(config: dict[str, Any]) -> None:
     follow(plan_of(config).load(), runtime_of(config), links)
 
 
-def _told_of_loss(scheduler: Scheduler) -> float:
+def _report_loss(scheduler: Scheduler) -> float:
     """Tell all clients that a rank is gone. Returns the seconds in which they hear it."""
     scheduler.fail("closing", "a rank of the model is gone, so the server ends. Ask again.")
-    return HEARD_IN
+    return NOTICE_SECONDS
 
 
 def answer_length(config: Mapping[str, Any], plan: RunPlan) -> int:
@@ -135,12 +135,12 @@ def answer_length(config: Mapping[str, Any], plan: RunPlan) -> int:
     return min(SERVED_LENGTH, max(1, plan.prompts.config.max_length - FOR_THE_PROMPT))
 
 
-def served_names(config: Mapping[str, Any], given: Collection[str], names: Sequence[str]) -> tuple[str, ...]:
+def served_names(config: Mapping[str, Any], typed_settings: Collection[str], names: Sequence[str]) -> tuple[str, ...]:
     """What clients call the model. names: of ``task.names``. Without any, the word that was typed for ``model=``; where
     only ``model.path=`` was typed, the folder's name."""
     if names:
         return tuple(names)
-    by_folder = "model.path" in given and "model" not in given
+    by_folder = "model.path" in typed_settings and "model" not in typed_settings
     return (called(str(config["model"]["path"])),) if by_folder else (config["model"]["name"],)
 
 
