@@ -272,6 +272,6 @@ def decode_sharing(
     at_zero = config.attention.grid_at_zero
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
     rows = start_rows(canvas, forward, parts, lag, opened=opened)
-    for _ in ending(turns(rows, forward, parts, seen=seen)):
+    for _ in ending(turns(rows, forward, parts, observe=seen)):
         pass
     return [out[row] for row in range(len(batch))], sum(one.columns for one in known if one is not None)

@@ -33,11 +33,11 @@ def advance(rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
 def settle(rows: Rows, head: ScoredHead, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
     """What follows from a forward. No network runs here, so this is a function of small tensors."""
     scored = score_candidates(rows, head, forward)  # what the forward says, and proposals that constraints allow
-    chosen = choose_candidates(rows, scored, parts, forward.shared)  # the candidate that each row goes on with
-    view = look(rows, chosen, parts, forward.shared)  # blocks sized from the scores, and what the rule may commit
-    decision = decide(rows, chosen, view, parts, forward.vocab)  # the rule, and what constraints admit of it
-    canvas = write_step(chosen, decision, parts, forward.ids)  # remask, commit, edit, and what is shown next
-    rows, turn = close_turn(rows, chosen, decision, canvas, parts, forward.ids)  # ends, blocks, the ledger
+    choice = choose_candidates(rows, scored, parts, forward.shared)  # the candidate that each row goes on with
+    view = look(rows, choice, parts, forward.shared)  # blocks sized from the scores, and what the rule may commit
+    decision = decide(rows, choice, view, parts, forward.vocab)  # the rule, and what constraints admit of it
+    canvas = write_step(choice, decision, parts, forward.ids)  # remask, commit, edit, and what is shown next
+    rows, turn = close_turn(rows, choice, decision, canvas, parts, forward.ids)  # ends, blocks, the ledger
     if parts.length.traits.changes:
         rows, turn = rows.change_lengths(turn, parts, forward.ids)  # rows grow, are cut, or have masks inserted
     return rows.planned(), turn  # the next forward, whose widths the rows report
@@ -83,7 +83,7 @@ def start_rows(
     if opened is not None:
         opened(session)
     rows = Rows.start(canvas, session, parts, shapes, constraints, carried)
-    return rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
+    return rows.without([row for row, is_done in enumerate(rows.blocks.done.tolist()) if is_done])
 
 
 def refuse(row: int, error: UserError) -> None:
@@ -97,22 +97,22 @@ def turns(
     take: TakeTurn | None = None,
     between: Callable[[Rows], Rows] | None = None,
     stuck: Callable[[int, UserError], None] = refuse,
-    seen: Callable[[Rows, Turn], None] | None = None,
+    observe: Callable[[Rows, Turn], None] | None = None,
 ) -> Iterator[Turn]:
     """Take turns until no rows are left, which leave the batch as they finish.
 
     take: takes a turn (None: ``take_turn``). between: what happens between turns. Rows may leave then, and others join
     that were started with the same parts. Only ``per_request`` parameters may differ. stuck: is told the
-    number of a row that would never end, and why; by default that is raised (UserError). seen: is shown the rows after
-    each turn, those that finish included.
+    number of a row that would never end, and why; by default that is raised (UserError). observe: is shown the rows
+    after each turn, those that finish included.
     """
     while len(rows):
         rows, turn = (take or take_turn)(rows, forward, parts)
         for row, pace in enumerate(rows.paces):
             if pace.is_stuck:
                 stuck(row, never_ends(turn, row, pace, parts))
-        if seen is not None:
-            seen(rows, turn)
+        if observe is not None:
+            observe(rows, turn)
         yield turn
         rows = rows.without(turn.finished)
         rows = between(rows) if between else rows

@@ -56,13 +56,13 @@ class NetworkRun:
 
     def states(self) -> list[CallStates]:
         """What each call computed, followed by the rows of it that ran once more."""
-        found = list[CallStates]()
-        for call, given, one in zip(self.forward.calls, self.inputs, self.outputs, strict=True):
-            again = given.memory.reruns
+        states = list[CallStates]()
+        for call, inputs, output in zip(self.forward.calls, self.inputs, self.outputs, strict=True):
+            again = inputs.memory.reruns
             if not any(rows is None and counts is None for rows, *_, counts in again):  # else that counts alone
-                found.append(CallStates(call, *one))
-            found += [CallStates(call, hidden, columns, rows, some) for rows, hidden, columns, some in again]
-        return found
+                states.append(CallStates(call, *output))
+            states += [CallStates(call, hidden, columns, rows, some) for rows, hidden, columns, some in again]
+        return states
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Forward:
         """The forward that serves the needs of all parts. network: what runs the model (None: the model itself)."""
         cache, eos = parts.cache, parts.eos
         needs = (*parts.sampler.needs(), *parts.blocks.needs(), *eos.needs(), *cache.needs(), *parts.length.needs())
-        wanted = frozenset(name for need in needs for name in need.statistics)
-        proposer, extras = Proposer.of(parts.sampling, ids, wanted, model), extras_of(model, ids, parts, needs)
+        statistics = frozenset(name for need in needs for name in need.statistics)
+        proposer, extras = Proposer.of(parts.sampling, ids, statistics, model), extras_of(model, ids, parts, needs)
         shared = shared_by(parts.sampler, model.device)
         shrinks = eos.traits.shrinks or parts.length.traits.changes
         return Forward(model, cache, proposer, needs, extras, parts.steady, shrinks, network or model, shared)
@@ -96,22 +96,22 @@ class Forward:
         """The canvas [B] as its rows begin, the cache's session for them, and what they hand to their first forward, by
         name [B, ...]."""
         for extra in self.extras:
-            canvas = extra.laid(canvas)
-        shown = reduce(lambda seen, extra: extra.opened(seen), self.extras, canvas)
-        session = self.cache.start(shown, self.model.config, self.shrinks)
+            canvas = extra.first_canvas(canvas)
+        session_canvas = reduce(lambda canvas_so_far, extra: extra.session_canvas(canvas_so_far), self.extras, canvas)
+        session = self.cache.start(session_canvas, self.model.config, self.shrinks)
         session.row_numbers.streams, session.steady = self.streams, self.steady
         session = reduce(lambda inner, extra: extra.session(inner, len(canvas.row_id)), self.extras, session)
-        return canvas, session, reduce(lambda made, extra: made | extra.carried(canvas), self.extras, State())
+        return canvas, session, reduce(lambda state, extra: state | extra.carried(canvas), self.extras, State())
 
     @property
     def streams(self) -> bool:
         """Whether the calls of a forward run as one stream. A network that is compiled or recorded for the shapes of
         one call runs them one after the other: pairs of shapes would multiply what is recorded."""
-        return self.network is self.model and self.model.streams and not any(one.one_by_one for one in self.extras)
+        return self.network is self.model and self.model.streams and not any(extra.one_by_one for extra in self.extras)
 
     def leads(self, session: Session) -> bool:
         """Whether rows of a session may share a first forward. Extras may give each row something of its own."""
-        return session.traits.leads and all(one.leads for one in self.extras)
+        return session.traits.leads and all(extra.leads for extra in self.extras)
 
     @property
     def ids(self) -> Ids:
@@ -126,27 +126,27 @@ class Forward:
     def __call__(self, rows: Rows) -> ScoredHead:
         """Run a forward of the candidates of ``rows``."""
         run = self.run(rows)
-        for given in run.inputs:  # in some caches rows run on by what the host now reads
-            given.memory.resume(given.memory.asked(rows.blocks.shapes.facts))
+        for inputs in run.inputs:  # in some caches rows run on by what the host now reads
+            inputs.memory.resume(inputs.memory.asked(rows.blocks.shapes.facts))
         return self.head(run)
 
     def run(self, rows: Rows) -> NetworkRun:
         """The cache's plan and the network: a turn until the host may read something."""
         work = self.stage(Forward.planned, self, rows)
-        return self._run(rows, work, [extra.begun(work) for extra in self.extras])
+        return self._run(rows, work, [extra.start(work) for extra in self.extras])
 
     def head(self, run: NetworkRun) -> ScoredHead:
         """Score the positions that parts need."""
         work, extras = run.work, run.extras
         if work.plan.shapes.leaders:
             run.rows.session.kept.follow(work.plan.shapes.leaders)
-        one_block = all(need.region == "block" for need in self.needs)
-        aim = self.stage(ScoredHead.aimed, work, run.states(), self.model.config, one_block)
+        in_blocks = all(need.region == "block" for need in self.needs)
+        aim = self.stage(ScoredHead.aimed, work, run.states(), self.model.config, in_blocks)
         for extra in extras:
             if (canvas := extra.again(work, aim.hidden)) is not None:
                 again = self._run(run.rows, replace(work, shown=canvas), extras)
                 aim = aim.followed_by(
-                    self.stage(ScoredHead.aimed, again.work, again.states(), self.model.config, one_block)
+                    self.stage(ScoredHead.aimed, again.work, again.states(), self.model.config, in_blocks)
                 )
         return ScoredHead.run_on(self.model, self.proposer, work, run.forward, extras, aim)
 
@@ -154,18 +154,18 @@ class Forward:
         """What the forward says of the candidates."""
         result = head.result(self.offers)
         for extra in head.extras:
-            result = extra.found(head.work, head.aim.hidden, head, result)
+            result = extra.finish(head.work, head.aim.hidden, head, result)
         return result
 
     def planned(self, rows: Rows) -> Work:
         """The cache's plan, and which positions parts need scored, as the extras change it."""
         owner, canvas = rows.owner, rows.candidates
         plan, blocks = owner.per_candidate(rows.coming()), owner.per_candidate(rows.blocks)
-        wanted = reduce(Tensor.__or__, (need.mask(canvas, blocks) for need in self.needs))
+        scored = reduce(Tensor.__or__, (need.mask(canvas, blocks) for need in self.needs))
         if not self.model.config.attention.everywhere:  # a mask that this forward does not predict has no score
-            wanted = wanted & (plan.committable | ~canvas.masked)
+            scored = scored & (plan.committable | ~canvas.masked)
         return reduce(
-            lambda work, extra: extra.before(work), self.extras, Work(rows, canvas, canvas, blocks, plan, wanted)
+            lambda work, extra: extra.before(work), self.extras, Work(rows, canvas, canvas, blocks, plan, scored)
         )
 
     def _run(self, rows: Rows, work: Work, extras: Sequence[Extra]) -> NetworkRun:
@@ -173,10 +173,10 @@ class Forward:
         shown, inputs = work.shown, list[Inputs]()
         forward = work.rows.session.begin(work.plan, shown, work.rows.owner)
         for call in forward.calls:
-            given = inputs_of(shown, call, work.rows.session.memory(forward, call))
+            call_inputs = inputs_of(shown, call, work.rows.session.memory(forward, call))
             for extra in extras:
-                given = extra.at_call(work, forward, call, given)
-            inputs.append(side_by_side(given, call))
+                call_inputs = extra.at_call(work, forward, call, call_inputs)
+            inputs.append(side_by_side(call_inputs, call))
         return NetworkRun(rows, work, extras, forward, inputs, self._call(inputs))
 
     def _call(self, calls: Sequence[Inputs]) -> list[tuple[Tensor, Tensor | None]]:
@@ -188,7 +188,9 @@ class Forward:
 
 def inputs_of(canvas: Canvas, call: Call, memory: Memory) -> Inputs:
     """What the network takes for the queries [b, n] of a call's candidates."""
-    tokens, positions = (select_or_all(one, call.candidates) for one in (canvas.tokens, canvas.positions))
+    tokens, positions = (
+        select_or_all(columns_of_canvas, call.candidates) for columns_of_canvas in (canvas.tokens, canvas.positions)
+    )
     if call.columns is not None:
         tokens = tokens.gather(1, call.columns.clamp(max=tokens.shape[1] - 1))
     return Inputs(tokens, positions, memory, call.columns)

@@ -58,11 +58,11 @@ def reason_against(sampler: Sampler) -> str | None:
     """Why ``sampler`` cannot decide from the logits of one block; None: it can."""
     needs = needs_of("sampler", sampler)
     readouts = readouts_of(needs)
-    if any(one.reads_attention for one in readouts):
+    if any(readout.reads_attention for readout in readouts):
         return "reads attention weights"
-    if any(one.extra_queries for one in readouts):
+    if any(readout.extra_queries for readout in readouts):
         return "computes extra queries beside the canvas"
-    if any(one.reads_hidden and not one.reads_attention and one.behind_head for one in readouts):
+    if any(readout.reads_hidden and not readout.reads_attention and readout.behind_head for readout in readouts):
         return "reads hidden states"
     if any(need.region != "block" for need in needs):
         return f"reads scores outside the open block ({next(n.region for n in needs if n.region != 'block')})"
@@ -128,8 +128,8 @@ class GivenLogits:
         self.parts = Parts(sampler, blocks, NoCache(), FullLength(), sampling)
         self.ids, self.length, self.needs = Ids(mask_id, -1, ()), length, needs_of("sampler", sampler)
         self.readouts = readouts_of(self.needs)
-        wanted = frozenset(name for need in self.needs for name in need.statistics)
-        self.proposer = Proposer(sampling, self.ids, wanted)
+        statistics = frozenset(name for need in self.needs for name in need.statistics)
+        self.proposer = Proposer(sampling, self.ids, statistics)
         self._shared: Shared | None = None
 
     def opened(self, tokens: Tensor, given: Tensor, seed: Tensor, temperature: Tensor) -> Rows:
@@ -157,12 +157,12 @@ class GivenLogits:
         Returns the rows, which of them are done, and in which tokens changed. Raises UserError for a row that would
         never end."""
         parts, shared = self.parts, self._shared_on(logits.device)
-        chosen = choose_candidates(rows, self._scored(rows, logits), parts, shared)
-        view = look(rows, chosen, parts, shared)
-        decision = decide(rows, chosen, view, parts, logits.shape[-1])
-        canvas = write_step(chosen, decision, parts, self.ids)
+        choice = choose_candidates(rows, self._scored(rows, logits), parts, shared)
+        view = look(rows, choice, parts, shared)
+        decision = decide(rows, choice, view, parts, logits.shape[-1])
+        canvas = write_step(choice, decision, parts, self.ids)
         changed = (canvas.tokens != rows.candidates.tokens).any(1)
-        after, turn = close_turn(rows, chosen, decision, canvas, parts, self.ids)
+        after, turn = close_turn(rows, choice, decision, canvas, parts, self.ids)
         after, finished = after.reported(after.numbers())
         for row, pace in enumerate(after.paces):
             if pace.is_stuck:
@@ -187,14 +187,16 @@ class GivenLogits:
         cost = ForwardCost(none[:, None], none[:, None], none[:, None], none[:, None], none)
         return ScoredCandidates(canvas, owner, scores, None, nothing, run, cost, {}, rows.carried)
 
-    def _scores(self, canvas: Canvas, wanted: Tensor, turn: Tensor, logits: Tensor) -> Scores:
-        columns = packed(wanted, canvas.columns)
+    def _scores(self, canvas: Canvas, scored: Tensor, turn: Tensor, logits: Tensor) -> Scores:
+        columns = packed(scored, canvas.columns)
         inside = columns.clamp(max=self.length - 1)
-        own = logits.gather(1, inside[..., None].expand(-1, -1, logits.shape[-1]))  # a copy, whose bans are ours
-        found = scatter_columns(self.proposer(own, canvas, turn, inside), columns, self.length)
-        token, confidence = found.pop("token"), found.pop("confidence")
-        said = GivenScores(canvas, columns, own)
+        scored_logits = logits.gather(
+            1, inside[..., None].expand(-1, -1, logits.shape[-1])
+        )  # a copy, whose bans are ours
+        statistics = scatter_columns(self.proposer(scored_logits, canvas, turn, inside), columns, self.length)
+        token, confidence = statistics.pop("token"), statistics.pop("confidence")
+        source = GivenScores(canvas, columns, scored_logits)
         readings: dict[Readout[object], object] = {
-            one: one.read(said) for one in self.readouts if not isinstance(one, Statistic)
+            readout: readout.read(source) for readout in self.readouts if not isinstance(readout, Statistic)
         }
-        return replace(Scores(wanted, token, confidence, wanted & canvas.undecided, found), readings=readings)
+        return replace(Scores(scored, token, confidence, scored & canvas.undecided, statistics), readings=readings)

@@ -31,10 +31,10 @@ class Aim:
     states: Tensor  # [N, n, D] hidden states that predict them; of [2 N] canvases under guidance
 
     @staticmethod
-    def of(work: Work, found: Sequence[CallStates], config: ModelConfig, in_blocks: bool) -> Aim:
-        """From what the calls of a forward ``found``. in_blocks: all that is wanted is in open blocks."""
-        canvas, scored = work.canvas, work.wanted
-        hidden = HiddenStates.of(found, work.shown, work.plan.shadows.shape[1]).led(work.plan.shapes.leaders)
+    def of(work: Work, calls: Sequence[CallStates], config: ModelConfig, in_blocks: bool) -> Aim:
+        """From the ``calls`` of a forward. in_blocks: every position to score is in an open block."""
+        canvas, scored = work.canvas, work.scored
+        hidden = HiddenStates.of(calls, work.shown, work.plan.shadows.shape[1]).led(work.plan.shapes.leaders)
         slot = slots(canvas, work, hidden.place, config)
         if slot is not None and hidden.place is not None:
             for computed in (slot >= 0).split(len(scored)):  # the halves of guidance may be in other orders
@@ -73,12 +73,14 @@ class ScoredHead:
         """Run the head on the states of the ``aim``: from stored logits where the sampling or an extra reads these,
         else chunk by chunk without storing any. Ranks gather logits only where their own do not suffice."""
         states, canvas, blocks, logits = aim.states, work.canvas, work.blocks, None
-        drawn = proposer.reads_logits
-        shared = drawn and model.ranks.size > 1 and proposer.sampling.top_p in (None, 1.0)
-        if any(extra.stores_logits or (drawn and extra.looks_up) for extra in extras) or (drawn and not shared):
+        reads_logits = proposer.reads_logits
+        shared = reads_logits and model.ranks.size > 1 and proposer.sampling.top_p in (None, 1.0)
+        if any(extra.stores_logits or (reads_logits and extra.looks_up) for extra in extras) or (
+            reads_logits and not shared
+        ):
             logits = model.logits(states)
             for extra in extras:
-                logits = extra.mixed(logits)
+                logits = extra.mix(logits)
             statistics = proposer(logits, canvas, blocks.turn, aim.inside)
         elif shared:
             statistics = drawn_statistics(proposer, states, model.head_slice, canvas, blocks.turn, aim.inside)
@@ -104,10 +106,10 @@ class ScoredHead:
         if layer is None:
             return self.states[: len(self.columns)]
         index = layer % self.model.config.layers
-        found = next(kept for one in self.extras if (kept := one.states(index, self.work)) is not None)
-        slot, inside = slots(self.canvas, self.work, found.place, self.model.config), self.aim.inside
+        layer_states = next(states for extra in self.extras if (states := extra.states(index, self.work)) is not None)
+        slot, inside = slots(self.canvas, self.work, layer_states.place, self.model.config), self.aim.inside
         at = inside if slot is None else slot[: len(inside)].gather(1, inside)
-        return found.take(at.clamp(min=0)) * (at >= 0)[..., None]
+        return layer_states.take(at.clamp(min=0)) * (at >= 0)[..., None]
 
     def head(self, hidden: Tensor) -> Tensor:
         return self.model.logits(hidden)
@@ -148,8 +150,10 @@ class ScoredHead:
         if not leaders:
             return cost
         ran = torch.tensor([[row == leader] for row, leader in enumerate(leaders)], device=cost.queries.device)
-        counted = {name: getattr(cost, name) * ran for name in ("queries", "keys", "refreshed", "computed", "values")}
-        return replace(cost, **counted)
+        own_counts = {
+            name: getattr(cost, name) * ran for name in ("queries", "keys", "refreshed", "computed", "values")
+        }
+        return replace(cost, **own_counts)
 
     def reproposer(self) -> LogitReproposer:
         """Proposes again at a few of these columns."""

@@ -56,11 +56,11 @@ class HiddenStates:
     width: int  # the most that any candidate has
 
     @staticmethod
-    def of(found: Sequence[CallStates], shown: Canvas, extra: int) -> HiddenStates:
-        """From the calls of a forward of candidates that ``shown`` [N] has; each counts where it ran last. extra: as in
+    def of(runs: Sequence[CallStates], canvas: Canvas, extra: int) -> HiddenStates:
+        """From the runs of a forward of candidates on ``canvas`` [N]; each counts where it ran last. extra: as in
         ``CallStates.placed``."""
-        columns, count = shown.columns, len(shown.row_id)
-        calls = [one.placed(len(columns), extra) for one in found]
+        columns, count = canvas.columns, len(canvas.row_id)
+        calls = [run.placed(len(columns), extra) for run in runs]
         width, (candidates, hidden, place, _) = max(hidden.shape[1] for _, hidden, *_ in calls), calls[0]
         if len(calls) == 1 and candidates is None:
             step = max(width, 1)  # no row may have computed anything

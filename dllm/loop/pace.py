@@ -18,13 +18,13 @@ from dllm.contract.canvas import Canvas
 
 
 class Pace(NamedTuple):
-    """left: positions that a row has left to decide. least_left: the least that it ever had. turns: those it has had.
-    still: turns in a row that have brought no fewer. after: turns since there were ``least_left``. patience: how many
-    still turns its parts may take; limit: how many turns they may take to come back to ``least_left``, where they take
+    """undecided: positions that a row has still to decide. fewest: the least that it ever had. turns: those it has had.
+    still: turns in a row that have brought no fewer. after: turns since there were ``fewest``. patience: how many
+    still turns its parts may take; limit: how many turns they may take to come back to ``fewest``, where they take
     back what they commit."""
 
-    left: int
-    least_left: int
+    undecided: int
+    fewest: int
     turns: int
     still: int
     behind: int
@@ -34,19 +34,20 @@ class Pace(NamedTuple):
     @staticmethod
     def start(canvas: Canvas, blocks: BlockState, patience: Tensor) -> tuple[Pace, ...]:
         """Of the rows of ``canvas`` before their first turn. patience [B]: of the sampler."""
-        left, late = canvas.undecided.sum(1).tolist(), blocks.shapes.open_delay + blocks.shapes.lag
+        undecided, late = canvas.undecided.sum(1).tolist(), blocks.shapes.open_delay + blocks.shapes.lag
         waits = torch.maximum(patience, blocks.params.get("min_forwards", patience)).tolist()
         bounds = [late + int(wait) for wait in waits]
         return tuple(
-            Pace(now, now, 0, 0, 0, bound, max(bound, 4 * now + 16)) for now, bound in zip(left, bounds, strict=True)
+            Pace(now, now, 0, 0, 0, bound, max(bound, 4 * now + 16))
+            for now, bound in zip(undecided, bounds, strict=True)
         )
 
-    def after(self, left: int) -> Pace:
+    def after(self, undecided: int) -> Pace:
         """After another turn, which leaves that many."""
-        still = 0 if left < self.left else self.still + 1
-        further = left < self.least_left
-        least, behind = (left, 0) if further else (self.least_left, self.behind + 1)
-        return Pace(left, least, self.turns + 1, still, behind, self.patience, self.limit)
+        still = 0 if undecided < self.undecided else self.still + 1
+        further = undecided < self.fewest
+        least, behind = (undecided, 0) if further else (self.fewest, self.behind + 1)
+        return Pace(undecided, least, self.turns + 1, still, behind, self.patience, self.limit)
 
     @property
     def is_stuck(self) -> bool:
@@ -59,27 +60,27 @@ def never_ends(turn: Turn, row: int, pace: Pace, parts: Parts) -> Refusal:
     view = turn.view
     rule, number = f"{{sampler={name_of(sampler)}}}", int(view.canvas.param_index[row])
     since = f"{pace.still} forwards in a row (forwards {pace.turns - pace.still + 1} to {pace.turns} of row {number})"
-    left = f"{pace.left} positions are left, and the decode would never end"
+    state = f"{pace.undecided} positions are left, and the decode would never end"
     if pace.still <= pace.patience:
         return Refusal(
             f"{rule} with {{blocks}} takes back as much as it commits: row {number} has come no further in "
-            f"{pace.behind} forwards of {pace.turns}; {left}. Take back fewer positions than a turn commits.",
+            f"{pace.behind} forwards of {pace.turns}; {state}. Take back fewer positions than a turn commits.",
             [name_of(blocks)],
         )
     if bool(view.open[row].any()):
         return Refusal(
-            f"{rule} decided nothing in {since}; {left}. A rule commits at least one position of view.open in every "
+            f"{rule} decided nothing in {since}; {state}. A rule commits at least one position of view.open in every "
             "row of every turn: add argmax_mask(confidence, view.open) to what it commits, or say in its traits by "
             f"patience=N how many turns it may wait ({sampler.traits.patience} now)."
         )
     if bool((view.canvas.undecided & view.blocks.in_block)[row].any()):
         return Refusal(
-            f"{{cache}} let nothing of the open block be committed in {since}; {left}. A plan computes and leaves "
+            f"{{cache}} let nothing of the open block be committed in {since}; {state}. A plan computes and leaves "
             "committable at least one masked position of the open blocks in every forward.",
             [name_of(cache)],
         )
-    held = f"{rule} held" if sampler.traits.edits else f"{{blocks={name_of(blocks)}}} did not close"
+    cause = f"{rule} held" if sampler.traits.edits else f"{{blocks={name_of(blocks)}}} did not close"
     return Refusal(
-        f"{held} a full block for {since}; {left}. A rule that keeps a full block open bounds how often, and says so "
+        f"{cause} a full block for {since}; {state}. A rule that keeps a full block open bounds how often, and says so "
         "by patience; a schedule closes a block that is full."
     )

@@ -30,8 +30,8 @@ class Prefill:
     known: what is known of them (None: nothing). chunk: the most columns of a chunk, unless a page is longer.
     """
 
-    def __init__(self, network: Transformer, request: Request, known: KnownPrefix | None, chunk: int) -> None:
-        self.network, self.known, self.chunk, self.device = network, known, chunk, network.device
+    def __init__(self, network: Transformer, request: Request, prefix: KnownPrefix | None, chunk: int) -> None:
+        self.network, self.prefix_before, self.chunk, self.device = network, prefix, chunk, network.device
         kind, masked = network.config.attention, torch.tensor([list(request.masked)])
         start = torch.tensor([request.answer_start])
         order = kind.order(masked.to(self.device), start.to(self.device))
@@ -41,30 +41,32 @@ class Prefill:
         pieces = kind.pieces(masked, start)[0]
         final = int((pieces < pieces[first]).sum())
         self.ends = [end for end in kind.page_ends(request.answer_start, first) if end <= final]
-        self.done = 0 if known is None else known.columns  # columns computed
-        self.computed = 0  # of them here
-        self.pairs = self.read = 0  # of its chunks: queries times keys, and queries and keys, summed
+        self.end = 0 if prefix is None else prefix.columns  # columns computed
+        self.columns_computed = 0  # of them here
+        self.pairs = self.columns_read = 0  # of its chunks: queries times keys, and queries and keys, summed
         self.stores: list[KeyValues | None] = [None] * network.config.layers  # of each layer, [1, H_kv, S, h]
 
     @property
-    def left(self) -> int:
+    def columns_to_compute(self) -> int:
         """Columns to compute."""
-        return max(0, (self.ends[-1] if self.ends else 0) - self.done)
+        return max(0, (self.ends[-1] if self.ends else 0) - self.end)
 
     @torch.inference_mode()
     def step(self) -> None:
         """Compute a chunk, which ends where a page ends."""
-        behind = [end for end in self.ends if end > self.done]
-        end = max((one for one in behind if one <= self.done + self.chunk), default=behind[0])
-        columns = torch.arange(self.done, end, device=self.device)[None]
-        memory = _ChunkMemory(self.stores, self.known, self.ends[-1] + 1, columns, end, self._visible(columns, end))
+        behind = [end for end in self.ends if end > self.end]
+        end = max((page_end for page_end in behind if page_end <= self.end + self.chunk), default=behind[0])
+        columns = torch.arange(self.end, end, device=self.device)[None]
+        memory = _ChunkMemory(
+            self.stores, self.prefix_before, self.ends[-1] + 1, columns, end, self._visible(columns, end)
+        )
         positions = torch.arange(self.tokens.shape[1], device=self.device)[None]
-        self.network(self.tokens[:, self.done : end], positions, memory, columns, **self._more(columns))
-        queries = end - self.done
-        self.computed += queries
+        self.network(self.tokens[:, self.end : end], positions, memory, columns, **self._more(columns))
+        queries = end - self.end
+        self.columns_computed += queries
         self.pairs += queries * end
-        self.read += queries + end
-        self.done = end
+        self.columns_read += queries + end
+        self.end = end
 
     def _visible(self, columns: Tensor, end: int) -> Visible:
         """What a chunk sees of the first ``end`` columns. Where that is all of them, it takes no mask: a prompt that is
@@ -76,14 +78,16 @@ class Prefill:
 
     def prefix(self) -> KnownPrefix | None:
         """What the row may take over."""
-        if not self.computed:
-            return self.known
-        there = [store for store in self.stores if store is not None]
+        if not self.columns_computed:
+            return self.prefix_before
+        stores = [store for store in self.stores if store is not None]
         layers = [
-            (keys[0, :, : self.done].transpose(0, 1), values[0, :, : self.done].transpose(0, 1))
-            for keys, values in there
+            (keys[0, :, : self.end].transpose(0, 1), values[0, :, : self.end].transpose(0, 1))
+            for keys, values in stores
         ]
-        return KnownPrefix(self.done, layers, (self.computed, self.computed, self.pairs, self.read, 0))
+        return KnownPrefix(
+            self.end, layers, (self.columns_computed, self.columns_computed, self.pairs, self.columns_read, 0)
+        )
 
     def _more(self, columns: Tensor) -> dict[str, Conditioning]:
         """What a network of two passes takes: a prompt runs as decided text."""
@@ -102,20 +106,20 @@ def computed_prefix(network: Transformer, request: Request, chunk: int) -> Known
     """The final columns of a long prompt, all chunks one after the other; None: it is not long, or none is final."""
     if not is_long(request, chunk):
         return None
-    found = Prefill(network, request, None, chunk)
-    while found.left:
-        found.step()
-    return found.prefix()
+    prefill = Prefill(network, request, None, chunk)
+    while prefill.columns_to_compute:
+        prefill.step()
+    return prefill.prefix()
 
 
 def computed_prefixes(network: Transformer, requests: Sequence[Request], chunk: int) -> list[KnownPrefix | None]:
     """``computed_prefix`` of each, which samples of one prompt share: the first one has computed it."""
-    found = dict[tuple[int, ...], KnownPrefix | None]()
+    prefixes = dict[tuple[int, ...], KnownPrefix | None]()
     out = list[KnownPrefix | None]()
     for request in requests:
         key = request.answer_start, *request.tokens
-        out.append(found[key] if key in found else computed_prefix(network, request, chunk))
-        found[key] = None if out[-1] is None else replace(out[-1], spent=(0, 0, 0, 0, 0))
+        out.append(prefixes[key] if key in prefixes else computed_prefix(network, request, chunk))
+        prefixes[key] = None if out[-1] is None else replace(out[-1], spent=(0, 0, 0, 0, 0))
     return out
 
 
@@ -125,24 +129,24 @@ class _ChunkMemory(Memory):
     def __init__(
         self,
         stores: list[KeyValues | None],
-        known: KnownPrefix | None,
+        prefix: KnownPrefix | None,
         size: int,
         slots: Tensor,
         reach: int,
         visible: Visible,
     ) -> None:
-        self.stores, self.known, self.size, self.copies = stores, known, size, DeviceCopies()
+        self.stores, self.prefix_before, self.size, self.copies = stores, prefix, size, DeviceCopies()
         self.slots, self.reach, self.visible = slots, reach, visible
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         if self.stores[layer] is None:
-            made = blank(fresh.key, 1, self.size)
-            for store, one in zip(made, self._known(layer), strict=False):
-                store[0, :, : len(one)] = one.transpose(0, 1)
-            self.stores[layer] = made
+            stores = blank(fresh.key, 1, self.size)
+            for store, columns_before in zip(stores, self._prefix_of(layer), strict=False):
+                store[0, :, : len(columns_before)] = columns_before.transpose(0, 1)
+            self.stores[layer] = stores
         device = fresh.query.device
         slots, visible = self.copies(self.slots, device), self.copies.of(self.visible, device)
         return StaticMemory(visible, slots, self.reach, self.stores).exchange(layer, fresh, columns)
 
-    def _known(self, layer: int) -> Sequence[Tensor]:
-        return () if self.known is None else self.known.layers[layer]
+    def _prefix_of(self, layer: int) -> Sequence[Tensor]:
+        return () if self.prefix_before is None else self.prefix_before.layers[layer]

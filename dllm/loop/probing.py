@@ -31,23 +31,23 @@ def sizing(
 ) -> Iterator[list[Request]]:
     """The requests after every forward, in the end each gap of unknown size with as many masks as the part ``length``
     finds. most: rows of a forward. Raises UserError for gaps whose size no part can find."""
-    out, searches, asked = list(requests), {}, dict[int, int]()
+    out, searches, lengths = list(requests), {}, dict[int, int]()
     for number, request in enumerate(requests):
         if request.gap is not None:
             refuse_gap(request, forward.model.config, parts)
-            left = forward.model.config.max_length - len(request.tokens) + 1
-            searches[number] = parts.length.search(left)
-            asked[number] = next(searches[number])
-    while asked:
-        taken = dict(list(asked.items())[:most])
-        for number, sure in sureness(out, taken, forward, parts, pad_id).items():
-            probes = (*out[number].probes, (taken[number], sure))
+            room = forward.model.config.max_length - len(request.tokens) + 1
+            searches[number] = parts.length.search(room)
+            lengths[number] = next(searches[number])
+    while lengths:
+        batch = dict(list(lengths.items())[:most])
+        for number, sure in sureness(out, batch, forward, parts, pad_id).items():
+            probes = (*out[number].probes, (batch[number], sure))
             out[number] = replace(out[number], probes=probes)
             try:
-                asked[number] = searches[number].send(sure)
-            except StopIteration as found:
-                del asked[number]
-                out[number] = replace(with_gap(out[number], found.value, forward.ids.placeholder), gap=None)
+                lengths[number] = searches[number].send(sure)
+            except StopIteration as end:
+                del lengths[number]
+                out[number] = replace(with_gap(out[number], end.value, forward.ids.placeholder), gap=None)
         yield list(out)
 
 
@@ -57,14 +57,14 @@ def sureness(
     """Mean probability of the likeliest token in the gap of each request, by its number, with a gap of that length."""
     rows = [with_gap(requests[number], length, forward.ids.placeholder) for number, length in lengths.items()]
     canvas = Canvas.of(rows, pad_id, forward.model.device, temperature=parts.sampling.temperature)
-    proposer = replace(forward.proposer, wanted=frozenset({"first"}))
+    proposer = replace(forward.proposer, statistics=frozenset({"first"}))
     alone = replace(forward, cache=NoCache(), needs=(NEED,), proposer=proposer, network=forward.model)
     started = start_rows(canvas, alone, replace(parts, cache=NoCache()), None)
     scores = alone.scored(alone(started)).scores
     first: Tensor = scores.statistic("first")
     with torch.inference_mode():
-        found = [first[row, canvas.undecided[row]].tolist() for row in range(len(rows))]
-    return {number: sum(each) / len(each) for number, each in zip(lengths, found, strict=True)}
+        probabilities = [first[row, canvas.undecided[row]].tolist() for row in range(len(rows))]
+    return {number: sum(each) / len(each) for number, each in zip(lengths, probabilities, strict=True)}
 
 
 def with_gap(request: Request, length: int, mask_id: int) -> Request:

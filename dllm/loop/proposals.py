@@ -31,38 +31,38 @@ from dllm.models.text.ids import Ids
 
 def statistics(
     logits: Tensor,
-    wanted: frozenset[str],
+    names: frozenset[str],
     token: Tensor | None = None,
     current: Tensor | None = None,
     triton: bool = False,
 ) -> dict[str, Tensor]:
-    """The ``wanted`` statistics of logit rows [..., V] under plain softmax, with token and confidence, each [...].
+    """The statistics ``names`` of logit rows [..., V] under plain softmax, and token and confidence, each [...].
 
     token: the proposal (None: the argmax). confidence = softmax(logits)[token]. current: the token now on the canvas.
     ``dllm.kernels.row_statistics`` defines the others.
     """
-    found = row_statistics(logits, required(wanted), triton)
-    if "likeliest" in wanted:
-        found["likeliest"] = found["token"]
+    out = row_statistics(logits, required(names), triton)
+    if "likeliest" in names:
+        out["likeliest"] = out["token"]
     if token is not None:
-        chosen, best = (logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1) for ids in (token, found["token"]))
-        found |= {"token": token, "confidence": (chosen - best).double().exp() * found["first"]}
+        logit, best = (logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1) for ids in (token, out["token"]))
+        out |= {"token": token, "confidence": (logit - best).double().exp() * out["first"]}
     if current is not None:
-        found["logit"] = logits.gather(-1, current.unsqueeze(-1)).squeeze(-1).double()
-    return renamed(found, wanted)
+        out["logit"] = logits.gather(-1, current.unsqueeze(-1)).squeeze(-1).double()
+    return renamed(out, names)
 
 
-def required(wanted: frozenset[str]) -> frozenset[str]:
-    """The row statistics from which the ``wanted`` ones follow."""
-    return (wanted & ALL_STATISTICS) | {"first"} | ({"logsumexp"} if "current" in wanted else set())
+def required(names: frozenset[str]) -> frozenset[str]:
+    """The row statistics from which the statistics ``names`` are computed."""
+    return (names & ALL_STATISTICS) | {"first"} | ({"logsumexp"} if "current" in names else set())
 
 
-def renamed(found: dict[str, Tensor], wanted: frozenset[str]) -> dict[str, Tensor]:
+def renamed(rows: dict[str, Tensor], names: frozenset[str]) -> dict[str, Tensor]:
     """Row statistics under the names of ``Scores``. The confidence is the proposal's, by default the argmax's."""
-    out = {"confidence": found["first"], **found}
-    if "logit" in found:
-        out["current"] = found["logit"] - found["logsumexp"]
-    return {name: value for name, value in out.items() if name in wanted or name in ("token", "confidence")}
+    out = {"confidence": rows["first"], **rows}
+    if "logit" in rows:
+        out["current"] = rows["logit"] - rows["logsumexp"]
+    return {name: value for name, value in out.items() if name in names or name in ("token", "confidence")}
 
 
 def filtered(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
@@ -79,9 +79,9 @@ def filtered(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
 
 def log_probability(logits: Tensor, token: Tensor, triton: bool = False) -> Tensor:
     """log softmax(logits [..., V])[token] [...], float64: as precise near 0 as ``row_statistics`` is near 1."""
-    found = row_statistics(logits, frozenset({"first"}), triton)
-    chosen, best = (logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1) for ids in (token, found["token"]))
-    return (chosen - best).double() + found["first"].log()
+    rows = row_statistics(logits, frozenset({"first"}), triton)
+    logit, best = (logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1) for ids in (token, rows["token"]))
+    return (logit - best).double() + rows["first"].log()
 
 
 def temper(logits: Tensor, temperature: Tensor) -> Tensor:
@@ -95,12 +95,12 @@ class Proposer:
 
     sampling: Sampling  # temperature, filters and bans
     ids: Ids  # of the mask and the ends of a text, which it may ban
-    wanted: frozenset[str] = frozenset()  # the statistics that parts asked for
+    statistics: frozenset[str] = frozenset()  # names of those that parts read
     triton: bool = False  # compute statistics by the fused kernel
 
     @staticmethod
-    def of(sampling: Sampling, ids: Ids, wanted: frozenset[str], model: Transformer) -> Proposer:
-        return Proposer(sampling, ids, wanted, model.triton)
+    def of(sampling: Sampling, ids: Ids, names: frozenset[str], model: Transformer) -> Proposer:
+        return Proposer(sampling, ids, names, model.triton)
 
     def __call__(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> dict[str, Tensor]:
         """Token and statistics, each [B, n], of logits [B, n, V] for target ``columns`` [B, n] in ``turn`` [B].
@@ -108,23 +108,23 @@ class Proposer:
         Banned ids become -inf in ``logits`` itself: it must be the caller's own copy.
         """
         self.hold_ends(self.ban(logits), columns < self.earliest_end(canvas)[:, None])
-        token, kept = (None, logits) if self.sampling.plain else self.sample(logits, canvas, turn, columns)
-        current = canvas.tokens.gather(1, columns) if "current" in self.wanted else None
-        scored = kept if self.sampling.tempered else logits
-        found = statistics(scored, self.wanted, token, current, self.triton)
-        return self.rank_eos_last(found | self.chances(logits, kept, found, canvas.temperature[:, None]))
+        token, filtered = (None, logits) if self.sampling.plain else self.sample(logits, canvas, turn, columns)
+        current = canvas.tokens.gather(1, columns) if "current" in self.statistics else None
+        scored = filtered if self.sampling.tempered else logits
+        values = statistics(scored, self.statistics, token, current, self.triton)
+        return self.rank_eos_last(values | self.chances(logits, filtered, values, canvas.temperature[:, None]))
 
     def fused(
         self, hidden: Tensor, model: Transformer, canvas: Canvas, columns: Tensor, entries: Tensor | None
     ) -> dict[str, Tensor]:
         """The same for hidden states [B, n, D], without storing more than a chunk of their logits. For plain sampling
         only. entries [k]: which of the B n rows are not padding (None: all may be); the head runs on no others."""
-        current = canvas.tokens.gather(1, columns).flatten() if "current" in self.wanted else None
+        current = canvas.tokens.gather(1, columns).flatten() if "current" in self.statistics else None
         hidden, current = select_or_all((hidden.flatten(0, 1), current), entries)
-        found = self._head_statistics(hidden, model, current)
-        if "likeliest" in self.wanted:
-            found["likeliest"] = found["token"]
-        out = renamed(found, self.wanted)
+        rows = self._head_statistics(hidden, model, current)
+        if "likeliest" in self.statistics:
+            rows["likeliest"] = rows["token"]
+        out = renamed(rows, self.statistics)
         out = self.rank_eos_last(out | self.chances_of_argmax(out))
         if entries is not None:
             blank = {name: value.new_zeros(columns.numel()) for name, value in out.items()}
@@ -134,14 +134,14 @@ class Proposer:
     def _head_statistics(self, hidden: Tensor, model: Transformer, current: Tensor | None) -> dict[str, Tensor]:
         if model.config.ranks.size > 1:
             head = model.head_slice
-            return sliced_head_statistics(hidden, head, self.banned(), required(self.wanted), current, self.triton)
+            return sliced_head_statistics(hidden, head, self.banned(), required(self.statistics), current, self.triton)
         return head_statistics(
             hidden,
             lambda rows: self.ban(model.logits(rows)),
             model.head_weight,
             self.banned(),
             model.config.logit_scale,
-            required(self.wanted),
+            required(self.statistics),
             current,
             self.triton,
         )
@@ -155,8 +155,8 @@ class Proposer:
         triton = self.triton and can_fuse(hidden, weight)
 
         def find(source: Tensor, ids: Tensor) -> Tensor:
-            found = slot_logits(source, weight, ids, triton)
-            return found if scale == 1.0 else found * scale
+            logits = slot_logits(source, weight, ids, triton)
+            return logits if scale == 1.0 else logits * scale
 
         return Lookup(columns, hidden, find, self.triton)
 
@@ -190,34 +190,36 @@ class Proposer:
         ends = one_of(out["token"], self.ids.ends)
         return out | {"confidence": out["confidence"].masked_fill(ends, -1.0)}
 
-    def chances(self, logits: Tensor, kept: Tensor, found: dict[str, Tensor], temperature: Tensor) -> dict[str, Tensor]:
-        """Log-probabilities [...] of the tokens ``found``, where a part asked for them. logits [..., V]: the model's
+    def chances(
+        self, logits: Tensor, filtered: Tensor, values: dict[str, Tensor], temperature: Tensor
+    ) -> dict[str, Tensor]:
+        """Log-probabilities [...] of the proposed tokens, where a part reads them. logits [..., V]: the model's
         own. kept [..., V]: what is drawn from. temperature [..., 1] or [...]: where it is 0, nothing is drawn."""
         if self.sampling.plain:
-            return self.chances_of_argmax(found)
-        out, sure = dict[str, Tensor](), found["confidence"].log()
-        if "own" in self.wanted:
+            return self.chances_of_argmax(values)
+        out, sure = dict[str, Tensor](), values["confidence"].log()
+        if "own" in self.statistics:
             tempered = self.sampling.tempered
-            out["own"] = log_probability(logits, found["token"], self.triton) if tempered else sure
-            if "likeliest" in self.wanted:
-                out["own_likeliest"] = log_probability(logits, found["likeliest"], self.triton)
-        if "drawn" in self.wanted:
-            drawn = sure if self.sampling.tempered else log_probability(kept, found["token"], self.triton)
-            out["drawn"] = torch.where(temperature > 0, drawn, 0.0)
+            out["own"] = log_probability(logits, values["token"], self.triton) if tempered else sure
+            if "likeliest" in self.statistics:
+                out["own_likeliest"] = log_probability(logits, values["likeliest"], self.triton)
+        if "drawn" in self.statistics:
+            chance = sure if self.sampling.tempered else log_probability(filtered, values["token"], self.triton)
+            out["drawn"] = torch.where(temperature > 0, chance, 0.0)
         return out
 
-    def chances_of_argmax(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    def chances_of_argmax(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """``chances`` of the argmax of the model's own logits, computed without reading logits again."""
-        own = {"own": found["confidence"].log()} if "own" in self.wanted else {}
-        return own | ({"drawn": torch.zeros_like(found["confidence"])} if "drawn" in self.wanted else {})
+        chances = {"own": values["confidence"].log()} if "own" in self.statistics else {}
+        return chances | ({"drawn": torch.zeros_like(values["confidence"])} if "drawn" in self.statistics else {})
 
     def sample(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [B, n] drawn by Gumbel-max, and the tempered and filtered logits [B, n, V] that they are drawn from:
         argmax(z / T + g) is a draw from softmax(z / T)."""
-        kept = self.filter_logits(logits, canvas.temperature[:, None, None])
+        filtered = self.filter_logits(logits, canvas.temperature[:, None, None])
         hashed = mixed(canvas.seed[:, None], columns, turn[:, None])
         random = (canvas.temperature[:, None] > 0).expand_as(hashed)
-        return gumbel_argmax(kept, hashed, random, self.triton), kept
+        return gumbel_argmax(filtered, hashed, random, self.triton), filtered
 
     def filter_logits(self, logits: Tensor, temperature: Tensor) -> Tensor:
         """What is drawn from: logits [..., V] over their ``temperature`` [..., 1] where it is not 0, filtered."""
@@ -245,8 +247,10 @@ class LogitReproposer(Rowwise):
 
     def cold(self) -> LogitReproposer:
         """The same at temperature 0."""
-        own = self.proposer.sampling
-        cold = Sampling(forbid_eos=own.forbid_eos, min_tokens=own.min_tokens, suppress_mask=own.suppress_mask)
+        sampling = self.proposer.sampling
+        cold = Sampling(
+            forbid_eos=sampling.forbid_eos, min_tokens=sampling.min_tokens, suppress_mask=sampling.suppress_mask
+        )
         return replace(self, proposer=replace(self.proposer, sampling=cold))
 
     def logits(self, row: Tensor, column: Tensor) -> Tensor:
@@ -277,16 +281,16 @@ class LogitReproposer(Rowwise):
     def statistics(
         self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor, renormalised: bool
     ) -> dict[str, Tensor]:
-        wanted = self.proposer.wanted
-        found = self._statistics(logits, row, token, allowed if renormalised else None)
-        if "own" in wanted:
-            found["own"] = log_probability(logits, token, self.proposer.triton)
-        if "drawn" in wanted:
+        names = self.proposer.statistics
+        values = self._statistics(logits, row, token, allowed if renormalised else None)
+        if "own" in names:
+            values["own"] = log_probability(logits, token, self.proposer.triton)
+        if "drawn" in names:
             temperature, fitting = self.canvas.temperature[row], logits.masked_fill(~allowed, -torch.inf)
-            kept = self.proposer.filter_logits(fitting, temperature[:, None])
-            drawn = log_probability(kept, token, self.proposer.triton)
-            found["drawn"] = torch.where(temperature > 0, drawn, 0.0)
-        return found
+            filtered = self.proposer.filter_logits(fitting, temperature[:, None])
+            chance = log_probability(filtered, token, self.proposer.triton)
+            values["drawn"] = torch.where(temperature > 0, chance, 0.0)
+        return values
 
     def _statistics(self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor | None) -> dict[str, Tensor]:
         """Over all ids, ``first`` is the proposal's own probability, ``second`` the model's largest, ``gap`` is not
@@ -296,18 +300,18 @@ class LogitReproposer(Rowwise):
         if allowed is not None:
             fitting = logits.masked_fill(~allowed, -torch.inf)
             scored = proposer.filter_logits(fitting, temperature) if proposer.sampling.tempered else fitting
-            return proposer.rank_eos_last(statistics(scored, proposer.wanted, token))
+            return proposer.rank_eos_last(statistics(scored, proposer.statistics, token))
         if proposer.sampling.tempered:
             logits = temper(logits, temperature)
-        raw = row_statistics(logits, required(proposer.wanted) - {"second", "gap"}, proposer.triton)
+        raw = row_statistics(logits, required(proposer.statistics) - {"second", "gap"}, proposer.triton)
         behind = logits.gather(-1, torch.stack([token, raw["token"]], -1)).double()
         gap = behind[:, 0] - behind[:, 1]
-        own = raw["first"] * gap.exp()
-        out = raw | {"token": token, "confidence": own, "first": own, "second": raw["first"], "gap": gap}
+        proposal = raw["first"] * gap.exp()
+        out = raw | {"token": token, "confidence": proposal, "first": proposal, "second": raw["first"], "gap": gap}
         if "entropy" in raw:
-            out["entropy"] = torch.maximum(raw["entropy"], -own.clamp(min=1e-300).log())
-        kept = proposer.wanted | {"token", "confidence"}
-        return proposer.rank_eos_last({name: value for name, value in out.items() if name in kept})
+            out["entropy"] = torch.maximum(raw["entropy"], -proposal.clamp(min=1e-300).log())
+        statistic_names = proposer.statistics | {"token", "confidence"}
+        return proposer.rank_eos_last({name: value for name, value in out.items() if name in statistic_names})
 
 
 def scatter_columns(values: dict[str, Tensor], rows: Tensor, length: int) -> dict[str, Tensor]:

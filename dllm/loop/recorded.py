@@ -42,10 +42,10 @@ from dllm.loop.recorded_turn import (
     SplitTurn,
     StaticBuffers,
     Widths,
-    asked_of,
+    answers_of,
     copy_all,
-    gone_on,
     renewed,
+    resumed,
     sorted_by_width,
 )
 from dllm.loop.rows import Rows
@@ -95,7 +95,7 @@ class RecordedTurns:
         self.pools = BufferPools(model)
         # By a number for the kind of turn (``recording_key``) and the widths of its rows.
         self.recorded: OrderedDict[tuple[int, Widths], RecordedTurn | SplitTurn] = OrderedDict()
-        self.seen: OrderedDict[tuple[int, Widths], None] = OrderedDict()
+        self.turns_met: OrderedDict[tuple[int, Widths], None] = OrderedDict()
         self.kinds: OrderedDict[Key, int] = OrderedDict()
         self.count = count()
         self.buffers: OrderedDict[Key, StaticBuffers] = OrderedDict()
@@ -113,21 +113,23 @@ class RecordedTurns:
         slot = self._slot(rows.session.row_numbers)
         needed, widths = widths_of(rows)
         kind = self.kind_of(rows, forward, slot)
-        known, met = (None, True) if rows.leaders else self.lookup(kind, widths)  # who leads whom is in no recording
-        if known is not None:
+        near, is_met = (None, True) if rows.leaders else self.lookup(kind, widths)  # who leads whom is in no recording
+        if near is not None:
             buffers = self._buffers(rows, slot)
-            buffers.place(needed, known)
-            if (kind, known) not in self.recorded:
-                rows = rows.with_tensors([one.clone() for one in rows.tensors()])  # recording writes to those there
-                made = self._record(rows_as_wide(rows, known, buffers.order), buffers, forward, parts)
-                for old in remember(self.recorded, (kind, known), made, self.most):
+            buffers.place(needed, near)
+            if (kind, near) not in self.recorded:
+                rows = rows.with_tensors(
+                    [tensor.clone() for tensor in rows.tensors()]
+                )  # recording writes to those there
+                recording = self._record(rows_as_wide(rows, near, buffers.order), buffers, forward, parts)
+                for old in remember(self.recorded, (kind, near), recording, self.most):
                     old.release()
-            self.recorded.move_to_end((kind, known))
-            after, turn, numbers = self.recorded[kind, known].replay(rows)
+            self.recorded.move_to_end((kind, near))
+            after, turn, numbers = self.recorded[kind, near].replay(rows)
         else:
             after, turn = advance(rows, forward, parts)
             numbers = after.numbers()
-        if not met:
+        if not is_met:
             self.meet(kind, widths, rows, after)
         after, finished = after.reported(numbers)
         return after, replace(turn, finished=finished)
@@ -135,13 +137,15 @@ class RecordedTurns:
     def lookup(self, kind: int, widths: Widths) -> tuple[Widths | None, bool]:
         """The recorded widths that serve a turn, or those to record for it (None: it runs as it is), and whether its
         like was met before."""
-        near = covering(self.recorded, kind, widths, NEAR) or covering(self.seen, kind, widths, NEAR)
+        near = covering(self.recorded, kind, widths, NEAR) or covering(self.turns_met, kind, widths, NEAR)
         return near or covering(self.recorded, kind, widths, FAR), near is not None
 
     def meet(self, kind: int, widths: Widths, rows: Rows, after: Rows) -> None:
         """Remember a turn of ``rows``, which became ``after``: the next one like it is recorded."""
         if shapes_of(after) == shapes_of(rows):  # else the next turn is of another kind
-            remember(self.seen, (kind, widths_to_record(widths, len(rows.candidates.columns))), None, 4 * self.most)
+            remember(
+                self.turns_met, (kind, widths_to_record(widths, len(rows.candidates.columns))), None, 4 * self.most
+            )
 
     def kind_of(self, rows: Rows, forward: Forward, slot: int) -> int:
         """A number for the turns of a decode's ``slot`` that differ in the widths of their rows alone."""
@@ -152,57 +156,59 @@ class RecordedTurns:
         return self.kinds[key]
 
     def _record(self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts) -> RecordedTurn | SplitTurn:
-        own, made, asks = rows.tensors(), list[Any](), rows.session.traits.asks
+        inputs, results, asks = rows.tensors(), list[Any](), rows.session.traits.asks
         rows = replace(rows, session=rows.session.apart()) if asks else rows
         compared = rows.session.kept.compared()
-        kept = [one.clone() for one in compared]
+        before = [tensor.clone() for tensor in compared]
 
         def reset() -> None:
-            copy_all([*buffers.outputs, *compared], [*own, *kept])
+            copy_all([*buffers.outputs, *compared], [*inputs, *before])
 
         forward = replace(forward, stage=self._checked(rows, buffers, forward, parts, reset))
 
         def work() -> None:
-            begun = begin_from(buffers, rows, forward)
-            made[:] = [begun] if asks else end_into(buffers, begun, asked_of(begun, rows), forward, parts)
+            run = begin_from(buffers, rows, forward)
+            results[:] = [run] if asks else end_into(buffers, run, answers_of(run, rows), forward, parts)
 
         recording = self.recorder()
         recording.record(work, reset)
-        copy_all(compared, kept)
+        copy_all(compared, before)
         if asks:
-            rest = partial(self._record_rest, buffers, forward, parts)
-            return SplitTurn(recording, buffers, made[0], self.recorder, rest)
-        return self._as_recorded(recording, buffers, made, forward)
+            record_second_part = partial(self._record_second_part, buffers, forward, parts)
+            return SplitTurn(recording, buffers, results[0], self.recorder, record_second_part)
+        return self._as_recorded(recording, buffers, results, forward)
 
-    def _record_rest(
+    def _record_second_part(
         self,
         buffers: StaticBuffers,
         forward: Forward,
         parts: Parts,
-        begun: NetworkRun,
-        asked: Sequence[Any],
+        run: NetworkRun,
+        answers: Sequence[Any],
         recording: Recording,
     ) -> RecordedTurn:
-        """The second part of a turn, which what was ``asked`` decides."""
-        made = list[Any]()
+        """Record the second part of a turn, which the host's ``answers`` decide."""
+        results = list[Any]()
 
         def work() -> None:
-            made[:] = end_into(buffers, renewed(begun), asked, forward, parts)
+            results[:] = end_into(buffers, renewed(run), answers, forward, parts)
 
         recording.record(work)
-        return self._as_recorded(recording, buffers, made, forward)
+        return self._as_recorded(recording, buffers, results, forward)
 
     def _as_recorded(
-        self, recording: Recording, buffers: StaticBuffers, made: Sequence[Any], forward: Forward
+        self, recording: Recording, buffers: StaticBuffers, results: Sequence[Any], forward: Forward
     ) -> RecordedTurn:
-        """What a recording ``made``, with what it holds."""
-        after, turn, numbers = made
+        """The turn of a recording, with the ``results`` that it writes."""
+        after, turn, numbers = results
         scores, config = turn.view.scores, self.model.config
-        small = {one: found for one, found in scores.readings.items() if one.width(config) == 1}
+        small = {readout: value for readout, value in scores.readings.items() if readout.width(config) == 1}
         turn = replace(turn, view=replace(turn.view, scores=replace(scores, readings=small)))
         numbered = dict(after.session.row_numbers.made)
-        held = numbered, [dict(one.tables) for one in self.model.rotations], forward.shared
-        return RecordedTurn(recording, buffers, replace(after, session=Session.__new__(Session)), turn, numbers, held)
+        also_read = numbered, [dict(readout.tables) for readout in self.model.rotations], forward.shared
+        return RecordedTurn(
+            recording, buffers, replace(after, session=Session.__new__(Session)), turn, numbers, also_read
+        )
 
     def _checked(
         self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts, reset: Callable[[], None]
@@ -211,12 +217,12 @@ class RecordedTurns:
         errs would change texts and say nothing: torch 2.13 reads a mask before it is scattered."""
         if self.stage is run_plainly:
             return self.stage
-        found = []
+        outcomes = []
         for stage in (run_plainly, self.stage):
             reset()
             _, _, numbers = turn_into(buffers, rows, replace(forward, stage=stage), parts)
-            found.append([one.clone() for one in (*buffers.outputs, numbers)])
-        if all(torch.allclose(one, other, 0, 0, True) for one, other in zip(*found, strict=True)):
+            outcomes.append([tensor.clone() for tensor in (*buffers.outputs, numbers)])
+        if all(torch.allclose(tensor, other, 0, 0, True) for tensor, other in zip(*outcomes, strict=True)):
             return self.stage
         complain_folded("torch.compile changes what a turn decides: turns are recorded without it.")
         self.stage = run_plainly
@@ -235,7 +241,7 @@ class RecordedTurns:
         """The fixed tensors for rows of such shapes."""
         key = slot, *shapes_of(rows)
         if key not in self.buffers:
-            inputs, outputs = ([empty(one) for one in rows.tensors()] for _ in range(2))
+            inputs, outputs = ([empty(tensor) for tensor in rows.tensors()] for _ in range(2))
             order = torch.arange(len(rows), device=rows.next_positions.device)
             remember(self.buffers, key, StaticBuffers(inputs, outputs, order, list(range(len(rows)))), self.most)
         self.buffers.move_to_end(key)
@@ -243,8 +249,8 @@ class RecordedTurns:
 
     def _forget(self, pool: int) -> None:
         """Free the recordings that use the memory at an address."""
-        gone = {kind for key, kind in self.kinds.items() if pool in key}
-        for key in [key for key in self.recorded if key[0] in gone]:
+        kinds = {kind for key, kind in self.kinds.items() if pool in key}
+        for key in [key for key in self.recorded if key[0] in kinds]:
             self.recorded.pop(key).release()
 
 
@@ -258,14 +264,16 @@ def widths_of(rows: Rows) -> tuple[list[int], Widths]:
 def widths_to_record(widths: Widths, length: int) -> Widths:
     """Widths that other turns need as well, on a canvas of ``length`` columns."""
     wider = (tuple(min(length, -(-width // step) * step) for width in widths) for step in STEPS)
-    return next((one for one in wider if sum(one) <= NEAR * sum(widths)), widths)
+    return next((rounded for rounded in wider if sum(rounded) <= NEAR * sum(widths)), widths)
 
 
-def covering(known: Iterable[tuple[int, Widths]], kind: int, widths: Widths, spare: float) -> Widths | None:
+def covering(candidates: Iterable[tuple[int, Widths]], kind: int, widths: Widths, spare: float) -> Widths | None:
     """The least of the known widths that suffice for a turn and are at most ``spare`` times what it needs."""
     most = spare * sum(widths)
-    enough = (found for other, found in known if other == kind and sum(found) <= most)
-    return min((one for one in enough if all(map(ge, one, widths))), key=sum, default=None)
+    enough = (offer for other, offer in candidates if other == kind and sum(offer) <= most)
+    return min(
+        (widths_of_offer for widths_of_offer in enough if all(map(ge, widths_of_offer, widths))), key=sum, default=None
+    )
 
 
 def rows_as_wide(rows: Rows, widths: Widths, order: Tensor) -> Rows:
@@ -277,8 +285,8 @@ def rows_as_wide(rows: Rows, widths: Widths, order: Tensor) -> Rows:
 
 def turn_into(buffers: StaticBuffers, rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn, Tensor]:
     """A turn from the outputs of the last one to new outputs, as rows on these, with the numbers that it reports."""
-    begun = begin_from(buffers, rows, forward)
-    return end_into(buffers, begun, asked_of(begun, rows), forward, parts)
+    run = begin_from(buffers, rows, forward)
+    return end_into(buffers, run, answers_of(run, rows), forward, parts)
 
 
 def begin_from(buffers: StaticBuffers, rows: Rows, forward: Forward) -> NetworkRun:
@@ -288,11 +296,11 @@ def begin_from(buffers: StaticBuffers, rows: Rows, forward: Forward) -> NetworkR
 
 
 def end_into(
-    buffers: StaticBuffers, begun: NetworkRun, asked: Sequence[Any], forward: Forward, parts: Parts
+    buffers: StaticBuffers, run: NetworkRun, answers: Sequence[Any], forward: Forward, parts: Parts
 ) -> tuple[Rows, Turn, Tensor]:
-    """The second part, by what was ``asked`` of the calls."""
-    head = forward.head(gone_on(begun, asked))
-    return forward.stage(settle_into, buffers.outputs, begun.rows, head, forward, parts)
+    """The second part, by the host's ``answers`` to the calls."""
+    head = forward.head(resumed(run, answers))
+    return forward.stage(settle_into, buffers.outputs, run.rows, head, forward, parts)
 
 
 def settle_into(
@@ -302,12 +310,12 @@ def settle_into(
     what no turn changes is there."""
     after, turn = settle(rows, head, forward, parts)
     triples = zip(outputs, after.tensors(), rows.tensors(), strict=True)
-    changed = [(place, one) for place, one, before in triples if one is not before]
+    changed = [(place, tensor) for place, tensor, before in triples if tensor is not before]
     if torch.compiler.is_compiling():  # the kernels that make them write them there
-        for place, one in changed:
-            place.copy_(one)
+        for place, tensor in changed:
+            place.copy_(tensor)
     else:
-        copy_all([place for place, _ in changed], [one for _, one in changed])
+        copy_all([place for place, _ in changed], [tensor for _, tensor in changed])
     return after, turn, after.numbers()
 
 
@@ -315,7 +323,7 @@ def recording_key(rows: Rows, forward: Forward) -> Key:
     """What two turns must have in common to share a recording, besides the widths of their rows."""
     shapes = as_bounded(rows.blocks.shapes)
     kind = replace(shapes, bounds=(), most=())
-    return (shapes_of(rows), kind, len(shapes.most), forward.proposer.wanted, *rows.session.graph_key())
+    return (shapes_of(rows), kind, len(shapes.most), forward.proposer.statistics, *rows.session.graph_key())
 
 
 def empty(like: Tensor) -> Tensor:
@@ -325,4 +333,4 @@ def empty(like: Tensor) -> Tensor:
 
 def shapes_of(rows: Rows) -> Key:
     """Kinds and shapes of all tensors of the rows."""
-    return tuple((one.dtype, one.shape) for one in rows.tensors())
+    return tuple((tensor.dtype, tensor.shape) for tensor in rows.tensors())

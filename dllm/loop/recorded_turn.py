@@ -41,10 +41,10 @@ class StaticBuffers:
     def copy_in(self, tensors: Sequence[Tensor]) -> None:
         """Make the ``tensors`` those before the coming turn. A turn that was not recorded may have taken an output over
         in another place, whose copy must come first."""
-        taken = {one.data_ptr() for one in self.outputs}
+        addresses = {tensor.data_ptr() for tensor in self.outputs}
         moved = [
-            one if one is place or one.data_ptr() not in taken else one.clone()
-            for one, place in zip(tensors, self.outputs, strict=True)
+            tensor if tensor is place or tensor.data_ptr() not in addresses else tensor.clone()
+            for tensor, place in zip(tensors, self.outputs, strict=True)
         ]
         copy_all(self.outputs, moved)
 
@@ -58,14 +58,14 @@ class RecordedTurn:
     after: Rows  # what the turn makes of the rows
     turn: Turn  # the turn
     numbers: Tensor  # [k, B] what the rows report
-    held: Any  # what else it reads at fixed addresses, which must not be freed before it
+    also_read: Any  # what else it reads at fixed addresses, which must not be freed before it
 
     def replay(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
         """The turn of these rows, whose order is placed."""
         self.buffers.copy_in(rows.tensors())
-        return self.replay_there(rows)
+        return self.replay_in_place(rows)
 
-    def replay_there(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
+    def replay_in_place(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
         """The same of rows whose tensors are those of the buffers."""
         self.recording.replay()
         return self.replayed(rows)
@@ -104,65 +104,69 @@ class SplitTurn:
 
     recording: Recording  # of the first part
     buffers: StaticBuffers  # the rows' tensors
-    begun: NetworkRun  # what the first part makes
+    run: NetworkRun  # what the first part makes
     recorder: Callable[[], Recording]  # makes recordings of second parts
     # (the first part, what was asked of its calls, the recording to make) -> the second part
-    rest: Callable[[NetworkRun, Sequence[Any], Recording], RecordedTurn]
-    rests: OrderedDict[Key, RecordedTurn] = field(default_factory=OrderedDict)  # by what was asked, rounded
+    record_second_part: Callable[[NetworkRun, Sequence[Any], Recording], RecordedTurn]
+    second_parts: OrderedDict[Key, RecordedTurn] = field(default_factory=OrderedDict)  # by what was asked, rounded
 
     def replay(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
         """The turn of these rows."""
         self.buffers.copy_in(rows.tensors())
         self.recording.replay()
-        asking = [given.memory.asking() for given in self.begun.inputs]
-        sent = [None if one is None else HostReport.of(one[None]) for one in asking]
-        usual = tuple(given.memory.usual for given in self.begun.inputs)
-        ahead = None if None in sent else self.rests.get(usual)
+        questions = [inputs.memory.asking() for inputs in self.run.inputs]
+        reports = [None if question is None else HostReport.of(question[None]) for question in questions]
+        usual = tuple(inputs.memory.usual for inputs in self.run.inputs)
+        ahead = None if None in reports else self.second_parts.get(usual)
         if ahead is not None and isinstance(ahead.recording, Ran):
             ahead = None
         if ahead is not None:
             ahead.recording.replay()
-        asked = asked_of(self.begun, rows, [None if one is None else one.read_row() for one in sent])
-        key = tuple(given.memory.rounded(one) for given, one in zip(self.begun.inputs, asked, strict=True))
-        known = self.rests.get(key)
-        if ahead is not None and known is ahead:
-            self.rests.move_to_end(key)
+        answers = answers_of(
+            self.run, rows, [None if question is None else question.read_row() for question in reports]
+        )
+        key = tuple(inputs.memory.rounded(question) for inputs, question in zip(self.run.inputs, answers, strict=True))
+        second = self.second_parts.get(key)
+        if ahead is not None and second is ahead:
+            self.second_parts.move_to_end(key)
             return ahead.replayed(rows)
         if ahead is not None:  # as the turn began
             copy_all(self.buffers.outputs, self.buffers.inputs)
-        if known is None or isinstance(known.recording, Ran):
-            by, recording = (asked, Ran()) if known is None else (key, self.recorder())
-            known = self.rest(self.begun, by, recording)
-            for old in remember(self.rests, key, known, MAX_RESTS):
+        if second is None or isinstance(second.recording, Ran):
+            by, recording = (answers, Ran()) if second is None else (key, self.recorder())
+            second = self.record_second_part(self.run, by, recording)
+            for old in remember(self.second_parts, key, second, MAX_RESTS):
                 old.release()
-        self.rests.move_to_end(key)
-        return known.replay_there(rows)
+        self.second_parts.move_to_end(key)
+        return second.replay_in_place(rows)
 
     def release(self) -> None:
         self.recording.release()
-        for rest in self.rests.values():
-            rest.release()
+        for second in self.second_parts.values():
+            second.release()
 
 
-def asked_of(run: NetworkRun, rows: Rows, read: Sequence[Sequence[int] | None] | None = None) -> list[Hashable]:
+def answers_of(run: NetworkRun, rows: Rows, reports: Sequence[Sequence[int] | None] | None = None) -> list[Hashable]:
     """What the host must know of each call before it goes on, of ``rows`` that are as they were when it began. read:
     by call, what it has read already."""
-    memories, facts = [given.memory for given in run.inputs], rows.blocks.shapes.facts
-    return [one.asked(facts, own) for one, own in zip(memories, read or [None] * len(memories), strict=True)]
+    memories, facts = [inputs.memory for inputs in run.inputs], rows.blocks.shapes.facts
+    return [
+        memory.asked(facts, report) for memory, report in zip(memories, reports or [None] * len(memories), strict=True)
+    ]
 
 
-def gone_on(run: NetworkRun, asked: Sequence[Any]) -> NetworkRun:
-    """The same whose calls have gone on, by what was ``asked`` of each."""
-    for given, read in zip(run.inputs, asked, strict=True):
-        given.memory.resume(read)
+def resumed(run: NetworkRun, answers: Sequence[Any]) -> NetworkRun:
+    """The run whose calls have gone on by the host's ``answers``, one for each."""
+    for inputs, answer in zip(run.inputs, answers, strict=True):
+        inputs.memory.resume(answer)
     return run
 
 
 def renewed(run: NetworkRun) -> NetworkRun:
     """The same on canvases that have computed nothing of themselves yet: what a recording keeps is its own."""
     work, rows = run.work, run.rows.with_tensors(run.rows.tensors())
-    seen = rows if work.rows is run.rows else work.rows.with_tensors(work.rows.tensors())
-    work = replace(work, rows=seen, canvas=replace(work.canvas), shown=replace(work.shown))
+    work_rows = rows if work.rows is run.rows else work.rows.with_tensors(work.rows.tensors())
+    work = replace(work, rows=work_rows, canvas=replace(work.canvas), shown=replace(work.shown))
     return replace(run, rows=rows, work=work)
 
 
@@ -174,7 +178,9 @@ def sorted_by_width(needed: Sequence[int]) -> list[int]:
 def copy_all(into: Sequence[Tensor], source: Sequence[Tensor]) -> None:
     """Copy tensors to others of the same shapes, in one launch for each kind of number. An empty one would make it a
     launch for each tensor."""
-    pairs = [(one, other) for one, other in zip(into, source, strict=True) if one is not other and one.numel()]
+    pairs = [
+        (target, other) for target, other in zip(into, source, strict=True) if target is not other and target.numel()
+    ]
     for _, same in groupby(sorted(pairs, key=lambda pair: str(pair[0].dtype)), key=lambda pair: pair[0].dtype):
         targets, sources = zip(*same, strict=True)
         torch._foreach_copy_(list(targets), list(sources))

@@ -38,23 +38,23 @@ class HostReport:
     @staticmethod
     def of(numbers: Tensor) -> HostReport:
         """Send the numbers [k, B]. The device goes on meanwhile."""
-        there = numbers.to("cpu", non_blocking=True, copy=True)  # from a GPU into pinned memory
+        copy = numbers.to("cpu", non_blocking=True, copy=True)  # from a GPU into pinned memory
         arrived = None
         if numbers.is_cuda and torch.cuda.is_available():
             arrived = torch.cuda.Event()
             arrived.record(torch.cuda.current_stream(numbers.device))
-        return HostReport(there, arrived, tuple(range(numbers.shape[1])))
+        return HostReport(copy, arrived, tuple(range(numbers.shape[1])))
 
     def read(self) -> list[list[int] | None]:
         """The numbers of each row (None: it joined later). Waits until they have arrived."""
         if self.arrived is not None:
             self.arrived.synchronize()
-        found = self.numbers.T.tolist()
-        return [None if row < 0 else found[row] for row in self.rows]
+        numbers = self.numbers.T.tolist()
+        return [None if row < 0 else numbers[row] for row in self.rows]
 
     def read_row(self) -> list[int]:
         """The only number of each row, of rows that are all there."""
-        return [one[0] for one in self.read() if one is not None]
+        return [numbers[0] for numbers in self.read() if numbers is not None]
 
     def select(self, rows: Sequence[int]) -> HostReport:
         return replace(self, rows=tuple(self.rows[row] for row in rows))
@@ -91,7 +91,7 @@ class Rows:
 
     session: Session  # the cache's buffers
     constraints: ConstrainedBatch  # the constraints that the rows are under
-    known: tuple[HostView, ...]  # what the host knows of each row (empty if shapes are exact)
+    host_views: tuple[HostView, ...]  # what the host knows of each row (empty if shapes are exact)
     paces: tuple[Pace, ...]  # what each row has left to decide, and its turns without progress
     reports: tuple[HostReport, ...] = ()  # of the last turns, those that the host has not read yet, the oldest first
     leaders: tuple[int, ...] = ()  # of the coming forward (``Shapes.leaders``)
@@ -127,53 +127,53 @@ class Rows:
         ).planned()
         if not shapes.bounded:
             return rows
-        known = tuple(HostView.of(numbers, shapes.lag) for numbers in torch.stack(rows.told()).T.tolist())
-        return replace(rows, known=tuple(replace(row, opening=True, staleness=0) for row in known))
+        host_views = tuple(HostView.of(numbers, shapes.lag) for numbers in torch.stack(rows.host_numbers()).T.tolist())
+        return replace(rows, host_views=tuple(replace(row, opening=True, staleness=0) for row in host_views))
 
     def __len__(self) -> int:
         return self.owner.rows
 
     def tensors(self) -> list[Tensor]:
         """All tensors that each turn makes, in a fixed order."""
-        found: list[Tensor] = []
+        out: list[Tensor] = []
 
         def note(tensor: Tensor) -> Tensor:
-            found.append(tensor)
+            out.append(tensor)
             return tensor
 
         each_tensor(note, [getattr(self, name) for name in ON_DEVICE])
-        return found
+        return out
 
     def with_tensors(self, tensors: Iterable[Tensor]) -> Rows:
         """The same rows on other tensors, as ``tensors`` orders them."""
-        left = iter(tensors)
-        return replace(self, **{name: each_tensor(lambda _: next(left), getattr(self, name)) for name in ON_DEVICE})
+        source = iter(tensors)
+        return replace(self, **{name: each_tensor(lambda _: next(source), getattr(self, name)) for name in ON_DEVICE})
 
     def on_host_as(self, other: Rows) -> Rows:
         """The same with what the host holds of ``other``."""
         return replace(other, **{name: getattr(self, name) for name in ON_DEVICE})
 
-    def select(self, kept: Sequence[int]) -> Rows:
-        """The rows numbered ``kept``, ascending, with all that belongs to them."""
-        left = torch.tensor(kept, dtype=torch.int64, device=self.next_positions.device)
-        owner, candidates = self.owner.select(left)
+    def select(self, rows: Sequence[int]) -> Rows:
+        """The rows of these numbers, ascending, with all that belongs to them."""
+        index = torch.tensor(rows, dtype=torch.int64, device=self.next_positions.device)
+        owner, candidates = self.owner.select(index)
         return Rows(
             self.candidates.select(candidates),
             owner,
-            select(self.blocks, left),
-            select(self.state, left),
-            select(self.remembered, left),
-            select(self.lengths, left),
-            self.next_positions[left],
-            select(self.ledger, left),
-            select(self.carried, left),
-            select(self.plan, left),
-            self.session.select(left),
-            self.constraints.select(kept),
-            tuple(self.known[row] for row in kept if self.known),
-            tuple(self.paces[row] for row in kept),
-            tuple(report.select(kept) for report in self.reports),
-            tuple(first_places([self.leaders[row] for row in kept if self.leaders])),
+            select(self.blocks, index),
+            select(self.state, index),
+            select(self.remembered, index),
+            select(self.lengths, index),
+            self.next_positions[index],
+            select(self.ledger, index),
+            select(self.carried, index),
+            select(self.plan, index),
+            self.session.select(index),
+            self.constraints.select(rows),
+            tuple(self.host_views[row] for row in rows if self.host_views),
+            tuple(self.paces[row] for row in rows),
+            tuple(report.select(rows) for report in self.reports),
+            tuple(first_places([self.leaders[row] for row in rows if self.leaders])),
         )
 
     def change_lengths(self, turn: Turn, parts: Parts, ids: Ids) -> tuple[Rows, Turn]:
@@ -213,9 +213,9 @@ class Rows:
         where = mixture.stands(canvas, soft.at).gather(1, columns) & inside
         return {"where": where, "tokens": mixture.tokens.gather(1, wide), "weights": mixture.weights.gather(1, wide)}
 
-    def without(self, gone: Sequence[int]) -> Rows:
-        """The rows but those numbered ``gone``."""
-        return self.select([row for row in range(len(self)) if row not in gone]) if gone else self
+    def without(self, rows: Sequence[int]) -> Rows:
+        """The rows but those of these numbers."""
+        return self.select([row for row in range(len(self)) if row not in rows]) if rows else self
 
     def join(self, fresh: Rows) -> Rows:
         """These rows, then those of ``fresh``, which were started with the same parts and have had no turn yet."""
@@ -233,7 +233,7 @@ class Rows:
             join(self.plan, fresh.plan),
             self.session.join(fresh.session),
             self.constraints.join(fresh.constraints),
-            self.known + fresh.known,
+            self.host_views + fresh.host_views,
             self.paces + fresh.paces,
             tuple(report.join(len(fresh)) for report in self.reports),
             self._led_with(fresh),
@@ -247,7 +247,10 @@ class Rows:
         """The leaders of these rows and of ``fresh`` ones after them."""
         if not (self.leaders or fresh.leaders):
             return ()
-        return (*(self.leaders or range(len(self))), *(len(self) + one for one in fresh.leaders or range(len(fresh))))
+        return (
+            *(self.leaders or range(len(self))),
+            *(len(self) + leader for leader in fresh.leaders or range(len(fresh))),
+        )
 
     def planned(self) -> Rows:
         """The rows with the plan of the coming forward, if the host learns its widths from them."""
@@ -270,20 +273,20 @@ class Rows:
             return replace(self, blocks=replace(self.blocks, shapes=led)) if self.leaders else self
         shapes = as_bounded(led)
         if shapes.plans_ahead:
-            reports, length = [row.widths for row in self.known], len(self.candidates.columns)
+            reports, length = [row.widths for row in self.host_views], len(self.candidates.columns)
             shapes = shapes.reported(reports, length, self.session.traits.facts)
         else:
-            most = self.session.most(self.known)
-            shapes = shapes.bounded_by(self.session.max_queries(self.known, shapes.width), most)
+            most = self.session.most(self.host_views)
+            shapes = shapes.bounded_by(self.session.max_queries(self.host_views, shapes.width), most)
         return replace(self, blocks=replace(self.blocks, shapes=shapes))
 
     def numbers(self) -> Tensor:
         """What the rows report after a turn [k, B]: whether they are done, how many positions the first candidate has
         left to decide, which has every mask of the others, and what ``HostView.of`` takes."""
-        left = self.owner.per_row(self.candidates.undecided).sum(1)
-        return torch.stack([self.blocks.done, left, *(self.told() if self.blocks.shapes.bounded else ())])
+        undecided = self.owner.per_row(self.candidates.undecided).sum(1)
+        return torch.stack([self.blocks.done, undecided, *(self.host_numbers() if self.blocks.shapes.bounded else ())])
 
-    def told(self) -> list[Tensor]:
+    def host_numbers(self) -> list[Tensor]:
         """What ``HostView.of`` takes, each [B]."""
         blocks = self.blocks
         if blocks.shapes.plans_ahead:
@@ -299,20 +302,22 @@ class Rows:
             blocks = replace(self.blocks, shapes=replace(self.blocks.shapes, leaders=()))
             return replace(self, blocks=blocks, leaders=()).reported(numbers)
         lag = self.blocks.shapes.lag
-        reports, known = (*self.reports, HostReport.of(numbers)), tuple(row.later() for row in self.known)
+        reports, views = (*self.reports, HostReport.of(numbers)), tuple(row.later() for row in self.host_views)
         if len(reports) <= lag:
-            return replace(self, known=known, reports=reports), ()
-        found, age = reports[0].read(), lag
-        known = tuple(HostView.of(new[2:], age) if new else old for old, new in zip(known, found, strict=False))
-        paces = tuple(pace.after(new[1]) if new else pace for pace, new in zip(self.paces, found, strict=True))
-        done = tuple(row for row, numbers in enumerate(found) if numbers and numbers[0])
-        return replace(self, known=known, paces=paces, reports=reports[1:]), done
+            return replace(self, host_views=views, reports=reports), ()
+        numbers_by_row, age = reports[0].read(), lag
+        views = tuple(
+            HostView.of(new[2:], age) if new else old for old, new in zip(views, numbers_by_row, strict=False)
+        )
+        paces = tuple(pace.after(new[1]) if new else pace for pace, new in zip(self.paces, numbers_by_row, strict=True))
+        finished = tuple(row for row, numbers in enumerate(numbers_by_row) if numbers and numbers[0])
+        return replace(self, host_views=views, paces=paces, reports=reports[1:]), finished
 
 
 def first_places(groups: Iterable[Hashable]) -> list[int]:
     """For each entry the place of the first one that is equal."""
     first = dict[Hashable, int]()
-    return [first.setdefault(one, place) for place, one in enumerate(groups)]
+    return [first.setdefault(group, place) for place, group in enumerate(groups)]
 
 
 ON_DEVICE = (

@@ -51,12 +51,12 @@ class Runner:
         network = model.transformer
         check_ranks(model.ranks.size, parts.cache, runtime.name)
         check_runtime(model.quantize, runtime.name, network.device, model.activations)
-        chosen = runtime.resolved(parts, model.config, network.device)
-        runs, take = build_runtime(chosen, network, parts)
+        resolved = runtime.resolved(parts, model.config, network.device)
+        runs, take = build_runtime(resolved, network, parts)
         forward = Forward.of(network, model.ids, parts, runs)
         banned, least = parts.sampling.forbid_eos, parts.sampling.min_tokens
         constraints = Constraints(model.tokenizer, model.config.vocab, model.ids, banned, model.name, least)
-        return Runner(model, parts, chosen, forward, take, constraints)
+        return Runner(model, parts, resolved, forward, take, constraints)
 
     def with_sampler(self, sampler: Sampler) -> Runner:
         """The same with another rule of the same needs."""
@@ -73,7 +73,7 @@ class Runner:
 
     def _with(self, *statistics: str) -> Runner:
         proposer = self.forward.proposer
-        proposer = replace(proposer, wanted=proposer.wanted | {*statistics})
+        proposer = replace(proposer, statistics=proposer.statistics | {*statistics})
         return replace(self, forward=replace(self.forward, proposer=proposer))
 
     def offering(self) -> Runner:
@@ -94,8 +94,8 @@ class Runner:
     def first_forward(self, request: Request) -> tuple[Hashable, ...]:
         """Equal for requests whose first forwards are the same: of parameters, those of blocks alone reach it."""
         blocks = self.parts.blocks
-        own = any(not isinstance(getattr(blocks, name), (int, float, type(None))) for name in blocks.per_request)
-        place = request.param_index if own else None
+        reach = any(not isinstance(getattr(blocks, name), (int, float, type(None))) for name in blocks.per_request)
+        place = request.param_index if reach else None
         return *request.tokens, *request.masked, request.answer_start, place
 
     @property
@@ -111,19 +111,19 @@ class Runner:
         names: Sequence[int] | None = None,
         step: int = 1,
         parts: Parts | None = None,
-        known: Sequence[KnownPrefix | None] = (),
+        prefixes: Sequence[KnownPrefix | None] = (),
     ) -> Rows:
         """The requests as rows of these names before their first turn, as ``Canvas.of`` lays them out. parts: a
-        request's own, with other ``per_request`` parameters. known: of each request the first columns that were
+        request's own, with other ``per_request`` parameters. prefixes: of each request the first columns that were
         computed before (None: none; empty: of no request). Raises UserError for a request that draws where everything
         is the argmax, and for one whose constraint leaves it no text; LacksRoom on all ranks together."""
-        hot = next((one.temperature for one in requests if one.temperature), None)
+        hot = next((request.temperature for request in requests if request.temperature), None)
         if hot and self.parts.sampling.plain:
             raise Refusal(
                 f"a request names temperature={hot}, but {{sampling.temperature=0}} takes the argmax for all. Set "
                 "{sampling.temperature:name}, too; requests may then name others, 0 included."
             )
-        if any(one.constraint is not None for one in requests):
+        if any(request.constraint is not None for request in requests):
             refuse_budget(self.parts.sampling.thinking_budget)
         if self.parts.length.traits.changes:
             refuse_filled(self.parts, requests)
@@ -131,20 +131,20 @@ class Runner:
         at_zero = self.model.config.attention.grid_at_zero
         device = self.model.transformer.device
         canvas = Canvas.of(requests, pad, device, at_zero, self.parts.sampling.temperature, names, step)
-        own = self.constraints.batch(requests)
+        constraints = self.constraints.batch(requests)
 
         def opened(session: Session) -> None:
-            if session.traits.shares and known:
-                session.kept.take_over(known)
+            if session.traits.shares and prefixes:
+                session.kept.take_over(prefixes)
 
-        rows = start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, own, opened)
-        named = zip(names or range(len(requests)), known, strict=False)
-        spent = {name: one.spent for name, one in named if one is not None}
-        if any(map(any, spent.values())):
-            rows = charged(rows, spent)
+        rows = start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, constraints, opened)
+        pairs = zip(names or range(len(requests)), prefixes, strict=False)
+        costs = {name: prefix.spent for name, prefix in pairs if prefix is not None}
+        if any(map(any, costs.values())):
+            rows = charged(rows, costs)
         if self.leads and self.forward.leads(rows.session) and len(rows) == len(requests):
-            there = (0 if one is None else one.columns for one in known or [None] * len(requests))
-            rows = rows.led_by(first_places(zip(map(self.first_forward, requests), there, strict=True)))
+            columns = (0 if prefix is None else prefix.columns for prefix in prefixes or [None] * len(requests))
+            rows = rows.led_by(first_places(zip(map(self.first_forward, requests), columns, strict=True)))
         network = self.model.transformer
         if network.ranks.size > 1 and self.runtime.name not in RECORDED:  # whose buffers a decode before may have left
             refuse_unheld(rows.session.kept.missing_buffers(), network.dtype, device, network.ranks)
@@ -169,16 +169,16 @@ class Runner:
     def stream(self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None]) -> Iterator[Turn]:
         """Decode requests in their order, at most this many rows at once: as one ends, the next joins. ``joined``
         is told when, with the request's place."""
-        left, network = deque(enumerate(requests)), self.model.transformer
+        waiting, network = deque(enumerate(requests)), self.model.transformer
 
         def refilled(rows: Rows | None) -> Rows:
-            while rows is None or (left and len(rows) < most):
-                taken = [left.popleft() for _ in range(min(len(left), most - (0 if rows is None else len(rows))))]
-                for place, request in taken:
+            while rows is None or (waiting and len(rows) < most):
+                batch = [waiting.popleft() for _ in range(min(len(waiting), most - (0 if rows is None else len(rows))))]
+                for place, request in batch:
                     joined(place, request)
-                these = [request for _, request in taken]
-                known = computed_prefixes(network, these, self.chunk) if self.in_chunks else []
-                new = self.start(these, [place for place, _ in taken], known=known)
+                these = [request for _, request in batch]
+                prefixes = computed_prefixes(network, these, self.chunk) if self.in_chunks else []
+                new = self.start(these, [place for place, _ in batch], prefixes=prefixes)
                 rows = rows.join(new) if rows else new
             return rows
 
@@ -190,28 +190,28 @@ class Runner:
         rows: Rows,
         between: Callable[[Rows], Rows] | None = None,
         stuck: Callable[[int, UserError], None] = refuse,
-        seen: Callable[[Rows, Turn], None] | None = None,
+        observe: Callable[[Rows, Turn], None] | None = None,
     ) -> Iterator[Turn]:
-        """Denoise the rows to the end; others may join, and some leave, ``between`` turns. stuck, seen: as in ``turns``
-        of the loop. Raises UserError if the model's weights are damaged."""
-        running = turns(rows, self.forward, self.parts, self.take, between, stuck, seen)
+        """Denoise the rows to the end; others may join, and some leave, ``between`` turns. stuck, observe: as in
+        ``turns`` of the loop. Raises UserError if the model's weights are damaged."""
+        running = turns(rows, self.forward, self.parts, self.take, between, stuck, observe)
         yield from checked_finite(running, self.model.name)
 
 
-def charged(rows: Rows, spent: Mapping[int, Sequence[int]]) -> Rows:
-    """Rows before their first turn, with what was ``spent`` on their first columns by the rows' names."""
+def charged(rows: Rows, costs: Mapping[int, Sequence[int]]) -> Rows:
+    """Rows before their first turn, charged with the ``costs`` of their first columns by the rows' names."""
     ledger, names = rows.ledger, rows.candidates.row_id.tolist()
-    more = ledger.spent.new_tensor([spent.get(name, [0] * ledger.spent.shape[1]) for name in names])
+    more = ledger.spent.new_tensor([costs.get(name, [0] * ledger.spent.shape[1]) for name in names])
     return replace(rows, ledger=replace(ledger, spent=ledger.spent + more[:, :, None]))
 
 
 def refuse_filled(parts: Parts, requests: Sequence[Request]) -> None:
     """Raise UserError for requests whose text cannot follow columns that move."""
     for request in requests:
-        what = "a constraint" if request.constraint is not None else "text after its first gap"
+        text = "a constraint" if request.constraint is not None else "text after its first gap"
         if request.constraint is not None or request.infill_prefix is not None or request.infill:
             raise Refusal(
-                f"a request has {what}, which does not follow the columns that {{length}} moves.",
+                f"a request has {text}, which does not follow the columns that {{length}} moves.",
                 [name_of(parts.length)],
                 (Set("length", "fixed"),),
             )

@@ -26,7 +26,7 @@ class OwnIds:
     """What a rank knows of rows [R] at its own ids."""
 
     logits: Tensor  # [R, v] the model's own, -inf for banned ids
-    kept: Tensor  # [R, v] what is drawn from: tempered and filtered
+    filtered: Tensor  # [R, v] what is drawn from: tempered and filtered
     state: Tensor  # [R] of the noise, so that local ids have the noise of their global ones
     random: Tensor  # [R] where something is drawn
 
@@ -44,20 +44,20 @@ class OwnIds:
             if begin <= last < end:
                 logits.select(-1, last - begin).masked_fill_(early, -torch.inf)
         logits, heat = logits.flatten(0, 1), canvas.temperature[:, None].expand_as(columns).flatten()
-        kept = logits if sampling.plain else temper(logits, heat[:, None])
+        filtered = logits if sampling.plain else temper(logits, heat[:, None])
         if sampling.top_k is not None and sampling.top_k < head.vocab and not sampling.plain:
-            kept = kept.masked_fill(kept < least_kept(kept, sampling.top_k, head), -torch.inf)
+            filtered = filtered.masked_fill(filtered < last_of_largest(filtered, sampling.top_k, head), -torch.inf)
         hashed = mixed(canvas.seed[:, None], columns, turn[:, None]).flatten()
-        return OwnIds(logits, kept, shifted(hashed, begin), (heat > 0) & (not sampling.plain))
+        return OwnIds(logits, filtered, shifted(hashed, begin), (heat > 0) & (not sampling.plain))
 
-    def said(
+    def report(
         self, scored: Tensor, other: Tensor, likeliest: Tensor, head: HeadSlice, current: Tensor, triton: bool
     ) -> list[Tensor]:
         """Six numbers [R] of this rank: how good its draw is, its global id, its logits in both distributions, the
         other's logit of the ``likeliest`` of its ids, and the logit of the ``current`` one, where that is its own."""
-        token, (mine, place) = gumbel_argmax(self.kept, self.state, self.random, triton), head.inside(current)
+        token, (mine, place) = gumbel_argmax(self.filtered, self.state, self.random, triton), head.inside(current)
         at = lambda logits, ids: logits.gather(-1, ids[:, None])[:, 0].double()  # noqa: E731
-        value, noise = at(self.kept, token), gumbel_of(mixed(token, after=self.state))
+        value, noise = at(self.filtered, token), gumbel_of(mixed(token, after=self.state))
         best = at(other, (likeliest.long() - head.begin).clamp(0, other.shape[-1] - 1))
         return [
             torch.where(self.random, value + noise, value),
@@ -69,12 +69,12 @@ class OwnIds:
         ]
 
 
-def least_kept(kept: Tensor, count: int, head: HeadSlice) -> Tensor:
-    """The last [R, 1] of the ``count`` largest logits of rows; each rank has ``kept`` [R, v] of them."""
+def last_of_largest(filtered: Tensor, count: int, head: HeadSlice) -> Tensor:
+    """The last [R, 1] of the ``count`` largest logits of rows; each rank has [R, v] of them, ``filtered``."""
     few = min(count, -(-head.vocab // head.ranks.size))
-    own = kept.topk(min(few, kept.shape[-1]), -1).values
-    own = torch.nn.functional.pad(own, (0, few - own.shape[-1]), value=-torch.inf)
-    return torch.cat(list(head.ranks.gather(own)), -1).topk(count, -1).values[..., -1:]
+    largest = filtered.topk(min(few, filtered.shape[-1]), -1).values
+    largest = torch.nn.functional.pad(largest, (0, few - largest.shape[-1]), value=-torch.inf)
+    return torch.cat(list(head.ranks.gather(largest)), -1).topk(count, -1).values[..., -1:]
 
 
 @dataclass(frozen=True)
@@ -105,37 +105,37 @@ def drawn_statistics(
     proposer: Proposer, hidden: Tensor, head: HeadSlice, canvas: Canvas, turn: Tensor, columns: Tensor
 ) -> dict[str, Tensor]:
     """As ``Proposer`` of all logits, of hidden states [N, n, D] under a head that ranks share. Without ``top_p``."""
-    sampling, wanted, dtype = proposer.sampling, proposer.wanted, torch.float64
-    own = OwnIds.of(proposer, hidden, head, canvas, turn, columns)
-    scored, other = (own.kept, own.logits) if sampling.tempered else (own.logits, own.kept)
+    sampling, names, dtype = proposer.sampling, proposer.statistics, torch.float64
+    mine = OwnIds.of(proposer, hidden, head, canvas, turn, columns)
+    scored, other = (mine.filtered, mine.logits) if sampling.tempered else (mine.logits, mine.filtered)
     parts = [own_summary(scored, head.begin, proposer.triton)]
-    if asked := not sampling.plain and not wanted.isdisjoint(("own", "drawn")):
+    if two := not sampling.plain and not names.isdisjoint(("own", "drawn")):
         parts.append(own_summary(other, head.begin, proposer.triton))
-    said = own.said(scored, other, parts[0][4], head, canvas.tokens.gather(1, columns).flatten(), proposer.triton)
-    found = head.ranks.gather(torch.cat([torch.stack(said), *parts]).to(dtype))  # [N, 6 + 5 or 10, R]
-    value, token, chosen, otherwise, best, current = found[:, :6].unbind(1)
-    whole = Joined.of(found[:, 6:11], own.logits.dtype)
-    drawn = torch.where(value == value.amax(0), token, torch.inf).amin(0)  # of equals the lowest id
-    picked = lambda numbers, there: torch.where(there, numbers, 0.0).sum(0)  # noqa: E731
-    chosen, otherwise = (picked(numbers, token == drawn) for numbers in (chosen, otherwise))
+    report = mine.report(scored, other, parts[0][4], head, canvas.tokens.gather(1, columns).flatten(), proposer.triton)
+    reports = head.ranks.gather(torch.cat([torch.stack(report), *parts]).to(dtype))  # [N, 6 + 5 or 10, R]
+    value, token, logit, otherwise, best, current = reports[:, :6].unbind(1)
+    whole = Joined.of(reports[:, 6:11], mine.logits.dtype)
+    draw = torch.where(value == value.amax(0), token, torch.inf).amin(0)  # of equals the lowest id
+    pick = lambda numbers, where: torch.where(where, numbers, 0.0).sum(0)  # noqa: E731
+    logit, otherwise = (pick(numbers, token == draw) for numbers in (logit, otherwise))
     first, likeliest = whole.statistics["first"], whole.statistics["token"]
-    confidence = whole.below(chosen).exp() * first
-    out = whole.statistics | {"token": drawn.long(), "confidence": confidence, "likeliest": likeliest}
-    out = renamed(out | {"logit": current.sum(0)}, wanted)
-    if not asked:
+    confidence = whole.below(logit).exp() * first
+    out = whole.statistics | {"token": draw.long(), "confidence": confidence, "likeliest": likeliest}
+    out = renamed(out | {"logit": current.sum(0)}, names)
+    if not two:
         out |= proposer.chances_of_argmax(out) if sampling.plain else {}
-        return _laid(proposer.rank_eos_last(out), columns)
-    second, sure = Joined.of(found[:, 11:], own.logits.dtype), confidence.log()
+        return _by_column(proposer.rank_eos_last(out), columns)
+    second, sure = Joined.of(reports[:, 11:], mine.logits.dtype), confidence.log()
     behind = second.log_probability(otherwise)
-    if "own" in wanted:
+    if "own" in names:
         out["own"] = behind if sampling.tempered else sure
-        if "likeliest" in wanted:
-            there = second.log_probability(picked(best, found[:, 10] == likeliest))
-            out["own_likeliest"] = there if sampling.tempered else first.log()
-    if "drawn" in wanted:
-        out["drawn"] = torch.where(own.random, sure if sampling.tempered else behind, 0.0)
-    return _laid(proposer.rank_eos_last(out), columns)
+        if "likeliest" in names:
+            where = second.log_probability(pick(best, reports[:, 10] == likeliest))
+            out["own_likeliest"] = where if sampling.tempered else first.log()
+    if "drawn" in names:
+        out["drawn"] = torch.where(mine.random, sure if sampling.tempered else behind, 0.0)
+    return _by_column(proposer.rank_eos_last(out), columns)
 
 
-def _laid(found: dict[str, Tensor], columns: Tensor) -> dict[str, Tensor]:
-    return {name: one.view(columns.shape) for name, one in found.items()}
+def _by_column(statistics: dict[str, Tensor], columns: Tensor) -> dict[str, Tensor]:
+    return {name: value.view(columns.shape) for name, value in statistics.items()}

@@ -56,39 +56,39 @@ def score_candidates(rows: Rows, head: ScoredHead, forward: Forward) -> ScoredCa
 def choose_candidates(rows: Rows, scored: ScoredCandidates, parts: Parts, shared: Shared) -> ChosenCandidates:
     """The candidate that each row goes on with. The cache keeps what it computed."""
     blocks, owner = rows.blocks.after_forward(), scored.owner
-    candidate, found = owner.row, (scored.canvas, scored.scores, scored.forced, scored.corrected)
+    candidate, of_rows = owner.row, (scored.canvas, scored.scores, scored.forced, scored.corrected)
     if not owner.is_single:
         each = Owner.single(len(owner.row), owner.row.device)
         view = View.of(scored.canvas, scored.scores, owner.per_candidate(blocks), scored.forced, each, shared)
         candidate = checked_choice(parts.sampler, parts.sampler.choose(view, owner, rows.state), owner)
-        found = select(found, candidate)
+        of_rows = select(of_rows, candidate)
     remembered = rows.session.keep(scored.run, candidate, scored.remembered)
-    canvas, scores, forced, corrected = found
+    canvas, scores, forced, corrected = of_rows
     if parts.cache.needs():
         remembered = rows.session.after_scores(remembered, scores)
     return ChosenCandidates(scored, candidate, canvas, scores, forced, corrected, blocks, remembered)
 
 
-def look(rows: Rows, chosen: ChosenCandidates, parts: Parts, shared: Shared) -> View:
+def look(rows: Rows, choice: ChosenCandidates, parts: Parts, shared: Shared) -> View:
     """What the rule sees: blocks sized from the scores, and the positions that it may commit."""
-    resized = parts.blocks.resize(chosen.canvas, chosen.scores, chosen.blocks)
-    blocks = chosen.blocks.update(checked_blocks(parts.blocks, "resize()", resized, chosen.blocks))
-    owner = Owner.single(len(rows), chosen.candidate.device)
-    return View.of(chosen.canvas, chosen.scores, blocks, chosen.forced, owner, shared, parts.sampler.traits.edits)
+    resized = parts.blocks.resize(choice.canvas, choice.scores, choice.blocks)
+    blocks = choice.blocks.update(checked_blocks(parts.blocks, "resize()", resized, choice.blocks))
+    owner = Owner.single(len(rows), choice.candidate.device)
+    return View.of(choice.canvas, choice.scores, blocks, choice.forced, owner, shared, parts.sampler.traits.edits)
 
 
-def decide(rows: Rows, chosen: ChosenCandidates, view: View, parts: Parts, vocab: int) -> Decision:
+def decide(rows: Rows, choice: ChosenCandidates, view: View, parts: Parts, vocab: int) -> Decision:
     """Which of the open positions to commit: the rule, less what a constraint does not admit together."""
     step = parts.sampler.decide(view, rows.state, vocab)
-    step, refused, replaced = rows.constraints.filter_commits(step, view, chosen.scored.owner, chosen.candidate)
-    return Decision(view, step, ConstraintMarks(chosen.corrected, refused, replaced))
+    step, rejected, replaced = rows.constraints.filter_commits(step, view, choice.scored.owner, choice.candidate)
+    return Decision(view, step, ConstraintMarks(choice.corrected, rejected, replaced))
 
 
-def write_step(chosen: ChosenCandidates, decision: Decision, parts: Parts, ids: Ids) -> Canvas:
+def write_step(choice: ChosenCandidates, decision: Decision, parts: Parts, ids: Ids) -> Canvas:
     """The candidates [N] of the step: what it takes back is masked, then what it commits and edits is written, and what
     it leaves undecided shows what it says."""
     step, view = decision.step, decision.view
-    candidates = step.owner.per_candidate(chosen.canvas)
+    candidates = step.owner.per_candidate(choice.canvas)
     if parts.sampler.traits.revocable:
         candidates = candidates.remask(step.remask, ids.placeholder)
     candidates = candidates.commit(step.written, step.tokens)
@@ -98,20 +98,25 @@ def write_step(chosen: ChosenCandidates, decision: Decision, parts: Parts, ids: 
 
 
 def close_turn(
-    rows: Rows, chosen: ChosenCandidates, decision: Decision, canvas: Canvas, parts: Parts, ids: Ids
+    rows: Rows, choice: ChosenCandidates, decision: Decision, canvas: Canvas, parts: Parts, ids: Ids
 ) -> tuple[Rows, Turn]:
     """The schedule may roll back, a text may end here, and full blocks make way for the next ones."""
-    scored, view, step, owner = chosen.scored, decision.view, decision.step, decision.step.owner
+    scored, view, step, owner = choice.scored, decision.view, decision.step, decision.step.owner
     canvas, blocks = parts.blocks.revise(canvas, view.blocks, ids.placeholder)
     full = blocks.full(canvas, owner)
     if parts.sampler.traits.edits:
         full = full & ~owner.per_candidate(step.keep_open)
-    seen = owner.per_candidate(view if blocks is view.blocks else replace(view, blocks=blocks))
+    view_of_candidates = owner.per_candidate(view if blocks is view.blocks else replace(view, blocks=blocks))
     cut = checked_cut(
-        parts.eos, parts.sampler.traits.edits, parts.eos.cut(canvas, seen, step, ids.ends, full), canvas, seen, step
+        parts.eos,
+        parts.sampler.traits.edits,
+        parts.eos.cut(canvas, view_of_candidates, step, ids.ends, full),
+        canvas,
+        view_of_candidates,
+        step,
     )
     if parts.eos.traits.at_once:  # a policy that waits for a full block finds none in a row that waits
-        cut = blocks.shapes.update(seen.blocks.active, cut, canvas)
+        cut = blocks.shapes.update(view_of_candidates.blocks.active, cut, canvas)
     candidates = rows.constraints.undo_invalid_cuts(canvas, cut, owner)
     if parts.eos.traits.at_once and candidates is not canvas:  # a policy that waits for a full block leaves it full
         full = blocks.full(candidates, owner)
@@ -131,7 +136,7 @@ def close_turn(
         owner=owner,
         blocks=blocks,
         state=state,
-        remembered=chosen.remembered,
+        remembered=choice.remembered,
         next_positions=step.next_positions,
         ledger=rows.ledger.after(scored.cost, scored.owner, view, step),
         carried=carried,
@@ -139,7 +144,7 @@ def close_turn(
     return after, Turn(
         tried=scored.canvas,
         tried_owner=scored.owner,
-        chosen=chosen.candidate,
+        chosen=choice.candidate,
         cost=scored.cost,
         view=view,
         step=step,

@@ -81,9 +81,9 @@ def largest_in_chunks(model: Model, request: Request, chunk: int) -> int:
     """Of its chunks, and of the forward after them."""
     prefill, runner = Prefill(model.transformer, request, None, chunk), Runner.of(model, parts_of(), Runtime("eager"))
     with TensorSizes() as seen, torch.inference_mode():
-        while prefill.left:
+        while prefill.columns_to_compute:
             prefill.step()
-        next(runner.turns(runner.start([request], known=[prefill.prefix()])))
+        next(runner.turns(runner.start([request], prefixes=[prefill.prefix()])))
     return seen.largest
 
 
@@ -96,14 +96,14 @@ def seconds_of_prefix(model: Model, scheduler: Scheduler, request: Request) -> t
     found = time.process_time() - began
     assert known is not None, "it has served this prompt"
     row = [tuple(torch.zeros(1, one.shape[1], len(one) + 1, one.shape[2]) for one in pair) for pair in known.layers]
-    session: Any = runner.start([request], known=[known]).session
+    session: Any = runner.start([request], prefixes=[known]).session
     session.stores[:] = row
     began = time.process_time()
     for layer in range(len(row)):
         session.kept.write_known(layer)
     copied = found + time.process_time() - began
     began = time.process_time()
-    while prefill.left:
+    while prefill.columns_to_compute:
         prefill.step()
     return copied, time.process_time() - began
 

@@ -45,7 +45,7 @@ def decoded(kv: str, sampler: str, take: TakeTurn | None, lag: int | None = 1) -
 def test_turns_around_compiled_stages_are_eager_ones(backend: str, kv: str, sampler: str) -> None:
     stage = CompiledStages(backend)
     assert decoded(kv, sampler, partial(as_recorded, stage)) == decoded(kv, sampler, None, None)
-    assert settle_into in stage.compiled and not stage.refused
+    assert settle_into in stage.compiled and not stage.failures
 
 
 def test_a_compiler_that_errs_is_found_before_anything_is_recorded(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +71,7 @@ def test_what_torch_compile_cannot_follow_runs_plainly_and_says_so_once(capsys: 
     stage = CompiledStages("eager")
     assert [stage(asks, torch.ones(2)).tolist() for _ in range(2)] == [[2, 2]] * 2
     said = capsys.readouterr().err
-    assert said.count("cannot follow") == 1 and len(stage.refused) == 1
+    assert said.count("cannot follow") == 1 and len(stage.failures) == 1
 
 
 def test_every_decoder_of_a_process_compiles(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +79,7 @@ def test_every_decoder_of_a_process_compiles(capsys: pytest.CaptureFixture[str])
     decoders = [CompiledStages("eager") for _ in range(STAGE_VARIANTS + 2)]
     found = [one(shown_as, torch.ones(2), "up").tolist() for one in decoders]
     assert found == [[2, 2]] * len(decoders) and not capsys.readouterr().err
-    assert not any(one.refused or one.full for one in decoders)
+    assert not any(one.failures or one.full for one in decoders)
 
 
 def test_the_last_variant_is_said_once_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +87,7 @@ def test_the_last_variant_is_said_once_and_the_others_go_on(capsys: pytest.Captu
     ways = [f"up{number}" for number in range(STAGE_VARIANTS + 2)]
     assert [stage(shown_as, torch.ones(1), way).tolist() for way in ways] == [[2]] * len(ways)
     assert capsys.readouterr().err.count(f"{STAGE_VARIANTS} variants are the most") == 1
-    assert stage.full and not stage.refused
+    assert stage.full and not stage.failures
     assert [stage.compiled[shown_as](torch.ones(1), way).tolist() for way in ways[:STAGE_VARIANTS]] == [[2]] * 8
     with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
         stage.compiled[shown_as](torch.ones(1), ways[-1])

@@ -22,10 +22,10 @@ def prompt_of(name: str, length: int) -> Request:
 
 
 def computed(name: str, request: Request, chunk: int, known: KnownPrefix | None = None) -> Prefill:
-    found = Prefill(model(name), request, known, chunk)
-    while found.left:
-        found.step()
-    return found
+    prefill = Prefill(model(name), request, known, chunk)
+    while prefill.columns_to_compute:
+        prefill.step()
+    return prefill
 
 
 def same(one: KnownPrefix | None, other: KnownPrefix | None, columns: int) -> bool:
@@ -52,7 +52,7 @@ def test_chunks_go_on_from_what_is_known() -> None:
     assert whole is not None
     known = KnownPrefix(24, [(keys[:24], values[:24]) for keys, values in whole.layers])
     rest = computed("sdar_b4", request, 20, known)
-    assert rest.computed == 68 - 24 and same(rest.prefix(), whole, 68)
+    assert rest.columns_computed == 68 - 24 and same(rest.prefix(), whole, 68)
 
 
 def in_chunks(name: str, cache: str, chunk: int, runtime: str = "eager") -> Runner:

@@ -92,7 +92,7 @@ class Biased(Extra):
 
     stores_logits = True
 
-    def mixed(self, logits: Tensor) -> Tensor:
+    def mix(self, logits: Tensor) -> Tensor:
         logits[..., self.mask] += self.bias
         return logits
 

@@ -26,7 +26,7 @@ class Work:
     shown: Canvas  # [N] what the network runs on; [2 N] under guidance
     blocks: BlockState  # [N] where the blocks stand
     plan: ForwardPlan  # [N] the cache's plan
-    wanted: Tensor  # [N, L] positions that parts need scored
+    scored: Tensor  # [N, L] positions that parts need scored
 
     def on(self, canvas: Canvas) -> Work:
         """The same of another canvas [N]."""
@@ -51,19 +51,19 @@ class ScoredCandidates:
 class Extra:
     """Base of all extras: every hook leaves things as they are. When rows start:
 
-        canvas = extra.laid(canvas)                            # as the rows begin
-        shown = extra.opened(canvas)                           # what the cache's session opens on
+        canvas = extra.first_canvas(canvas)                    # as the rows begin
+        shown = extra.session_canvas(canvas)                   # what the cache's session opens on
         session = extra.session(session, rows)                 # that session
         carried = extra.carried(canvas)                        # what the rows hand to their first forward
 
     A forward calls the others in this order, each hook of all its extras in turn:
 
         work = extra.before(work)                              # the plan is made
-        extra = extra.begun(work)                              # the extra of this forward alone
+        extra = extra.start(work)                              # the extra of this forward alone
         inputs = extra.at_call(work, forward, call, inputs)    # of every call of the network
         canvas = extra.again(work, hidden)                     # the network has run
-        logits = extra.mixed(logits)                           # all logits are stored
-        result = extra.found(work, hidden, source, result)     # the positions are scored
+        logits = extra.mix(logits)                             # all logits are stored
+        result = extra.finish(work, hidden, source, result)    # the positions are scored
     """
 
     stores_logits: bool = False  # all logits of the scored positions must be stored
@@ -71,15 +71,15 @@ class Extra:
     leads: bool = False  # its results may be shared by rows that run one forward together
     one_by_one: bool = False  # the calls of a forward run one after the other, not as one stream
 
-    def laid(self, canvas: Canvas) -> Canvas:
+    def first_canvas(self, canvas: Canvas) -> Canvas:
         """The canvas [B] as its first forward sees it."""
         return canvas
 
     def session(self, session: Session, rows: int) -> Session:
-        """The cache's session of this many rows, opened on what ``opened`` makes of their canvas."""
+        """The cache's session of this many rows, opened on what ``session_canvas`` makes of their canvas."""
         return session
 
-    def opened(self, canvas: Canvas) -> Canvas:
+    def session_canvas(self, canvas: Canvas) -> Canvas:
         """The canvas [B] that the cache's session opens on."""
         return canvas
 
@@ -95,7 +95,7 @@ class Extra:
         """What the forward is about to do."""
         return work
 
-    def begun(self, work: Work) -> Extra:
+    def start(self, work: Work) -> Extra:
         """The extra of this forward, with what it keeps until the forward's end."""
         return self
 
@@ -108,10 +108,10 @@ class Extra:
         no second one)."""
         return None
 
-    def mixed(self, logits: Tensor) -> Tensor:
+    def mix(self, logits: Tensor) -> Tensor:
         """The logits [N, n, V] of the scored positions, from those of all canvases that were shown."""
         return logits
 
-    def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
+    def finish(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
         """What the forward says."""
         return result

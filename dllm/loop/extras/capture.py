@@ -33,25 +33,25 @@ ROWS_AT_ONCE = 64  # whose weights of all heads exist together: 34 MB for 32 hea
 class AttentionReadout(Extra):
     """Reads the weights that a part asked for."""
 
-    wanted: AttentionMap  # which ones
+    readout: AttentionMap  # which ones
     config: ModelConfig  # the network's
 
-    def begun(self, work: Work) -> AttentionCapture:
+    def start(self, work: Work) -> AttentionCapture:
         canvas, blocks, length = work.canvas, work.blocks, len(work.canvas.columns)
         where = canvas.undecided & blocks.in_open & blocks.active[:, None]
         columns = packed(where, canvas.columns, blocks.shapes.max_per_row(where, length, True))
         rows, inside = columns, columns.clamp(max=length - 1)
-        if not self.wanted.unshifted:
+        if not self.readout.unshifted:
             sources = self.config.sources(canvas.masked & canvas.valid, canvas.start)
             rows = torch.where(columns < length, sources.gather(1, inside), length)
-        return AttentionCapture(self.wanted, self.wanted.of(self.config.layers), columns, rows, self.config.ranks)
+        return AttentionCapture(self.readout, self.readout.of(self.config.layers), columns, rows, self.config.ranks)
 
 
 @dataclass(frozen=True)
 class AttentionCapture(Extra):
     """What to read in a forward of N candidates."""
 
-    wanted: AttentionMap  # the readout that it serves
+    readout: AttentionMap  # the readout that it serves
     layers: range  # those whose attention weights are averaged
     columns: Tensor  # [N, m] the masks of the open blocks (L: no column)
     rows: Tensor  # [N, m] the columns whose queries are read for them
@@ -61,25 +61,25 @@ class AttentionCapture(Extra):
     def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
         """Read along. Under guidance the forward runs 2 N candidates, and those of both halves are read."""
         rows, extra = self.rows.repeat(len(forward.queries) // len(self.rows), 1), forward.shadows.shape[1]
-        own, planned = (select_or_all(one, call.candidates) for one in (rows, forward.queries))
-        inputs.memory.reader = capture = CallCapture(self, call, own, planned, extra)
+        rows_of_call, planned = (select_or_all(tensor, call.candidates) for tensor in (rows, forward.queries))
+        inputs.memory.reader = capture = CallCapture(self, call, rows_of_call, planned, extra)
         self.calls.append((call, capture))
         return inputs
 
-    def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
+    def finish(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
         parts, scores = [capture.means() for _, capture in self.calls], result.scores
         count = len(work.shown.row_id)
-        weights = self._gathered([one for one, _ in parts], count)
-        received = self._gathered([one for _, one in parts], count) if self.wanted.received else None
-        found = AttentionWeights(self.columns, weights, received)
-        return replace(result, scores=replace(scores, readings={**scores.readings, self.wanted: found}))
+        weights = self._gather([part for part, _ in parts], count)
+        received = self._gather([part for _, part in parts], count) if self.readout.received else None
+        reading = AttentionWeights(self.columns, weights, received)
+        return replace(result, scores=replace(scores, readings={**scores.readings, self.readout: reading}))
 
-    def _gathered(self, parts: Sequence[Tensor], shown: int) -> Tensor:
-        """[N, ...] from the parts [b, ...] of the calls of ``shown`` canvases; 0 for a candidate in no call."""
+    def _gather(self, parts: Sequence[Tensor], canvases: int) -> Tensor:
+        """[N, ...] from the parts [b, ...] of the calls of so many ``canvases``; 0 for a candidate in no call."""
         count = len(self.columns)
         if len(parts) == 1 and self.calls[0][0].candidates is None:
             return parts[0][:count]
-        out = parts[0].new_zeros(shown, *parts[0].shape[1:])
+        out = parts[0].new_zeros(canvases, *parts[0].shape[1:])
         for (call, _), part in zip(self.calls, parts, strict=True):
             out[slice(None) if call.candidates is None else call.candidates] = part
         return out[:count]
@@ -112,22 +112,22 @@ class CallCapture:
         at = self._places(by)
         first = torch.arange(several, device=home)[:, None] * by.shape[2]
         index = (at.clamp(min=0) + first).flatten(1).to(query.device)
-        if self.capture.wanted.received:
+        if self.capture.readout.received:
             whole = averaged(query, keys, mask)
             mine, whole = gather_rows(whole, index).to(home), whole.to(home)
             counts = self.planned.gather(2, by)[..., None]
-            got = torch.where(counts, whole.unflatten(1, by.shape[1:]), 0).sum(2) / counts.sum(2).clamp(min=1)
-            self.received = self.received + self._by_column(got, columns)
+            share = torch.where(counts, whole.unflatten(1, by.shape[1:]), 0).sum(2) / counts.sum(2).clamp(min=1)
+            self.received = self.received + self._by_column(share, columns)
         else:
-            seen = gather_rows(mask, index) if mask is not None and mask.dim() == 3 else mask
-            mine = averaged(gather_rows(query, index), keys, seen).to(home)
+            mask_of_rows = gather_rows(mask, index) if mask is not None and mask.dim() == 3 else mask
+            mine = averaged(gather_rows(query, index), keys, mask_of_rows).to(home)
         mine = torch.where((at >= 0).flatten(1)[..., None], mine, 0)
         self.total, self.layers = self.total + self._by_column(mine, columns), self.layers + 1
 
     def means(self) -> tuple[Tensor, Tensor]:
         """Weights [b, m, L], and what each column received [b, L], as means over the layers."""
         assert self.layers == len(self.capture.layers), "a cache that shows its keys shows those of every layer"
-        ranks, both, beside = self.capture.ranks, self.capture.wanted.received, self.call.side_by_side
+        ranks, both, beside = self.capture.ranks, self.capture.readout.received, self.call.side_by_side
         weights = ranks.mean(self.total).unflatten(1, self.rows.shape[1:]) / self.layers
         received = ranks.mean(self.received) / self.layers if both else self.received
         if beside is None:

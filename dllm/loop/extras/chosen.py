@@ -40,17 +40,17 @@ def _extras(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need]) -
         yield ShadowQueries(model, ids.placeholder)
     if traits.verifies:
         yield Drafts(ids.placeholder)
-    yield from (AttentionReadout(one, model.config) for one in readouts if isinstance(one, AttentionMap))
+    yield from (AttentionReadout(readout, model.config) for readout in readouts if isinstance(readout, AttentionMap))
     if model.config.carries:
         yield CarriedEmbeddings(model)
     if traits.soft is not None:
         yield MixedInputs(model, traits.soft, parts.blocks, ids.placeholder)
     if model.config.rotates_by_length:
         yield RowLengths()
-    layers = {one.layer % model.config.layers for one in readouts if one.layer is not None}
+    layers = {readout.layer % model.config.layers for readout in readouts if readout.layer is not None}
     if layers:
         yield InnerLayers(tuple(sorted(layers)))
-    behind = [one for one in readouts if one.behind_head]
+    behind = [readout for readout in readouts if readout.behind_head]
     if behind:
         yield Readings.of(behind, model)
     if sampling.doubts:

@@ -33,7 +33,7 @@ class Guidance(Extra):
 
     stores_logits = True
 
-    def opened(self, canvas: Canvas) -> Canvas:
+    def session_canvas(self, canvas: Canvas) -> Canvas:
         """The canvas twice: as it is, and with its given positions masked."""
         rows = torch.arange(len(canvas.row_id), device=canvas.row_id.device)
         both = canvas.select(torch.cat([rows, rows]))
@@ -44,9 +44,9 @@ class Guidance(Extra):
         return Guided(session)
 
     def before(self, work: Work) -> Work:
-        return replace(work, shown=self.opened(work.canvas))
+        return replace(work, shown=self.session_canvas(work.canvas))
 
-    def mixed(self, logits: Tensor) -> Tensor:
+    def mix(self, logits: Tensor) -> Tensor:
         return moved_away(logits, self.weight)
 
 
@@ -63,7 +63,7 @@ class DoubtGuidance(Extra):
 
     stores_logits = True
 
-    def begun(self, work: Work) -> DoubtGuidance:
+    def start(self, work: Work) -> DoubtGuidance:
         return replace(self, masked=[])
 
     def again(self, work: Work, hidden: HiddenStates) -> Canvas:
@@ -81,13 +81,13 @@ class DoubtGuidance(Extra):
             return torch.zeros_like(decided, dtype=torch.float64)
         at, slot = columns.clamp(max=length - 1), slots(canvas, work, hidden.place, self.model.config)
         states = hidden.take(at if slot is None else slot.gather(1, at).clamp(min=0))
-        found = row_statistics(self.model.logits(states), frozenset({"first"}), self.model.triton)
-        return scatter_columns({"first": found["first"]}, columns, length)["first"]
+        rows = row_statistics(self.model.logits(states), frozenset({"first"}), self.model.triton)
+        return scatter_columns({"first": rows["first"]}, columns, length)["first"]
 
-    def mixed(self, logits: Tensor) -> Tensor:
+    def mix(self, logits: Tensor) -> Tensor:
         return moved_away(logits, self.weight)
 
-    def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
+    def finish(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
         (doubted,), cost = self.masked, result.cost
         twice = {name: 2 * getattr(cost, name) for name in ("queries", "computed", "refreshed", "copies")}
         cost = replace(cost, **twice, scored=2 * cost.scored + work.canvas.committed.sum(1))

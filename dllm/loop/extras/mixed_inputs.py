@@ -47,16 +47,18 @@ class MixedInputs(Extra):
         tokens, where = canvas.tokens.new_zeros(shape), canvas.masked.new_zeros(shape[:2])
         return {"where": where, "tokens": tokens, "weights": torch.zeros_like(tokens).double()}
 
-    def begun(self, work: Work) -> MixedInputs:
+    def start(self, work: Work) -> MixedInputs:
         wide = torch.float64 if self.soft.restores_norm else at_least_float32(self.model.dtype)
         tokens, weights = work.rows.carried["tokens"], work.rows.carried["weights"].to(wide)
-        made = mixed_embeddings(self.model.embed, tokens.flatten(0, 1), weights.flatten(0, 1), self.mask_id, self.soft)
-        return replace(self, embedded=made.view(*tokens.shape[:2], -1))
+        mixtures = mixed_embeddings(
+            self.model.embed, tokens.flatten(0, 1), weights.flatten(0, 1), self.mask_id, self.soft
+        )
+        return replace(self, embedded=mixtures.view(*tokens.shape[:2], -1))
 
     def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
         assert work.rows.owner.is_single and self.embedded is not None, "a soft rule has one candidate"
         shows = work.rows.carried["where"], self.embedded
-        where, soft = (at_queries(one, work.blocks, work.canvas, call) for one in shows)
+        where, soft = (at_queries(value, work.blocks, work.canvas, call) for value in shows)
         return replace(inputs, conditioning=Conditioning(where, soft))
 
 
@@ -69,15 +71,15 @@ def mixed_embeddings(
     u = sum_j w_j W_j + (1 - sum_j w_j) W_mask. With its norm restored it is u g / (|u| + 1e-6), where g is the mean of
     the norms |W| with the same weights (DMax, arXiv 2604.08302).
     """
-    rest = (1 - weights.sum(-1, keepdim=True)).clamp(min=0)
-    ids, shares = torch.cat([tokens, torch.full_like(tokens[:, :1], mask_id)], 1), torch.cat([weights, rest], 1)
+    mask_share = (1 - weights.sum(-1, keepdim=True)).clamp(min=0)
+    ids, shares = torch.cat([tokens, torch.full_like(tokens[:, :1], mask_id)], 1), torch.cat([weights, mask_share], 1)
     out = list[Tensor]()
-    for some, own in zip(ids.split(MIXED_AT_ONCE), shares.split(MIXED_AT_ONCE), strict=True):
+    for some, share in zip(ids.split(MIXED_AT_ONCE), shares.split(MIXED_AT_ONCE), strict=True):
         rows = embed(some)
-        wide = rows.to(own.dtype)
-        sums = (own[:, None] @ wide)[:, 0]
+        wide = rows.to(share.dtype)
+        sums = (share[:, None] @ wide)[:, 0]
         if soft.restores_norm:
-            goal = (own * wide.norm(dim=-1)).sum(-1, keepdim=True)
+            goal = (share * wide.norm(dim=-1)).sum(-1, keepdim=True)
             sums = sums * goal / (sums.norm(dim=-1, keepdim=True) + 1e-6)
         out.append(sums.to(rows.dtype))
     return torch.cat(out)

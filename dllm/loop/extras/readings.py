@@ -29,14 +29,14 @@ class Readings(Extra):
     @staticmethod
     def of(readouts: Sequence[Readout[Any]], model: Transformer) -> Readings:
         """Of readouts that the loop does not make while layers run."""
-        stored = any(one.stores_logits(model.own_head_weight) for one in readouts)
-        looks_up = any(isinstance(one, LogitLookup) for one in readouts)
-        return Readings({one: one.on(model.device) for one in readouts}, stored, looks_up)
+        stored = any(readout.stores_logits(model.own_head_weight) for readout in readouts)
+        looks_up = any(isinstance(readout, LogitLookup) for readout in readouts)
+        return Readings({readout: readout.on(model.device) for readout in readouts}, stored, looks_up)
 
-    def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
+    def finish(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
         scores = result.scores
-        found = {one: there.read(source) for one, there in self.readouts.items()}
-        return replace(result, scores=replace(scores, readings={**scores.readings, **found}))
+        values = {readout: reader.read(source) for readout, reader in self.readouts.items()}
+        return replace(result, scores=replace(scores, readings={**scores.readings, **values}))
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class InnerLayers(Extra):
 
     one_by_one = True
 
-    def begun(self, work: Work) -> InnerLayers:
+    def start(self, work: Work) -> InnerLayers:
         return InnerLayers(self.layers)
 
     def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
@@ -57,12 +57,12 @@ class InnerLayers(Extra):
         return replace(inputs, run=tap)
 
     def states(self, layer: int, work: Work) -> HiddenStates:
-        found = [
+        runs = [
             CallStates(call, hidden, columns, rows)
             for call, tap in self.taps
-            for rows, hidden, columns in tap.kept[layer]
+            for rows, hidden, columns in tap.outputs[layer]
         ]
-        return HiddenStates.of(found, work.shown, work.plan.shadows.shape[1])
+        return HiddenStates.of(runs, work.shown, work.plan.shadows.shape[1])
 
 
 class LayerTap:
@@ -71,7 +71,7 @@ class LayerTap:
     def __init__(self, layers: Sequence[int]) -> None:
         self.layers = layers
         # By layer, run by run: which rows of the call [b] (None: all), what leaves it [b, n, D], its columns [b, n].
-        self.kept: dict[int, list[tuple[Tensor | None, Tensor, Tensor | None]]] = {layer: [] for layer in layers}
+        self.outputs: dict[int, list[tuple[Tensor | None, Tensor, Tensor | None]]] = {layer: [] for layer in layers}
 
     def __call__(
         self,
@@ -85,5 +85,5 @@ class LayerTap:
     ) -> tuple[Tensor, Tensor]:
         x, residual = run_layer(layer, x, residual, angles, columns, memory, index)
         if index in self.layers:
-            self.kept[index].append((memory.rerun, summed(x, residual), columns))
+            self.outputs[index].append((memory.rerun, summed(x, residual), columns))
         return x, residual

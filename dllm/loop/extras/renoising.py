@@ -16,7 +16,7 @@ class Noise(Extra):
 
     process: Process  # that noise
 
-    def laid(self, canvas: Canvas) -> Canvas:
+    def first_canvas(self, canvas: Canvas) -> Canvas:
         return self.process.fill(canvas)
 
 

@@ -43,10 +43,12 @@ class CarriedEmbeddings(Extra):
     def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
         return replace(inputs, conditioning=conditioning(self.model, work.canvas, call, work.rows))
 
-    def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
+    def finish(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
         blocks, carried = work.blocks, work.rows.carried["soft"]
         assert source.logits is not None, "stored for this extra"
-        soft = by_block(expected(self.model, source.logits, work.canvas.temperature), source.columns, blocks, carried)
+        soft = by_block(
+            expected_embeddings(self.model, source.logits, work.canvas.temperature), source.columns, blocks, carried
+        )
         return replace(result, carried={"soft": blocks.shapes.update(blocks.active, soft, carried)})
 
 
@@ -75,10 +77,10 @@ def at_queries(values: Tensor, blocks: BlockState, canvas: Canvas, call: Call) -
     return values.gather(1, inside) & (place >= 0) & (place < size)
 
 
-def expected(model: Transformer, logits: Tensor, temperature: Tensor) -> Tensor:
+def expected_embeddings(model: Transformer, logits: Tensor, temperature: Tensor) -> Tensor:
     """The embeddings [N, r, D] that are expected under logits [N, r, V] at the ``temperature`` [N] of this turn. Row by
     row: all tempered logits at once would double the memory."""
-    return torch.stack([model.soft(temper(row, own)) for row, own in zip(logits, temperature, strict=True)])
+    return torch.stack([model.soft(temper(row, heat)) for row, heat in zip(logits, temperature, strict=True)])
 
 
 def by_block(values: Tensor, columns: Tensor, blocks: BlockState, like: Tensor) -> Tensor:

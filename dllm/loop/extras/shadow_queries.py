@@ -33,10 +33,10 @@ class ShadowQueries(Extra):
             tokens[:, tokens.shape[1] - extra :] = self.placeholder
         return inputs
 
-    def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
+    def finish(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
         columns, scores, length = work.plan.shadows, result.scores, len(work.canvas.columns)
-        laid = scatter_columns({"shadow": self._chances(work, hidden)}, columns, length)["shadow"]
-        return replace(result, scores=replace(scores, readings={**scores.readings, Shadow(): laid}))
+        chances = scatter_columns({"shadow": self._chances(work, hidden)}, columns, length)["shadow"]
+        return replace(result, scores=replace(scores, readings={**scores.readings, Shadow(): chances}))
 
     def _chances(self, work: Work, hidden: HiddenStates) -> Tensor:
         """Log-probability [N, x] of the canvas's token at the column of each shadow."""

@@ -29,6 +29,6 @@ class Drafts(Extra):
             return inputs
         return replace(inputs, tokens=inputs.tokens.masked_fill(call.masks, self.placeholder))
 
-    def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
+    def finish(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
         beside = work.plan.beside
         return result if beside is None else replace(result, scores=replace(result.scores, drafts=beside.drafts))

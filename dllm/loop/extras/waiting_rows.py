@@ -22,11 +22,11 @@ class Waiting(Extra):
         active = blocks.active[:, None]
         if plan.forced is not None:
             plan = replace(plan, forced=plan.forced & active)
-        return replace(work, wanted=work.wanted & active, plan=plan)
+        return replace(work, scored=work.scored & active, plan=plan)
 
-    def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
+    def finish(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
         if not work.blocks.shapes.waits:
             return result
         cost, active = result.cost, work.blocks.active[:, None]
-        asked = {name: getattr(cost, name) * active for name in ("queries", "keys", "refreshed")}
-        return replace(result, cost=replace(cost, **asked))
+        own_work = {name: getattr(cost, name) * active for name in ("queries", "keys", "refreshed")}
+        return replace(result, cost=replace(cost, **own_work))

@@ -28,11 +28,11 @@ class CompiledStages:
     def __init__(self, backend: str = "inductor") -> None:
         self.backend = backend
         self.compiled: dict[Callable[..., Any], Callable[..., Any]] = {}  # by stage
-        self.refused: dict[Callable[..., Any], str] = {}  # the stages that run as they are, and why
+        self.failures: dict[Callable[..., Any], str] = {}  # the stages that run as they are, and why
         self.full = set[Callable[..., Any]]()  # the stages that have all their variants, and were asked for another
 
     def __call__(self, stage: Callable[..., T], *args: Any) -> T:
-        if stage in self.refused:
+        if stage in self.failures:
             return stage(*args)
         if stage not in self.compiled:
             options = AS_EAGER if self.backend == "inductor" else None
@@ -44,7 +44,7 @@ class CompiledStages:
             if isinstance(problem, torch._dynamo.exc.FailOnRecompileLimitHit):  # imported by now: it takes a second
                 self._say_full(stage)
             else:
-                self.refused[stage] = reason = str(problem).strip().partition("\n")[0]
+                self.failures[stage] = reason = str(problem).strip().partition("\n")[0]
                 complain_folded(f"A part of each turn runs without torch.compile, which cannot follow it: {reason}")
         return stage(*args)
 

@@ -64,12 +64,12 @@ class CudaGraph:
 
     def record(self, work: Callable[[], None], reset: Callable[[], None] = lambda: None) -> None:
         with torch.cuda.device(self.device):
-            here = torch.cuda.current_stream()
-            self.stream.wait_stream(here)
+            current = torch.cuda.current_stream()
+            self.stream.wait_stream(current)
             with torch.cuda.stream(self.stream):
                 reset()
                 work()  # before recording starts, libraries make their workspaces for this stream, and Triton compiles
-            here.wait_stream(self.stream)
+            current.wait_stream(self.stream)
             # thread_local: other threads (a progress bar, Ray) may go on using the GPU.
             with torch.cuda.graph(self.graph, self.pool, self.stream, capture_error_mode="thread_local"):
                 work()
@@ -123,7 +123,7 @@ class Recorded:
     recording: Recording  # the CUDA graph, or what stands for it on a CPU
     inputs: dict[str, Tensor]  # the tensors that the recording reads, by name
     output: Tensor  # the hidden states that it writes
-    held: Any  # what else it reads at fixed addresses, which must not be freed before it
+    also_read: Any  # what else it reads at fixed addresses, which must not be freed before it
 
     def __call__(self, inputs: dict[str, Tensor]) -> Tensor:
         for name, value in inputs.items():
@@ -138,7 +138,7 @@ class Graphs:
     def __init__(self, model: Transformer, recorder: Callable[[], Recording], most: int = MAX_RECORDINGS) -> None:
         self.model, self.recorder, self.most = model, recorder, most
         self.recorded: OrderedDict[RecordingKey, Recorded] = OrderedDict()
-        self.seen: OrderedDict[RecordingKey, None] = OrderedDict()
+        self.keys_met: OrderedDict[RecordingKey, None] = OrderedDict()
         self.pools = BufferPools(model)
 
     def __call__(
@@ -149,7 +149,7 @@ class Graphs:
         access = memory.access()
         assert access.slots is columns or not access.stores, "static forwards store rows at their own columns"
         mask = access.visible.of_queries(0, tokens.shape[1]).mask
-        named = {
+        optional = {
             "tokens": tokens,
             "positions": positions,
             "columns": columns,
@@ -158,10 +158,10 @@ class Graphs:
             "count": access.visible.count,
             "rows": access.rows,
         }
-        inputs = {name: value for name, value in named.items() if value is not None}
+        inputs = {name: value for name, value in optional.items() if value is not None}
         key = self._key(inputs, access)
-        if key not in self.recorded and key not in self.seen:
-            remember(self.seen, key, None, 4 * self.most)
+        if key not in self.recorded and key not in self.keys_met:
+            remember(self.keys_met, key, None, 4 * self.most)
             return self.model(tokens, positions, access, columns, totals=totals)
         if key not in self.recorded:
             for old in remember(self.recorded, key, self._record(inputs, access), self.most):
@@ -192,7 +192,7 @@ class Graphs:
             recording,
             fixed,
             output,
-            (memory, *(table for one in self.model.rotations for table in one.tables.values())),
+            (memory, *(table for rotation in self.model.rotations for table in rotation.tables.values())),
         )
 
     def _forget(self, address: int) -> None:
@@ -215,7 +215,7 @@ class BufferPools:
             return freed
         sizes = list(map(math.prod, missing))
         free = [pool for pool in self.pools if pool.borrower() is None]
-        pool = next((one for one in free if one.suffices(sizes)), None)
+        pool = next((candidate for candidate in free if candidate.suffices(sizes)), None)
         for other in free:
             if other is not pool:
                 self.pools.remove(other)
@@ -227,7 +227,7 @@ class BufferPools:
         return freed
 
 
-def remember(known: OrderedDict[Any, Any], key: Hashable, value: Any, most: int) -> list[Any]:
+def remember(entries: OrderedDict[Any, Any], key: Hashable, value: Any, most: int) -> list[Any]:
     """Add an entry. Returns the oldest entries, which are dropped so that at most ``most`` stay."""
-    known[key] = value
-    return [known.popitem(last=False)[1] for _ in range(max(0, len(known) - most))]
+    entries[key] = value
+    return [entries.popitem(last=False)[1] for _ in range(max(0, len(entries) - most))]

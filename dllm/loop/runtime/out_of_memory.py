@@ -27,8 +27,8 @@ def refuse_unheld(
     if ranks.size == 1 or buffers is None:
         return
     needed = sum(map(prod, buffers)) * dtype.itemsize
-    if (left := ranks.least(free_bytes(device, ranks.size) - needed)) < 0:
-        raise LacksRoom(f"a rank lacks {-left} of the {needed} bytes that keys and values take")
+    if (spare := ranks.least(free_bytes(device, ranks.size) - needed)) < 0:
+        raise LacksRoom(f"a rank lacks {-spare} of the {needed} bytes that keys and values take")
 
 
 def free_bytes(device: torch.device, ranks: int) -> int:

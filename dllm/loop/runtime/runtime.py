@@ -71,8 +71,14 @@ def _asks(c: Selection) -> bool:
 
 def _changes(c: Selection) -> str:
     """What changes its number with the text."""
-    own = readouts_of(c.needs_by_group["sampler"])
-    return "several candidates" if c.does.branches else "extra queries" if any(one.extra_queries for one in own) else ""
+    readouts = readouts_of(c.needs_by_group["sampler"])
+    return (
+        "several candidates"
+        if c.does.branches
+        else "extra queries"
+        if any(readout.extra_queries for readout in readouts)
+        else ""
+    )
 
 
 # What compiled or recorded layers and turns cannot do.
@@ -154,10 +160,10 @@ class Runtime:
         if self.name == "auto":
             return
         setting = Setting(config, parts.blocks, None, parts.sampling)
-        chosen = Selection(
+        selection = Selection(
             setting, parts.sampler, parts.cache, parts.eos, parts.length, runtime=self, device=device.type
         )
-        refuse_clashes(chosen, ("", None, SHAPES), ("", None, REPEATS if self.name in FIXED else ()))
+        refuse_clashes(selection, ("", None, SHAPES), ("", None, REPEATS if self.name in FIXED else ()))
         if self.name in COMPILED:
             check_compiler(self.name, device)
 

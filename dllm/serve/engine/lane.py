@@ -239,11 +239,11 @@ class SettingBatch:
                 known, network = self._found(entry), self.runner.model.transformer
                 self.prefills[entry.number] = Prefill(network, request, known, self.chunk or 0)
             own = self.prefills[entry.number]
-            if not own.left:
+            if not own.columns_to_compute:
                 continue
             own.step()
-            if not own.left and self.pages is not None:
-                self.pages.add(beginning_of(request, entry.job.tenant), 0, own.stores, own.done)
+            if not own.columns_to_compute and self.pages is not None:
+                self.pages.add(beginning_of(request, entry.job.tenant), 0, own.stores, own.end)
             return
 
     def _size(self) -> None:
@@ -263,7 +263,7 @@ class SettingBatch:
         request = entry.job.request
         if self.chunk is None or not is_long(request, self.chunk):
             return False
-        return entry.number not in self.prefills or self.prefills[entry.number].left > 0
+        return entry.number not in self.prefills or self.prefills[entry.number].columns_to_compute > 0
 
     def _known(self, entries: Sequence[Entry]) -> list[KnownPrefix | None]:
         """What is computed of each job's first columns."""
