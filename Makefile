@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 PROCESSES ?= 2
 PIP := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: run help check check-others test test-rest test-programs test-experiments test-extras lint laws mutants count image-steps clean
+.PHONY: run help check check-others check-drawn test test-rest test-programs test-experiments test-extras lint laws mutants count image-steps clean
 
 run: .venv/installed  ## Install, and decode a prompt with a small model that comes along. No GPU needed.
 	$(BIN)/python run.py animate=true
@@ -16,7 +16,14 @@ run: .venv/installed  ## Install, and decode a prompt with a small model that co
 help:  ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-23s %s\n", $$1, $$2}'
 
-check: test check-others  ## "make test", then all other tests but test-extras in one session. What .ci/run runs.
+check: test check-others  ## "make test", then all other tests but test-extras in one session.
+
+# The share of the others that two cores run in ten minutes, and the seed by which it is drawn: each commit tries others.
+SHARE ?= 0.3
+DRAW ?= $(shell git rev-parse HEAD 2>/dev/null || date +%F)
+
+check-drawn: .venv/developer  ## A SHARE of what check-others runs, drawn by the commit. .ci/run runs "make test", then this.
+	DLLM_DEVICE=cpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --part others --share $(SHARE) --draw $(DRAW)
 
 check-others: .venv/developer  ## All tests but test-extras that "make test" leaves out, in one session.
 	DLLM_DEVICE=cpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --part others

@@ -24,6 +24,7 @@ import pytest
 import torch
 
 from dllm.parts import use_folder
+from tests.support.draw import drawn_by
 from tests.support.drawn_models import write_all
 from tests.support.tiny import make_tiny, make_written
 
@@ -50,6 +51,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"sample: {CASES} cases of each test that is fast, of refusals all; rest: what sample leaves out; others: "
         "rest, programs, and the tests of tests/experiments and tests/gpu",
     )
+    parser.addoption("--share", type=float, default=1.0, help="of the cases of a part: drawn by --draw")
+    parser.addoption("--draw", default="0", help="seed of --share: a commit, a date")
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +86,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         apart = {item for item in drawn if item.get_closest_marker("program") or item.path.is_relative_to(EXPERIMENTS)}
         others = {*drawn} if found[0].path.is_relative_to(GPU) else {*drawn} - {*first} | apart
         kept |= {"all": {*drawn}, "sample": {*first}, "rest": {*drawn} - {*first}, "others": others}[part]
+    share, seed = config.getoption("share"), config.getoption("draw")
+    kept = {item for item in kept if share == 1 or drawn_by(seed, item.nodeid) < share}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.draw import drawn_by
+
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 
@@ -34,10 +36,10 @@ def test_ci_runs_every_part_of_the_tests_and_the_oldest_python() -> None:
     assert {*matrix["part"], *(one["part"] for one in matrix["include"])} == parts
     oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     assert f">={matrix['python'][0]}" == oldest
-    assert (ROOT / ".ci/run").read_text().splitlines()[-2:] == ["make test", "make check-others"]
+    assert (ROOT / ".ci/run").read_text().splitlines()[-2:] == ["make test", "make check-drawn"]
 
 
-def test_ci_run_leaves_out_no_test_that_this_machine_can_run(clone: Path) -> None:
+def test_check_leaves_out_no_test_that_this_machine_can_run(clone: Path) -> None:
     lines = [call for call in make(clone, "check") if "pytest" in call]
     sample = "--part sample -m not program --ignore=tests/experiments"
     assert lines == [f"python -m pytest -n 2 --dist worksteal {part}" for part in (sample, "--part others")]
@@ -116,3 +118,12 @@ def test_no_code_is_ignored_by_git_or_by_the_linter_that_follows_it() -> None:
     command = ["git", "check-ignore", "--no-index", "--stdin"]  # exit code 1: none; 0: some; 128: no git here
     found = subprocess.run(command, cwd=ROOT, input=files, capture_output=True, text=True)
     assert "dllm/app/runs/plan.py" in files and (found.returncode in (1, 128)), found.stdout
+
+
+def test_a_drawn_share_keeps_the_laws_of_a_case_together() -> None:
+    first, second = (
+        {case for case in range(400) if drawn_by("a commit", f"tests/test_x.py::test_{law}[{case}]") < 0.3}
+        for law in "ab"
+    )
+    assert first == second and 80 < len(first) < 160
+    assert first != {case for case in range(400) if drawn_by("another", f"tests/test_x.py::test_a[{case}]") < 0.3}
