@@ -146,12 +146,17 @@ def test_health_says_how_far_the_loading_is(listening: socket.socket) -> None:
         meanwhile = httpx.get(f"{address(listening)}/health?x=1")
         asked = httpx.post(f"{address(listening)}/v1/chat/completions", json={"messages": "x" * 100_000})
         bare = httpx.head(f"{address(listening)}/health")
+        page = httpx.get(f"{address(listening)}/?x=1")
         claude, llama = (httpx.post(f"{address(listening)}{path}").json() for path in ("/v1/messages", "/api/chat"))
     assert before.status_code == 503 and before.json() == {"status": "loading", "share": None, "part": None}
     assert meanwhile.json() == {"status": "loading", "share": 0.42, "part": "layer 13 of 32"}
     assert asked.status_code == bare.status_code == 503 and int(asked.headers["retry-after"]) > 0
     assert asked.json()["error"]["message"] == "the model is still loading (42%, layer 13 of 32). Ask again."
     assert asked.json()["error"]["code"] == "loading" and latest() is None
+    assert page.status_code == 503 and page.headers["content-type"] == "text/html; charset=utf-8"
+    assert 'http-equiv="refresh"' in page.text and "(42%, layer 13 of 32)" in page.text, (
+        "a browser asks again by itself"
+    )
     assert claude["error"]["type"] == "overloaded_error" and claude["error"]["message"] == llama["error"]
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from html import escape
 from secrets import token_hex
 
 from dllm.models.weights.load_progress import latest
@@ -67,10 +68,13 @@ def _reply(head: bytes) -> bytes:
     """What a request is told: how far the loading is, or to come again."""
     words = head.split(b"\r\n", 1)[0].split(b" ")
     path = words[1].partition(b"?")[0] if len(words) > 1 else b""
-    body = b"" if words[0] == b"HEAD" else json.dumps(loading_reply(path.decode("latin-1"))).encode()
+    kind, text = "application/json", json.dumps(loading_reply(path.decode("latin-1")))
+    if path == b"/":  # of a browser
+        kind, text = "text/html; charset=utf-8", _page()
+    body = b"" if words[0] == b"HEAD" else text.encode()
     lines = (
         "HTTP/1.1 503 Service Unavailable",
-        "content-type: application/json",
+        f"content-type: {kind}",
         f"content-length: {len(body)}",
         f"retry-after: {AGAIN}",
         "connection: close",
@@ -78,14 +82,27 @@ def _reply(head: bytes) -> bytes:
     return "\r\n".join((*lines, "", "")).encode() + body
 
 
+def _page() -> str:
+    """The playground's place until it is there: a page that asks again by itself."""
+    return (
+        '<!doctype html><meta name="color-scheme" content="light dark"><meta http-equiv="refresh" content="2">'
+        f"<title>loading</title><p>The model is still loading{escape(_share())}. This page opens the playground when it is done."
+    )
+
+
 def loading_reply(path: str) -> dict[str, object]:
     """What a request of ``path`` is told, with 503, in the form that its clients read."""
     state = loading_state()
     if path == "/health":
         return state
-    far = "" if state["share"] is None else f" ({state['share']:.0%}, {state['part']})"
-    refused = ApiError(503, f"the model is still loading{far}. Ask again.", code="loading")
+    refused = ApiError(503, f"the model is still loading{_share()}. Ask again.", code="loading")
     return error_form(refused, path, token_hex(8))
+
+
+def _share() -> str:
+    """How far the loading is, in brackets, where that is known."""
+    state = loading_state()
+    return "" if state["share"] is None else f" ({state['share']:.0%}, {state['part']})"
 
 
 def loading_state() -> dict[str, object]:
