@@ -86,7 +86,7 @@ def _page() -> str:
     """The playground's place until it is there: a page that asks again by itself."""
     return (
         '<!doctype html><meta name="color-scheme" content="light dark"><meta http-equiv="refresh" content="2">'
-        f"<title>loading</title><p>The model is still loading{escape(_share())}. This page opens the playground when it is done."
+        f"<title>loading</title><p>The model is still loading{escape(_share())}. The playground opens by itself."
     )
 
 
