@@ -12,7 +12,7 @@ import torch
 
 from dllm.common.errors import Refusal, TooLarge, TooLargeForRanks, UserError, name_of
 from dllm.common.hints import unknown_argument
-from dllm.compose.auto_length import AUTO, another_length, auto_length
+from dllm.compose.auto_length import AUTO, auto_length, double_length
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, configuration_of, options_of_choices, part
 from dllm.constraints.kinds import Constraint
@@ -93,7 +93,7 @@ class Decoder:
     ) -> None:  # fmt: skip
         if gen_length == AUTO:
             if length != "fixed":
-                raise another_length(length if isinstance(length, str) else name_of(length))
+                raise double_length(length if isinstance(length, str) else name_of(length))
             gen_length, chosen_length = auto_length(model.name)
             length, eos = build_part("length", chosen_length), "none"
         if not isinstance(gen_length, int):

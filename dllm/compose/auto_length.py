@@ -29,13 +29,13 @@ def with_auto_length(config: Mapping[str, Any]) -> dict[str, Any]:
     if config.get("gen_length") != AUTO:
         return dict(config)
     if config.get("length"):
-        raise another_length(typed_name(config, "length"))
+        raise double_length(typed_name(config, "length"))
     begin, length = auto_length(str(config["model"].get("name")))
     return {**config, "gen_length": begin, "length": length, "eos": part_config("eos", "none", {})}
 
 
-def another_length(name: str) -> UserError:
-    """What is said of a rule that was chosen beside ``gen_length=auto``, which chooses one."""
+def double_length(name: str) -> UserError:
+    """The error for a length rule chosen beside ``gen_length=auto``, which chooses one itself."""
     return Refusal(
         "{gen_length=auto} chooses a rule for the length, and {length} is another. Set {gen_length:name} to the "
         "masks that an answer begins with, or drop length.",

@@ -36,13 +36,13 @@ class PartFacts:
 def part_facts(group: str, name: str) -> PartFacts:
     """The facts of a sampler, block schedule, cache or end-of-text policy. Raises UserError for one of ours without an
     idea; one of the user's own may have a comment in its place."""
-    found = dict(FACT.findall(choice_file(group, name)))
-    if "idea" not in found and not comes_along(group, name):
-        found["idea"] = choice_summary(group, name)
-    if "idea" not in found:
+    facts = dict(FACT.findall(choice_file(group, name)))
+    if "idea" not in facts and not comes_along(group, name):
+        facts["idea"] = choice_summary(group, name)
+    if "idea" not in facts:
         raise UserError(f"dllm/conf/{group}/{name}.yaml does not say what the part does: begin it with # idea: LINE.")
-    papers = tuple(number.strip() for number in found.get("paper", "").split(",") if number)
-    return PartFacts(found["idea"], papers, found.get("checked", ""))
+    papers = tuple(number.strip() for number in facts.get("paper", "").split(",") if number)
+    return PartFacts(facts["idea"], papers, facts.get("checked", ""))
 
 
 def choice_summary(group: str, name: str) -> str:
@@ -73,13 +73,13 @@ def module_summary(module: str) -> str:
             raise
         return ""
     words = without_markup(" ".join(words.split("\n\n")[0].split()))
-    return re.sub(r"^\w+=.*?: (\w)", lambda found: found[1].upper(), words)
+    return re.sub(r"^\w+=.*?: (\w)", lambda match: match[1].upper(), words)
 
 
 def without_markup(words: str) -> str:
     """Words without markup and full stop. Of a paper the name stays and the number goes."""
     words = words.replace("``", "").rstrip(".")
-    return re.sub(r" \((?:([^()]+?),? )?arXiv [^()]*\)", lambda found: f" ({found[1]})" if found[1] else "", words)
+    return re.sub(r" \((?:([^()]+?),? )?arXiv [^()]*\)", lambda match: f" ({match[1]})" if match[1] else "", words)
 
 
 def choice_notes(group: str, name: str) -> dict[str, str]:
@@ -95,8 +95,8 @@ def choice_file(group: str, name: str) -> str:
 
 def serve_limits(group: str, name: str) -> dict[str, int]:
     """The ``serve_max`` of a choice's options, as far as its file gives them."""
-    found = {key: SERVED.search(note) for key, note in _comments(choice_file(group, name)).items()}
-    return {key: int(match[1]) for key, match in found.items() if match}
+    matches = {key: SERVED.search(note) for key, note in _comments(choice_file(group, name)).items()}
+    return {key: int(match[1]) for key, match in matches.items() if match}
 
 
 def comments(text: str) -> dict[str, str]:

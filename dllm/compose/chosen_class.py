@@ -25,22 +25,22 @@ def with_own_classes(overrides: Sequence[str]) -> list[str]:
     if any(text.startswith("hydra/launcher=") for text in overrides):
         return list(overrides)
     groups = [text.partition("=")[0] for text in overrides]
-    found = [_chosen(text, groups) for text in overrides]
-    changed = [text for text, now in zip(overrides, found, strict=True) if text != now]
+    texts = [_with_class(text, groups) for text in overrides]
+    changed = [text for text, now in zip(overrides, texts, strict=True) if text != now]
     added = tuple(f"+{text.partition('._target_=')[0]}." for text in changed)
-    return [text[1:] if added and text.startswith(added) else text for text in found]  # the option is there now
+    return [text[1:] if added and text.startswith(added) else text for text in texts]  # the option is there now
 
 
-def _chosen(text: str, groups: Sequence[str]) -> str:
-    found = _CHOICE.fullmatch(text)
-    if found is None:
+def _with_class(text: str, groups: Sequence[str]) -> str:
+    match = _CHOICE.fullmatch(text)
+    if match is None:
         return text
-    group, by_target, value = found[1].replace(".", "/"), found[2] is not None, found[3]
+    group, by_target, value = match[1].replace(".", "/"), match[2] is not None, match[3]
     names = [name.strip().strip("'\"") for name in value.split(",")]
-    own = [name for name in names if _CLASS.fullmatch(name)]
-    if not own or (by_target and group in groups) or (found[1] == "sampler.inner" and not by_target):
+    classes = [name for name in names if _CLASS.fullmatch(name)]
+    if not classes or (by_target and group in groups) or (match[1] == "sampler.inner" and not by_target):
         return text
-    for name in own:
+    for name in classes:
         _store(group, name, by_target)
     return f"{group}={value}" if by_target else text
 

@@ -124,11 +124,11 @@ def _cannot_follow(c: Selection) -> str | None:
     """What keeps a sampler from following columns that move, as the end of a sentence."""
     if why := next((why for trait, why in _STAYS.items() if getattr(c.does, trait)), None):
         return why
-    one, sampler = Canvas.of([Request.answer([0], 1, 0)], 0), c.sampler
-    if sampler.turns(one) is not None:
+    canvas, sampler = Canvas.of([Request.answer([0], 1, 0)], 0), c.sampler
+    if sampler.turns(canvas) is not None:
         return "plans how many turns an answer takes"
     moved = {*sampler.per_request, *sampler.per_block}
-    state = sampler.start(one, c.blocks)
+    state = sampler.start(canvas, c.blocks)
     return (
         "remembers columns from block to block"
         if any(value.dim() > 1 for name, value in state.items() if name not in moved)
@@ -179,7 +179,9 @@ WITHOUT_AHEAD = {"sampler": USE_CONFIDENCE, "blocks": USE_FIXED, "eos": USE_NO_P
 def _reads_ahead(c: Selection) -> list[str]:
     """The groups of parts that read what is after the open block."""
     return [
-        group for group, own in c.needs_by_group.items() if any(need.region not in ("block", "before") for need in own)
+        group
+        for group, needs in c.needs_by_group.items()
+        if any(need.region not in ("block", "before") for need in needs)
     ]
 
 
@@ -193,9 +195,10 @@ def _scores_committed(group: str) -> Clash:
     return Clash(
         lambda c: (
             not c.attention.judges
-            and [one for one, own in c.needs_by_group.items() if any(need.committed for need in own)][:1] == [group]
+            and [name for name, needs in c.needs_by_group.items() if any(need.committed for need in needs)][:1]
+            == [group]
         ),
-        f"{{{group}}} scores committed tokens, but {_CALLED}, and it predicts masks alone.",
+        f"{{{group}}} scores committed tokens, but {_KIND}, and it predicts masks alone.",
         [WITHOUT_AHEAD[group]],
     )
 
@@ -204,27 +207,28 @@ def _ahead(group: str) -> Clash:
     """The row for models that predict one block at a time; ``group`` is the first whose part reads more."""
     return Clash(
         lambda c: not c.attention.everywhere and group in _reads_ahead(c)[:1],
-        f"{{{group}}} reads what is after the open block, but {_CALLED}, and it predicts one block at a time.",
+        f"{{{group}}} reads what is after the open block, but {_KIND}, and it predicts one block at a time.",
         [_without_ahead],
     )
 
 
-_CALLED = "this model's attention is {kind:value}"
+_KIND = "this model's attention is {kind:value}"
 _LAYER = "{sampler} reads {what:value}, "
 _SEES = (  # where not all columns see all others
     Clash(
         lambda c: c.attention.causal and c.sampling.guidance,
-        "{sampling.guidance} needs a prompt of masks, which means nothing where, as here, " + _CALLED + ".",
+        "{sampling.guidance} needs a prompt of masks, which means nothing where, as here, " + _KIND + ".",
         [UNGUIDED],
     ),
     Clash(
-        lambda c: c.attention.causal and any(one.extra_queries for one in c.reads),
-        "{sampler} computes extra queries that stand in for committed tokens, but " + _CALLED + ".",
+        lambda c: c.attention.causal and any(readout.extra_queries for readout in c.reads),
+        "{sampler} computes extra queries that stand in for committed tokens, but " + _KIND + ".",
         [USE_CONFIDENCE],
     ),
     Clash(
         lambda c: (
-            c.attention.sealed and any(one.reads_attention or one.extra_queries or one.reads_hidden for one in c.reads)
+            c.attention.sealed
+            and any(readout.reads_attention or readout.extra_queries or readout.reads_hidden for readout in c.reads)
         ),
         "{sampler} reads attention or hidden states, or computes extra queries beside the canvas, but this model is "
         "{kind:value}.",
@@ -233,26 +237,26 @@ _SEES = (  # where not all columns see all others
     *map(_scores_committed, WITHOUT_AHEAD),
     Clash(
         lambda c: not c.attention.everywhere and c.does.edits,
-        "{sampler} goes on with a block that is full, but " + _CALLED + ", and a full block is predicted no more.",
+        "{sampler} goes on with a block that is full, but " + _KIND + ", and a full block is predicted no more.",
         [USE_CONFIDENCE],
     ),
     Clash(
         lambda c: not c.attention.everywhere and (c.does.branches or c.does.lookahead),
-        "{sampler} tries tokens of several blocks, but " + _CALLED + ", and it predicts one block at a time.",
+        "{sampler} tries tokens of several blocks, but " + _KIND + ", and it predicts one block at a time.",
         [USE_CONFIDENCE],
     ),
     *map(_ahead, WITHOUT_AHEAD),
 )
 _READS = (
-    Clash(lambda c: c.model.carries and next((str(one) for one in c.reads if one.layer is not None), None),
+    Clash(lambda c: c.model.carries and next((str(readout) for readout in c.reads if readout.layer is not None), None),
           _LAYER + "but {model.architecture:value} runs its layers in two passes, and shows what leaves the last one "
           "only.", [USE_CONFIDENCE], "(A rule of your own reads HiddenState().)"),
     Clash(lambda c: next((
-              {"what": one, "count": count, "last": count - 1} for one in c.reads for count in (c.model.layers,)
-              if one.layer is not None and not -count <= one.layer < count), None),
+              {"what": readout, "count": count, "last": count - 1} for readout in c.reads for count in (c.model.layers,)
+              if readout.layer is not None and not -count <= readout.layer < count), None),
           _LAYER + "and this model has layers 0 to {last:value}, or -{count:value} to -1 from the last.",
           [USE_CONFIDENCE], "(A rule of your own names one of these.)"),
-    Clash(lambda c: sum(one.reads_attention for one in c.reads) > 1,
+    Clash(lambda c: sum(readout.reads_attention for readout in c.reads) > 1,
           "two parts read attention weights of different layers or rows, and a forward makes one set of them.",
           [USE_CONFIDENCE], "Give both the same layers, or use one of them.", "sampler"),
 )  # fmt: skip
@@ -273,7 +277,9 @@ _DOUBTED = (  # where guidance is against doubted tokens
         [USE_NO_CACHE, _AGAINST_PROMPT],
     ),
     Clash(
-        lambda c: any(one.reads_attention or one.extra_queries or one.layer is not None for one in c.reads),
+        lambda c: any(
+            readout.reads_attention or readout.extra_queries or readout.layer is not None for readout in c.reads
+        ),
         _TWO_FORWARDS + "reads attention weights, inner layers or extra queries of one.",
         [USE_CONFIDENCE, _AGAINST_PROMPT],
     ),
@@ -281,7 +287,7 @@ _DOUBTED = (  # where guidance is against doubted tokens
         lambda c: c.does.branches, _TWO_FORWARDS + "tries several canvases in each.", [USE_CONFIDENCE, _AGAINST_PROMPT]
     ),
 )
-_WRITTEN = (
+_ENDINGS = (
     Clash(lambda c: c.sampling.thinking_budget is not None and (
               "may replace it" if c.does.edits else "undoes noise in whole blocks" if c.does.renoises
               else "drafts whole turns, which know nothing of it" if c.does.branches or c.does.verifies else ""),
@@ -321,7 +327,7 @@ def tables(c: Selection) -> Iterator[PartRows]:
     yield "", None, _READS
     yield "cache", c.cache, c.cache.clashes
     yield "", None, _DOUBTED if c.sampling.doubts else ()
-    yield "", None, _WRITTEN
+    yield "", None, _ENDINGS
 
 
 def clash_in(c: Selection) -> Refusal | None:

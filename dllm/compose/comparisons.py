@@ -11,7 +11,7 @@ from dllm.compose.naming import CHOICES, typed_name
 from dllm.compose.parts import choice_text, choices, composed, plain_config
 
 COMPARED_GROUPS = ("sampler", "blocks", "cache", "eos", "length")
-BROUGHT_CHOICE = re.compile(r"override /(\w+): (\w+)")  # what a choice's file says of other groups
+OVERRIDE_LINE = re.compile(r"override /(\w+): (\w+)")  # what a choice's file says of other groups
 
 
 def group_and_choice(entry: str) -> tuple[str, str]:
@@ -25,27 +25,27 @@ def group_and_choice(entry: str) -> tuple[str, str]:
             f"compare={entry!r}: {group} cannot be compared. Use one of {', '.join(COMPARED_GROUPS)}, as in "
             "compare='[cache=none,cache=elastic]'."
         )
-    if name not in (known := choices(group)):
-        others = [f"{one}={name}" for one in COMPARED_GROUPS if name in choices(one)]
-        hint = f" Write {others[0]}." if others and not equals else nearest(name, known)
-        raise UserError(f"compare={entry!r}: {group} must be one of {', '.join(known)}.{hint}")
+    if name not in (names := choices(group)):
+        matches = [f"{group_of}={name}" for group_of in COMPARED_GROUPS if name in choices(group_of)]
+        hint = f" Write {matches[0]}." if matches and not equals else nearest(name, names)
+        raise UserError(f"compare={entry!r}: {group} must be one of {', '.join(names)}.{hint}")
     return group, name
 
 
-def compared_config(config: Mapping[str, Any], entry: str, given: Collection[str]) -> dict[str, Any]:
-    """The configuration with the choice of an entry, and with what that choice brings along. given: the settings that
-    the user set, which a choice does not override."""
+def compared_config(config: Mapping[str, Any], entry: str, settings: Collection[str]) -> dict[str, Any]:
+    """The configuration with the choice of an entry, and with what that choice implies. settings: those that the user
+    set, which a choice does not override."""
     group, name = group_and_choice(entry)
-    users, former = {one.partition(".")[0] for one in given}, typed_name(config, group)
-    texts = [choice_text(group, one) for one in (name, former) if one in choices(group)]
-    others = {other for text in texts for other, _ in BROUGHT_CHOICE.findall(text)} & {*COMPARED_GROUPS} - users
-    made = composed([f"{group}={name}"])
-    changed = {one: plain_config(made[one]) for one in {group} | others}
-    names = {one: name if one == group else typed_name(changed, one) for one in changed}
-    typed = {
+    users, former = {key.partition(".")[0] for key in settings}, typed_name(config, group)
+    texts = [choice_text(group, choice) for choice in (name, former) if choice in choices(group)]
+    implied = {other for text in texts for other, _ in OVERRIDE_LINE.findall(text)} & {*COMPARED_GROUPS} - users
+    defaults = composed([f"{group}={name}"])
+    changed = {part: plain_config(defaults[part]) for part in {group} | implied}
+    names = {part: name if part == group else typed_name(changed, part) for part in changed}
+    names_before = {
         place: word for place, word in (config.get(CHOICES) or {}).items() if place.partition(".")[0] not in changed
     }
-    return {**config, **changed, CHOICES: {**typed, **names}}
+    return {**config, **changed, CHOICES: {**names_before, **names}}
 
 
 def is_chosen(config: Mapping[str, Any], entry: str) -> bool:

@@ -63,18 +63,18 @@ class Parts:
     def of(config: Mapping[str, Any], sampling: Sampling) -> Parts:
         """The parts of a configuration, fitted to no model yet."""
         groups = ("sampler", "blocks", "cache", "eos", "length")
-        built = {group: build_part(group, config.get(group, {}), per_request=False) for group in groups}
-        return Parts.built(built, sampling)
+        parts = {group: build_part(group, config.get(group, {}), per_request=False) for group in groups}
+        return Parts.built(parts, sampling)
 
     def kept_numbers(self, columns: int, config: ModelConfig) -> int:
         """``Cache.kept_numbers`` of a row of ``columns``; guidance keeps each row twice."""
-        opened = min(columns, self.blocks.widest(columns) * (1 + self.sampler.traits.lookahead))
-        return (2 if self.sampling.guidance else 1) * self.cache.kept_numbers(columns, opened, config)
+        open_columns = min(columns, self.blocks.widest(columns) * (1 + self.sampler.traits.lookahead))
+        return (2 if self.sampling.guidance else 1) * self.cache.kept_numbers(columns, open_columns, config)
 
     @staticmethod
-    def built(made: Mapping[str, Any], sampling: Sampling) -> Parts:
+    def built(parts: Mapping[str, Any], sampling: Sampling) -> Parts:
         """From parts by their groups (``length`` None: rows keep their lengths)."""
-        return Parts(**{**made, "length": made["length"] or FixedLength()}, sampling=sampling)
+        return Parts(**{**parts, "length": parts["length"] or FixedLength()}, sampling=sampling)
 
     def fitted(self, model: Described, gen_length: int | None, stop: Sequence[str] = ()) -> Parts:
         """The same for a model: with its ids in the place of texts, and checked. gen_length: masks after a prompt

@@ -21,14 +21,14 @@ def imported_class(name: str, target: str, base: type) -> type:
     module, last = _imported_module(name, target)
     kind = getattr(module, last, None)
     if not isinstance(kind, type):
-        own = [
+        classes = [
             key
             for key, value in vars(module).items()
             if inspect.isclass(value) and issubclass(value, base) and value.__module__ == module.__name__
         ]
-        there = f": {module.__name__} has {', '.join(own)}" if own else ""
+        there = f": {module.__name__} has {', '.join(classes)}" if classes else ""
         what = "is not a class" if hasattr(module, last) else "names no class"
-        raise Refusal(f"{{{name}:quoted}} {what}{there}.{nearest(last, own)} Write MODULE.CLASS.", [target])
+        raise Refusal(f"{{{name}:quoted}} {what}{there}.{nearest(last, classes)} Write MODULE.CLASS.", [target])
     return kind
 
 
@@ -37,16 +37,16 @@ def imported_family(target: str) -> Family:
     from dllm.models.families import Family  # brings torch, which most commands load later
 
     module, last = _imported_module("model.family", target)
-    found = getattr(module, last, None)
-    if not isinstance(found, Family):
-        own = [key for key, value in vars(module).items() if isinstance(value, Family)]
-        there = f": {module.__name__} has {', '.join(own)}" if own else ""
+    family = getattr(module, last, None)
+    if not isinstance(family, Family):
+        families = [key for key, value in vars(module).items() if isinstance(value, Family)]
+        there = f": {module.__name__} has {', '.join(families)}" if families else ""
         raise Refusal(
-            f"{{model.family:quoted}} names no dllm.models.families.Family{there}.{nearest(last, own)} Write "
+            f"{{model.family:quoted}} names no dllm.models.families.Family{there}.{nearest(last, families)} Write "
             "MODULE.FAMILY.",
             [target],
         )
-    return found
+    return family
 
 
 def _imported_module(name: str, target: str) -> tuple[ModuleType, str]:

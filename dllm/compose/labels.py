@@ -12,7 +12,7 @@ from dllm.compose.parts import choices, composed, plain_config
 ALWAYS = ("sampler", "blocks", "cache")  # parts that a line always names, after the model
 UNUSUAL = ("eos", "length", "constraint")  # parts that it names where they are not the usual ones
 # Settings of a model and a task that their names say already, or that leave every sample as it is.
-SAID_BY_NAME = frozenset(("name", "prompt", "run", "key_env", "at_once", "timeout", "retries"))
+IMPLIED_SETTINGS = frozenset(("name", "prompt", "run", "key_env", "at_once", "timeout", "retries"))
 # Settings that leave every sample as it is, or that say where it is decoded and kept.
 NO_OUTCOME = frozenset(
     ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace", "chat")
@@ -40,25 +40,25 @@ def _more(config: Config) -> Iterator[str]:
             yield from [f"{key}={value_text(value)}"] if value != usual.get(key) else []
             continue
         there = usual.get(key) or {}
-        yield from (f"{key}.{name}={value_text(one)}" for name, one in value.items() if one != there.get(name))
+        yield from (f"{key}.{name}={value_text(entry)}" for name, entry in value.items() if entry != there.get(name))
 
 
 def _described(config: Config, group: str) -> str:
     """A model or a task, with its settings that are not its file's."""
     usual = usual_of(config)[group]
-    own = own_options(config, group)
-    kept = {key: value for key, value in own.items() if key not in SAID_BY_NAME and usual.get(key) != value}
+    options = own_options(config, group)
+    details = {key: value for key, value in options.items() if key not in IMPLIED_SETTINGS and usual.get(key) != value}
     name = value_text(config[group].get("name")) if group == "model" else typed_name(config, group)
-    listed = ", ".join(f"{key}={value_text(value)}" for key, value in kept.items())
-    return f"{name}({listed})" if listed else name
+    words = ", ".join(f"{key}={value_text(value)}" for key, value in details.items())
+    return f"{name}({words})" if words else name
 
 
 def usual_of(config: Config) -> dict[str, Any]:
     """What a configuration of the same model and task holds where nothing else was asked of it."""
-    return usual_settings(_known(config, "model"), _known(config, "task"))
+    return usual_settings(_our_choice(config, "model"), _our_choice(config, "task"))
 
 
-def _known(config: Config, group: str) -> str | None:
+def _our_choice(config: Config, group: str) -> str | None:
     """The choice of a group, where it is one of ours."""
     name = typed_name(config, group) if group == "task" else _model_choice(config)
     return name if name in choices(group) else None
@@ -71,5 +71,5 @@ def _model_choice(config: Config) -> str:
 @cache  # a composition takes 40 ms
 def usual_settings(model: str | None, task: str | None) -> dict[str, Any]:
     """The configuration of a model and a task that nothing else was asked of."""
-    asked = {"model": model, "task": task}
-    return plain_config(composed([f"{group}={name}" for group, name in asked.items() if name is not None]))
+    names = {"model": model, "task": task}
+    return plain_config(composed([f"{group}={name}" for group, name in names.items() if name is not None]))

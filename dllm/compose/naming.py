@@ -21,47 +21,47 @@ _LONG = 40  # characters of a value that a label shows whole
 Config = Mapping[str, Any]
 
 
-def typed_choices(config: Config, chosen: Mapping[str, Any], given: Collection[str]) -> dict[str, str]:
-    """The typed name of each part, by its place. chosen: Hydra's choices, by group. given: the settings that the user
-    set. A part whose class was set by hand has no such name."""
-    places = {group.rpartition("@")[2].replace("/", "."): name for group, name in chosen.items()}
+def typed_choices(config: Config, hydra_choices: Mapping[str, Any], settings: Collection[str]) -> dict[str, str]:
+    """The name that was typed for each part, by its place; none for a part whose class was set by hand. hydra_choices:
+    Hydra's choices, by group. settings: those that the user set."""
+    places = {group.rpartition("@")[2].replace("/", "."): name for group, name in hydra_choices.items()}
     return {
         place: str(name)
         for place, name in places.items()
-        if name is not None and isinstance(part_at(config, place), Mapping) and f"{place}._target_" not in given
+        if name is not None and isinstance(part_at(config, place), Mapping) and f"{place}._target_" not in settings
     }
 
 
-def brought(config: Config, given: Collection[str]) -> list[str]:
+def implied_choices(config: Config, settings: Collection[str]) -> list[str]:
     """Choices that a chosen part brings along and the user did not make: ``cache=elastic brings blocks=whole``."""
-    typed = config.get(CHOICES) or {}
+    names = config.get(CHOICES) or {}
     texts = {
         f"{group}={name}": choice_text(group, name)
-        for group, name in typed.items()
+        for group, name in names.items()
         if "." not in group and name in choices(group)
     }
     return [
-        f"{one} brings {other}={choice}"
-        for one, text in texts.items()
+        f"{source} brings {other}={choice}"
+        for source, text in texts.items()
         for other, choice in re.findall(r"override /(\w+): (\w+)", text)
-        if other not in given and typed.get(other) == choice
+        if other not in settings and names.get(other) == choice
     ]
 
 
 def part_at(config: Config, place: str) -> Any:
     """What is at a dotted place; None where nothing does."""
-    found: Any = config
+    part: Any = config
     for name in place.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        part = part.get(name) if isinstance(part, Mapping) else None
+    return part
 
 
 def typed_name(config: Config, place: str) -> str:
     """The name of the part at ``place``, such as ``cache`` or ``sampler.inner``: as typed, else by its class."""
     group, part = place.partition(".")[0], part_at(config, place) or {}
-    typed, known = (config.get(CHOICES) or {}).get(place), options_of_choices(group)
-    if isinstance(typed, str) and (typed not in known or known[typed].get("_target_") == part.get("_target_")):
-        return str(typed)
+    name, options = (config.get(CHOICES) or {}).get(place), options_of_choices(group)
+    if isinstance(name, str) and (name not in options or options[name].get("_target_") == part.get("_target_")):
+        return str(name)
     return choice_of(group, part)
 
 
@@ -78,9 +78,9 @@ def own_options(config: Config, place: str) -> dict[str, Any]:
 
 
 def _usual(group: str, name: str, target: Any) -> Mapping[str, Any]:
-    known = options_of_choices(group)
-    if name in known:
-        return known[name]
+    options = options_of_choices(group)
+    if name in options:
+        return options[name]
     if not is_known(target):  # the file may be somebody else's: every option is shown
         return {}
     try:
@@ -89,20 +89,20 @@ def _usual(group: str, name: str, target: Any) -> Mapping[str, Any]:
         return {}
 
 
-def part_words(config: Config, place: str, shown: Callable[[str], bool] = lambda key: True) -> str:
+def part_words(config: Config, place: str, is_shown: Callable[[str], bool] = lambda key: True) -> str:
     """A part as ``prophet(localleap(radius=2), skip=3)``: its name, the parts inside it, its own options.
 
-    shown: whether an option of its own is said, by its dotted key. A part inside it is left out where it is the one
-    that comes with it, with no option of its own.
+    is_shown: whether to show an option, by its dotted key. A part inside it is left out where it is the default one,
+    with default options.
     """
-    name, listed = typed_name(config, place), []
+    name, words_inside = typed_name(config, place), []
     for key, value in (part_at(config, place) or {}).items():
-        words = part_words(config, f"{place}.{key}", shown) if _is_part(value) else ""
+        words = part_words(config, f"{place}.{key}", is_shown) if _is_part(value) else ""
         if words and words != inner_default(place.partition(".")[0], name, key):
-            listed.append(words)
-    own = own_options(config, place).items()
-    listed += [f"{key}={value_text(value)}" for key, value in own if shown(f"{place}.{key}")]
-    return f"{name}({', '.join(listed)})" if listed else name
+            words_inside.append(words)
+    options = own_options(config, place).items()
+    words_inside += [f"{key}={value_text(value)}" for key, value in options if is_shown(f"{place}.{key}")]
+    return f"{name}({', '.join(words_inside)})" if words_inside else name
 
 
 def inner_default(group: str, name: str, key: str) -> str | None:

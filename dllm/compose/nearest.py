@@ -30,7 +30,7 @@ def ways_out(c: Selection) -> Iterator[Set]:
         yield from to_serve(c)
         return
     ways = [Set("model", name) for name in shipped_models()]
-    ways += [WITHOUT_AHEAD[group] for group, own in c.needs_by_group.items() if group == "sampler" or own]
+    ways += [WITHOUT_AHEAD[group] for group, needs in c.needs_by_group.items() if group == "sampler" or needs]
     for way in ways:
         other = after(c, way)
         if goes_together(other):
@@ -48,7 +48,7 @@ def to_serve(c: Selection) -> Iterator[Set]:
         ]
     if traits.verifies and not c.does.verifies:
         rules = [Set("sampler", name) for name in drafting(traits.verifies)]
-    ways = [one & other for one in models for other in rules] if models and rules else models + rules
+    ways = [model & other for model in models for other in rules] if models and rules else models + rules
     yield from (way for way in ways if goes_together(after(c, way)))
 
 
@@ -82,12 +82,12 @@ def working(c: Selection) -> str | None:
 @cache
 def drafting(verifies: str) -> tuple[str, ...]:
     """The samplers whose drafts a cache verifies so (``CacheTraits.verifies``)."""
-    found: list[str] = []
+    names: list[str] = []
     for name, options in options_of_choices("sampler").items():
         with suppress(UserError):  # a user's class may be missing
             kind: Any = class_of("sampler", options.get("_target_"))
-            found += [name] if kind.traits.verifies == verifies else []
-    return tuple(found)
+            names += [name] if kind.traits.verifies == verifies else []
+    return tuple(names)
 
 
 @cache  # reading all configurations takes longer than checking the parts

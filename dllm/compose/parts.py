@@ -54,7 +54,8 @@ MORE = {"experiment": ("published", "tables")}
 
 
 SHIPPED = files("dllm.conf")
-MADE_FROM: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()  # the configuration of each part built here
+# the configuration of each part built here
+PART_CONFIGS: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()
 COMPOSING = RLock()  # Hydra keeps what it composes from in one place of the process
 
 
@@ -112,12 +113,12 @@ def part_config(group: str, choice: str, options: Mapping[str, Any]) -> dict[str
     Raises UserError for an unknown group, name or option."""
     top = group.partition(".")[0]
     in_choices("group", top, BASE_CLASSES)
-    known = choices(top)
-    if choice not in known:
+    names = choices(top)
+    if choice not in names:
         if (other := other_choice(top, choice)) is not None:
             raise Refusal(f"{{{group}:quoted}} is unknown here.", [choice], [other])
         raise Refusal(
-            f"{{{group}:quoted}} is unknown; choose one of {', '.join(known)}.{nearest(choice, known)}", [choice]
+            f"{{{group}:quoted}} is unknown; choose one of {', '.join(names)}.{nearest(choice, names)}", [choice]
         )
     return with_options(group, choice, configurations(top, choice)[top], options)
 
@@ -125,12 +126,12 @@ def part_config(group: str, choice: str, options: Mapping[str, Any]) -> dict[str
 def with_options(group: str, choice: str, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """``config`` of the part that is called ``choice``, with ``options`` that are data. Raises UserError for one that
     the part does not have, and for a mapping that chooses no part by its name."""
-    known = [key for key in config if not key.startswith("_")]
+    keys = [key for key in config if not key.startswith("_")]
     new = dict(config)
     for key, value in options.items():
-        if key not in known:
-            listed = ", ".join(known) or "none"
-            raise Refusal(f"{{{group}}} has no option {key!r}; it has {listed}.{nearest(key, known)}", [choice])
+        if key not in keys:
+            names = ", ".join(keys) or "none"
+            raise Refusal(f"{{{group}}} has no option {key!r}; it has {names}.{nearest(key, keys)}", [choice])
         name = f"{group}.{key}"
         new[key] = _inside(name, value) if _is_part(config[key]) else _value(name, value, config["_target_"])
     return new
@@ -179,7 +180,7 @@ def composed(overrides: list[str], whole: bool = False) -> Any:
 
     store_inner_choices()
     # where Hydra looks after the choices that ship
-    also = [] if OWN.folder is None else [f"hydra.searchpath=[{_quoted(f'file://{OWN.folder}')}]"]
+    also = [] if USER.folder is None else [f"hydra.searchpath=[{_quoted(f'file://{USER.folder}')}]"]
     with COMPOSING:
         outer = GlobalHydra.instance().hydra
         GlobalHydra.instance().clear()
@@ -226,8 +227,8 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
             options[key] = _converted(name, value, argument, per_request)
     lacking = [key for key, entry in arguments.items() if entry.default is entry.empty and key not in options]
     if lacking:
-        wanted = f"{{{group}.{lacking[0]}=VALUE}}"
-        raise Refusal(f"{{{group}:name}} needs {wanted}: {kind.__name__} has no default for it.")
+        setting = f"{{{group}.{lacking[0]}=VALUE}}"
+        raise Refusal(f"{{{group}:name}} needs {setting}: {kind.__name__} has no default for it.")
     if inspect.isabstract(kind):
         methods = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
         raise Refusal(f"{{{group}._target_:name}}: {kind.__name__} lacks {methods}. Write what its base asks for.")
@@ -238,31 +239,31 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
     except Exception as error:  # from a user's part: ours raise UserError
         if kind.__module__.startswith("dllm.") and not isinstance(error, TypeError | ValueError):
             raise
-        given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
+        values = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
         where = f"{place}: " if (place := place_of_error(error)) else ""
-        raise Refusal(f"{{{group}:name}} cannot be built with {given}: {where}{first_line(error)}.") from error
+        raise Refusal(f"{{{group}:name}} cannot be built with {values}: {where}{first_line(error)}.") from error
 
 
-def _with_origin(made: _T, config: Mapping[str, Any]) -> _T:
+def _with_origin(instance: _T, config: Mapping[str, Any]) -> _T:
     """The part itself; ``configuration_of`` now knows what it was made from."""
     with suppress(TypeError):  # a part whose class compares by value has no identity, and says what it holds
-        MADE_FROM[made] = plain_config(config)
-    return made
+        PART_CONFIGS[instance] = plain_config(config)
+    return instance
 
 
-def configuration_of(group: str, made: Any) -> dict[str, Any]:
+def configuration_of(group: str, instance: Any) -> dict[str, Any]:
     """The configuration of a part, from which ``build_part`` makes one like it. Of an object that a program made
     itself, its arguments are read from its attributes; ``_lacks_`` names those that are not to be found there."""
     try:
-        config = MADE_FROM[made]
+        config = PART_CONFIGS[instance]
     except (KeyError, TypeError):
-        found = {name: vars(made).get(name, MADE_FROM) for name in arguments_of(type(made))}
-        config = {"_target_": f"{type(made).__module__}.{type(made).__qualname__}", **found}
+        attributes = {name: vars(instance).get(name, PART_CONFIGS) for name in arguments_of(type(instance))}
+        config = {"_target_": f"{type(instance).__module__}.{type(instance).__qualname__}", **attributes}
     base = _base_of(group)
-    known = {key: configuration_of(group, value) if isinstance(value, base) else value for key, value in config.items()}
-    lacking = sorted(key for key, value in known.items() if not _is_data(value))
-    kept = {key: value for key, value in known.items() if key not in lacking}
-    return {**kept, "_lacks_": lacking} if lacking else kept
+    items = {key: configuration_of(group, value) if isinstance(value, base) else value for key, value in config.items()}
+    lacking = sorted(key for key, value in items.items() if not _is_data(value))
+    data = {key: value for key, value in items.items() if key not in lacking}
+    return {**data, "_lacks_": lacking} if lacking else data
 
 
 def _base_of(group: str) -> type:
@@ -284,8 +285,8 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """A resolved configuration as dictionaries and lists."""
     from omegaconf import DictConfig, OmegaConf
 
-    found = OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else config
-    return {str(key): value for key, value in cast(Mapping[Any, Any], found).items()}
+    plain = OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else config
+    return {str(key): value for key, value in cast(Mapping[Any, Any], plain).items()}
 
 
 def class_of(group: str, target: Any) -> type:
@@ -310,13 +311,13 @@ def class_of(group: str, target: Any) -> type:
 
 def arguments_of(kind: type) -> dict[str, inspect.Parameter]:
     """The arguments of a class. ``**options`` stands for the arguments of its base."""
-    found: dict[str, inspect.Parameter] = {}
+    arguments: dict[str, inspect.Parameter] = {}
     for base in kind.__mro__:
         here = inspect.signature(base).parameters if base is not object else {}
-        found = {**here, **found}
+        arguments = {**here, **arguments}
         if all(entry.kind is not entry.VAR_KEYWORD for entry in here.values()):
             break
-    return {name: _annotated(entry) for name, entry in found.items() if entry.kind is not entry.VAR_KEYWORD}
+    return {name: _annotated(entry) for name, entry in arguments.items() if entry.kind is not entry.VAR_KEYWORD}
 
 
 def _annotated(argument: inspect.Parameter) -> inspect.Parameter:
@@ -344,7 +345,7 @@ def _converted(name: str, value: Any, argument: inspect.Parameter, per_request: 
 
 
 @dataclass
-class OwnChoices:
+class UserChoices:
     """The choices that the user of this process adds to those that ship."""
 
     folder: Path | None = None  # ``--config-dir``, which holds sampler/NAME.yaml and such
@@ -357,7 +358,7 @@ class OwnChoices:
         return [*files, *(name for of, name in self.classes if of == group)]
 
 
-OWN = OwnChoices()
+USER = UserChoices()
 
 
 def use_folder(folder: Path | None) -> None:
@@ -366,19 +367,19 @@ def use_folder(folder: Path | None) -> None:
     Raises UserError where it is not a folder. Warns of a file that is not read, since its name is that of a choice that
     ships.
     """
-    if folder is None and OwnChoices() == OWN:
+    if folder is None and UserChoices() == USER:
         return
-    OWN.folder, OWN.classes = None if folder is None else folder.expanduser().absolute(), {}
-    for kept in (_configurations, options_of_choices, store_inner_choices):
-        kept.cache_clear()
-    if OWN.folder is None:
+    USER.folder, USER.classes = None if folder is None else folder.expanduser().absolute(), {}
+    for cached in (_configurations, options_of_choices, store_inner_choices):
+        cached.cache_clear()
+    if USER.folder is None:
         return
-    if not OWN.folder.is_dir():
+    if not USER.folder.is_dir():
         raise UserError(f"--config-dir={folder} is not a folder. Name one that holds sampler/NAME.yaml and such.")
     for group in config_groups():
-        for name in OWN.names(group):
+        for name in USER.names(group):
             if comes_along(group, name):
-                warn_once(f"{OWN.folder / group / name}.yaml is not read: {group}={name} ships. Rename the file.")
+                warn_once(f"{USER.folder / group / name}.yaml is not read: {group}={name} ships. Rename the file.")
             elif isinstance(target := options_of_choices(group).get(name, {}).get("_target_"), str):
                 TYPED_NAMES.setdefault(target, name)  # refusals call the part so
 
@@ -388,10 +389,10 @@ def add_class(group: str, name: str, node: Mapping[str, Any], about: str) -> Non
     from hydra.core.config_store import ConfigStore
     from yaml import safe_dump
 
-    OWN.classes[group, name] = f"# {about}\n" * bool(about) + safe_dump(dict(node), sort_keys=False)
+    USER.classes[group, name] = f"# {about}\n" * bool(about) + safe_dump(dict(node), sort_keys=False)
     ConfigStore.instance().store(name, dict(node), group)
-    for kept in (options_of_choices, store_inner_choices):
-        kept.cache_clear()
+    for cached in (options_of_choices, store_inner_choices):
+        cached.cache_clear()
 
 
 @cache
@@ -407,20 +408,20 @@ def choices(group: str) -> list[str]:
     """Names in a configuration group, the user's own among them, sorted; a folder of more choices is before theirs
     (``published/prefix``)."""
     group = group.removesuffix("/inner")  # every sampler may be inside another
-    found = {entry.name[:-5] for entry in (SHIPPED / group).iterdir() if entry.name.endswith(".yaml")}
+    names = {entry.name[:-5] for entry in (SHIPPED / group).iterdir() if entry.name.endswith(".yaml")}
     inner = [f"{folder}/{name}" for folder in MORE.get(group, ()) for name in choices(f"{group}/{folder}")]
-    return sorted(found.union(OWN.names(group))) + inner
+    return sorted(names.union(USER.names(group))) + inner
 
 
 def choice_text(group: str, name: str) -> str:
     """The text of a choice's YAML file: the shipped one where the user has one of the same name, as Hydra takes it. Of
     a class that was chosen by itself, what its file would hold."""
     group = group.removesuffix("/inner")
-    if (group, name) in OWN.classes:
-        return OWN.classes[group, name]
-    if OWN.folder is None or comes_along(group, name):
+    if (group, name) in USER.classes:
+        return USER.classes[group, name]
+    if USER.folder is None or comes_along(group, name):
         return (SHIPPED / group / f"{name}.yaml").read_text(encoding="utf-8")
-    return (OWN.folder / group / f"{name}.yaml").read_text(encoding="utf-8", errors="replace")
+    return (USER.folder / group / f"{name}.yaml").read_text(encoding="utf-8", errors="replace")
 
 
 def comes_along(group: str, name: str) -> bool:
@@ -445,16 +446,16 @@ def options_of_choices(group: str) -> dict[str, Mapping[str, Any]]:
     where it is chosen."""
     import yaml
 
-    found: dict[str, Mapping[str, Any]] = {}
+    options_by_name: dict[str, Mapping[str, Any]] = {}
     for name in choices(group):
-        ours = comes_along(group, name) or (group.removesuffix("/inner"), name) in OWN.classes
+        ours = comes_along(group, name) or (group.removesuffix("/inner"), name) in USER.classes
         try:
-            file = (OWN.folder or Path()) / group.removesuffix("/inner") / f"{name}.yaml"
+            file = (USER.folder or Path()) / group.removesuffix("/inner") / f"{name}.yaml"
             options = (yaml.safe_load(choice_text(group, name)) if ours else plain_yaml(file)) or {}
         except (OSError, UserError):
             options = {}
-        found[name] = options.get(group, options) if isinstance(options, dict) else {}
-    return found
+        options_by_name[name] = options.get(group, options) if isinstance(options, dict) else {}
+    return options_by_name
 
 
 def wrappers() -> list[str]:

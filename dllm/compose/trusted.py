@@ -16,7 +16,7 @@ from typing import Any
 
 from dllm.common.errors import Refusal, UserError
 from dllm.compose.importing import imported_family
-from dllm.compose.parts import BASE_CLASSES, OWN, choices, comes_along, options_of_choices
+from dllm.compose.parts import BASE_CLASSES, USER, choices, comes_along, options_of_choices
 
 FAMILY = "model.family"
 VARIABLE = "DLLM_TRUSTED"  # what the command line names, for the processes that it starts: ranks, launchers' jobs
@@ -28,18 +28,18 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+", re.ASCII)
 
 def with_trust(words: Sequence[str]) -> list[str]:
     """A command line without ``task.packages``, which holds from now on. Raises UserError for what is not a package."""
-    names, kept = list[str](), list[str]()
+    names, rest = list[str](), list[str]()
     for word in words:
-        if (found := PACKAGES_WORD.fullmatch(word)) is None:
-            kept.append(word)
+        if (match := PACKAGES_WORD.fullmatch(word)) is None:
+            rest.append(word)
             names += _DOTTED.findall(word.partition("=")[2])
             continue
-        value = found[1].replace("'", "").replace('"', "")
+        value = match[1].replace("'", "").replace('"', "")
         if not _LIST.fullmatch(value):
             raise UserError(f"{word} must be a list of packages, such as task.packages=[my_package].")
         names += re.findall(r"\w+", value)
     _trust(names)
-    return list(words) if "task=replay" in words else kept  # it lists them among its settings
+    return list(words) if "task=replay" in words else rest  # it lists them among its settings
 
 
 def trust_choices(words: Sequence[str]) -> None:
@@ -49,22 +49,22 @@ def trust_choices(words: Sequence[str]) -> None:
         key, _, value = word.partition("=")
         group = key.lstrip("+").partition("@")[0].removesuffix("/inner")
         if group in BASE_CLASSES or group == "model":
-            _trust_choices(group, [one.strip("'\" []") for one in value.split(",")], set())
+            _trust_choices(group, [text.strip("'\" []") for text in value.split(",")], set())
 
 
-def _trust_choices(group: str, names: Sequence[str], seen: set[str]) -> None:
+def _trust_choices(group: str, names: Sequence[str], visited: set[str]) -> None:
     for name in names:
-        if name not in seen and name in OWN.names(group) and not comes_along(group, name):
-            seen.add(name)
+        if name not in visited and name in USER.names(group) and not comes_along(group, name):
+            visited.add(name)
             options = options_of_choices(group).get(name, {})
             _trust([str(target) for _, target in named_targets({group: options}) if "." in str(target)])
-            brought = re.findall(r"[\w.-]+", str(options.get("defaults", "")))
-            _trust_choices(group, brought, seen)
+            defaults = re.findall(r"[\w.-]+", str(options.get("defaults", "")))
+            _trust_choices(group, defaults, visited)
 
 
 def _trust(names: Sequence[str]) -> None:
-    known = os.environ.get(VARIABLE, "").split()
-    os.environ[VARIABLE] = " ".join(dict.fromkeys([*known, *(name for name in names if not re.search(r"\s", name))]))
+    former = os.environ.get(VARIABLE, "").split()
+    os.environ[VARIABLE] = " ".join(dict.fromkeys([*former, *(name for name in names if not re.search(r"\s", name))]))
 
 
 def is_trusted(target: str) -> bool:
@@ -83,18 +83,18 @@ def is_known(target: Any) -> bool:
 def shipped_classes(group: str | None = None) -> frozenset[str]:
     """The classes of all choices of a group that come with dllm. group: None is all of them."""
     groups = BASE_CLASSES if group is None else (group,)
-    found = (options_of_choices(one)[name] for one in groups for name in choices(one) if comes_along(one, name))
-    return frozenset(str(target) for options in found for _, target in named_targets(options))
+    parts = (options_of_choices(top)[name] for top in groups for name in choices(top) if comes_along(top, name))
+    return frozenset(str(target) for options in parts for _, target in named_targets(options))
 
 
 @cache
 def shipped_commands() -> frozenset[str]:
     """The functions that ``task.run`` may name."""
-    known = options_of_choices("task")
-    return frozenset(str(known[name].get("run")) for name in choices("task") if comes_along("task", name))
+    options = options_of_choices("task")
+    return frozenset(str(options[name].get("run")) for name in choices("task") if comes_along("task", name))
 
 
-def how_read(model: Mapping[str, Any]) -> dict[str, Any]:
+def describe_arguments(model: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``describe`` in the settings ``model``. Raises UserError for a family that is not trusted."""
     family = model.get("family")  # older settings have none
     if isinstance(family, str) and "." in family:
@@ -123,16 +123,21 @@ def refuse_strangers(who: str, config: Any, packages: Sequence[str] = (), here: 
     imported already."""
     for place, target in named_targets(config):
         name, group = str(target), re.split(r"[.\[]", place)[0]
-        said = place if place == FAMILY else f"{group}._target_"
-        package, known = name.partition(".")[0], shipped_classes(group if group in BASE_CLASSES else None)
+        setting = place if place == FAMILY else f"{group}._target_"
+        package, classes = name.partition(".")[0], shipped_classes(group if group in BASE_CLASSES else None)
         if package == "__main__":
             raise UserError(
-                f"{who} names {said}={target!r}, a class of the script that made it. Put the class into a "
+                f"{who} names {setting}={target!r}, a class of the script that made it. Put the class into a "
                 f"module, make {who} again, and name the module's package by task.packages=[PACKAGE]."
             )
-        if name not in known and package not in packages and not is_trusted(name) and not (here and _here(group, name)):
+        if (
+            name not in classes
+            and package not in packages
+            and not is_trusted(name)
+            and not (here and _here(group, name))
+        ):
             raise UserError(
-                f"{who} names {said}={target!r}, which is not part of dllm, and who wrote it chose it. If "
+                f"{who} names {setting}={target!r}, which is not part of dllm, and who wrote it chose it. If "
                 f"you trust that package, add task.packages=[{package}]."
             )
 

@@ -14,7 +14,7 @@ from dllm.common.plain_yaml import plain_yaml
 from dllm.compose.parts import choices
 
 MOST_SETTINGS_OF_A_FILE = 400  # entries of a file
-CHOSEN: list[tuple[str, dict[str, Any]]] = []  # files that this command line names, with their origins
+TUNED_FILES: list[tuple[str, dict[str, Any]]] = []  # files that this command line names, with their origins
 TUNED_NAME = re.compile(r"(sampler|blocks|cache|eos|length|runtime|kernels)([./@]\w+)*")
 
 
@@ -29,13 +29,13 @@ def read_tuned(file: Path) -> tuple[list[str], dict[str, Any]]:
     """The settings, and what they were chosen by. Raises UserError for a file that is none, or sets anything beside
     parts of a decode: it may be somebody else's."""
     try:
-        found = plain_yaml(file, MOST_SETTINGS_OF_A_FILE)
+        content = plain_yaml(file, MOST_SETTINGS_OF_A_FILE)
     except OSError as error:
         raise UserError(
             f"{file} cannot be read ({error.strerror or error}). Name a file that dllm tune wrote."
         ) from None
-    settings = found.get("settings") if isinstance(found, dict) else None
-    origin = found.get("tuned", {}) if isinstance(found, dict) else None
+    settings = content.get("settings") if isinstance(content, dict) else None
+    origin = content.get("tuned", {}) if isinstance(content, dict) else None
     words = settings if isinstance(settings, list) and all(isinstance(word, str) for word in settings) else None
     if words is None or not isinstance(origin, dict):
         raise UserError(f"{file} holds no settings that dllm tune wrote. Name its tuned.yaml.")
@@ -52,22 +52,22 @@ def read_tuned(file: Path) -> tuple[list[str], dict[str, Any]]:
 def with_tuned(words: Sequence[str]) -> list[str]:
     """A command line in which ``experiment=FILE.yaml`` is replaced by the settings of that file, which the user's own
     override."""
-    CHOSEN.clear()
+    TUNED_FILES.clear()
     files = [word for word in words if re.fullmatch(r"experiment=.*\.ya?ml['\"]?", word)]
     if not files:
         return list(words)
     settings, origin = read_tuned(Path(files[-1].partition("=")[2].strip("'\"")).expanduser())
-    others = [word for word in words if word not in files]
-    if not any(re.match(r"model(\.path)?=", word) for word in others) and isinstance(origin.get("words"), list):
+    rest = [word for word in words if word not in files]
+    if not any(re.match(r"model(\.path)?=", word) for word in rest) and isinstance(origin.get("words"), list):
         models = [f"model={name}" for name in choices("model")]
         settings = [*(word for word in origin["words"] if word in models), *settings]
-    CHOSEN.append((files[-1], origin))
-    return [*settings, *others]
+    TUNED_FILES.append((files[-1], origin))
+    return [*settings, *rest]
 
 
 def warn_of_another_model(checkpoint: str) -> None:
     """Warn where the settings were chosen for another model. checkpoint: the fingerprint of the one at hand."""
-    for word, origin in CHOSEN:
+    for word, origin in TUNED_FILES:
         warn_unless_same(word.partition("=")[2], origin, checkpoint)
 
 

@@ -35,23 +35,23 @@ def validate(
     """Raise Refusal, with the reason and the ways out, for a setting that cannot work. Warn (SettingWarning) of one
     that may do harm. Returns the sampler, resolved for the setting."""
     in_range("gen_length", setting.gen_length, 1)
-    chosen = Selection(setting, sampler, policy, eos, length or FixedLength(), stop=stop)
-    _refuse(chosen, [EARLY_ROWS])
+    selection = Selection(setting, sampler, policy, eos, length or FixedLength(), stop=stop)
+    _refuse(selection, [EARLY_ROWS])
     sampler, name = sampler.resolved(setting), name_of(sampler)
     if not isinstance(sampler, Sampler):
         raise Refusal(f"{{sampler}}: resolved() returned {sampler!r}, and must return the rule (return self).", [name])
-    chosen = replace(chosen, sampler=sampler)
-    _refuse(chosen, tables(chosen))
+    selection = replace(selection, sampler=sampler)
+    _refuse(selection, tables(selection))
     for sentence in (*(rule.warning(setting) for rule in nested(sampler)), policy.warning(setting)):
         if sentence:
             warn_once(sentence)
     return sampler
 
 
-def _refuse(chosen: Selection, rows: Iterable[PartRows]) -> None:
+def _refuse(selection: Selection, rows: Iterable[PartRows]) -> None:
     """Raise the first clash. Where a cache does not serve the parts, its ways out are those that work."""
-    refusal = first_clash(chosen, rows)
-    if isinstance(refusal, IncompatibleParts) and chosen.eos is not None:
-        refusal = refusal.but((*refusal.use, *(way for way in ways_out(chosen) if way not in refusal.use)))
+    refusal = first_clash(selection, rows)
+    if isinstance(refusal, IncompatibleParts) and selection.eos is not None:
+        refusal = refusal.but((*refusal.use, *(way for way in ways_out(selection) if way not in refusal.use)))
     if refusal is not None:
         raise refusal

@@ -13,7 +13,7 @@ from dllm.parts import (
     UserError,
     choices,
     composed,
-    how_read,
+    describe_arguments,
     plain_config,
     refuse_command,
     refuse_strangers,
@@ -58,7 +58,7 @@ def test_a_family_of_a_stranger_is_no_class_and_named() -> None:
     with pytest.raises(UserError, match="names model.family='evil.FAMILY', which is not part of dllm"):
         refuse_strangers("the file", {"model": {"family": "evil.FAMILY"}})
     with pytest.raises(UserError, match="names model.family='evil.FAMILY'"):
-        how_read({"family": "evil.FAMILY"})
+        describe_arguments({"family": "evil.FAMILY"})
     with_trust(["model.family=evil.FAMILY"])
     refuse_strangers("the file", {"model": {"family": "evil.FAMILY"}})
     refuse_strangers("the file", {"model": {"family": "DreamModel"}})

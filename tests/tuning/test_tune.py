@@ -21,7 +21,7 @@ from dllm.app.tuning.outcome import Tuned
 from dllm.app.tuning.space import space_for
 from dllm.app.tuning.tune import tuning_of
 from dllm.app.tuning.tune_options import TuneOptions, split
-from dllm.compose.tuned import CHOSEN, read_tuned, warn_of_another_model, with_tuned
+from dllm.compose.tuned import TUNED_FILES, read_tuned, warn_of_another_model, with_tuned
 from dllm.models import bundle
 from dllm.parts import SettingWarning
 
@@ -234,11 +234,11 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_setting_of_another_model_warns() -> None:
-    CHOSEN[:] = [("experiment=a.yaml", {"model": "mini-llada", "checkpoint": "123"})]
+    TUNED_FILES[:] = [("experiment=a.yaml", {"model": "mini-llada", "checkpoint": "123"})]
     warn_of_another_model("123")
     with pytest.warns(SettingWarning, match="was chosen for mini-llada"):
         warn_of_another_model("456")
-    CHOSEN.clear()
+    TUNED_FILES.clear()
 
 
 @pytest.mark.parametrize("model", ["llada_gqa_tied", "sdar_b4", "dream_gqa", "fastdllm_v2", "nbdiff_gqa"])

@@ -49,7 +49,7 @@ from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
 from dllm.compose.chosen_class import with_own_classes
 from dllm.compose.naming import CHOICES, part_at, typed_choices
-from dllm.compose.parts import OWN, composed, store_inner_choices, use_folder
+from dllm.compose.parts import USER, composed, store_inner_choices, use_folder
 from dllm.compose.trusted import VARIABLE, refuse_command, refuse_shapes, refuse_strangers, trust_choices, with_trust
 from dllm.compose.tuned import with_tuned
 
@@ -92,9 +92,9 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     ours = OmegaConf.masked_copy(config, [key for key in map(str, config) if key not in ("grids", "hydra")])
     settings = OmegaConf.to_container(ours, resolve=True)
     assert isinstance(settings, dict)
-    if OWN.folder is not None:
+    if USER.folder is not None:
         refuse_unknown_keys(settings)
-        refuse_shapes(f"a file of {OWN.folder}", settings)
+        refuse_shapes(f"a file of {USER.folder}", settings)
     refuse_strangers("the configuration", settings)
     return {str(key): value for key, value in settings.items()}
 
@@ -107,7 +107,7 @@ def refuse_unknown_keys(settings: Mapping[Any, Any]) -> None:
             raise UserError("an experiment of --config-dir lacks its first line. Begin it with # @package _global_.")
         if name not in names:
             hint = nearest(name, names)
-            raise UserError(f"{name} is set by a file of {OWN.folder}, and nothing reads it.{hint} Drop it there.")
+            raise UserError(f"{name} is set by a file of {USER.folder}, and nothing reads it.{hint} Drop it there.")
 
 
 def named_config(config: DictConfig, names: Sequence[str]) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def main() -> None:
         with worded_in(COMMAND_LINE), user_errors(words), warnings_as_sentences():
             words = with_trust(words)
             use_folder(config_folder(words))
-            if OWN.folder is not None:
+            if USER.folder is not None:
                 from dllm.app.command_line.own_files import install  # here: it takes a search for Hydra's plugins
 
                 install()

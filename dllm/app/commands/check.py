@@ -11,7 +11,7 @@ from dllm.app.commands.shares import share_lines
 from dllm.app.engines.base import refuse_engine
 from dllm.common.errors import UserError
 from dllm.common.terminal import say
-from dllm.compose.trusted import how_read
+from dllm.compose.trusted import describe_arguments
 from dllm.models.bundle import read_adapter, warn_of_another
 from dllm.models.weights.checkpoint_path import called
 from dllm.models.weights.described import description_of
@@ -23,7 +23,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     refuse_engine(config, given)
     model = config["model"]
     path, folder = model["path"], model["adapter"]
-    report = inspected(path, how_read(model))
+    report = inspected(path, describe_arguments(model))
     asked = any(config["task"].get(name) is not None for name in ("gpu", "rows", "length"))
     if not asked or report.config is None or report.problems:
         print_report(report)

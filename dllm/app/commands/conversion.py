@@ -12,7 +12,7 @@ from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import refuse_engine
 from dllm.common.errors import UserError
 from dllm.common.terminal import say
-from dllm.compose.trusted import how_read
+from dllm.compose.trusted import describe_arguments
 from dllm.models.arithmetic import check_numbers
 from dllm.models.bundle import describe, read_adapter
 from dllm.models.formats.prequantized import STORED_KINDS
@@ -37,7 +37,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
             "as they are computed. Drop it, and give it to the command that decodes."
         )
     target = target_of(config["quantize"], kind)
-    found = describe(model["path"], **how_read(model))
+    found = describe(model["path"], **describe_arguments(model))
     if found.config.stored_kind is not None:
         raise UserError(
             f"model.path={model['path']}: its weights are {found.config.stored_kind} already. Take the "

@@ -13,7 +13,7 @@ from dllm.app.engines.base import refuse_engine
 from dllm.common.errors import SettingWarning, UserError, name_of
 from dllm.common.terminal import say
 from dllm.compose.fitted import Described, Parts
-from dllm.compose.trusted import how_read
+from dllm.compose.trusted import describe_arguments
 from dllm.laws.compatibility import PART_GROUPS, all_parts
 from dllm.models import bundle
 
@@ -22,7 +22,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Print whether the parts fit, with the reason and the ways out if not, and the choices of each group that fit the
     others. Nothing is decoded and no weights are read. The exit code is 1 where the chosen ones do not fit."""
     refuse_engine(config, given)
-    model = bundle.describe(config["model"]["path"], **how_read(config["model"]))
+    model = bundle.describe(config["model"]["path"], **describe_arguments(config["model"]))
     chosen, length = Parts.of(config, checked_sampling(config["sampling"])), Options.of(config).gen_length
     why = misfit(chosen, model, length)
     named = " ".join(f"{group}={name_of(getattr(chosen, group))}" for group in PART_GROUPS)

@@ -21,7 +21,7 @@ from dllm.app.runs.samples import PlannedSample, constraint_digest, trace_conten
 from dllm.common.signals import Terminated
 from dllm.common.terminal import as_text, complain, say
 from dllm.compose.comparisons import compared_config, is_chosen
-from dllm.compose.naming import brought, typed_name
+from dllm.compose.naming import implied_choices, typed_name
 from dllm.contract import Turn
 from dllm.decoder import Decoder, Observer, requests_per_batch
 from dllm.models.bundle import Model
@@ -66,7 +66,7 @@ class PromptRun:
         self, plan: RunPlan, samples: Sequence[PlannedSample], run_folder: RunFolder, given: Sequence[str] = ()
     ) -> None:
         self.plan, self.samples, self.run_folder, self.given = plan, samples, run_folder, given
-        self.notes = brought(plan.config, given)  # what choices bring along
+        self.notes = implied_choices(plan.config, given)  # what choices bring along
         self.model: Model | None = None  # loaded when a sample is missing
         self.console = Console()
         self.films: dict[str, DecodeFilm] = {}  # of each column, if the run ends as a race
@@ -85,7 +85,7 @@ class PromptRun:
                 plan = RunPlan.of(compared_config(config, entry, self.given))
                 with self.run_folder.beside(file) as other:
                     columns[shown] = self._column(shown, other, plan)
-                self.notes += brought(plan.config, self.given)
+                self.notes += implied_choices(plan.config, self.given)
         return columns
 
     def race(self, columns: dict[str, list[ResultRow]]) -> None:

@@ -27,7 +27,7 @@ from dllm.common.errors import UserError, in_range
 from dllm.common.terminal import say
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part
-from dllm.compose.trusted import how_read
+from dllm.compose.trusted import describe_arguments
 from dllm.decoder import Decoder
 from dllm.models import bundle
 from dllm.models.fingerprint import fingerprint, is_download
@@ -88,7 +88,7 @@ class FilterJob:
     @staticmethod
     def of(config: dict[str, Any], options: FilterOptions) -> FilterJob:
         """Raises UserError for a model that learn2pd refuses, no prompts, and a file that cannot be written."""
-        model = bundle.describe(config["model"]["path"], **how_read(config["model"]))
+        model = bundle.describe(config["model"]["path"], **describe_arguments(config["model"]))
         if config["model"]["adapter"] is not None:
             raise UserError("a filter is found by the weights in the folder, without model.adapter. Merge it first.")
         blocks = build_part("blocks", config["blocks"], per_request=False)

@@ -26,7 +26,7 @@ from dllm.app.runs.destinations import writing
 from dllm.app.runs.plan import RunPlan, weights_of
 from dllm.common.digest import seed_from
 from dllm.common.errors import UserError
-from dllm.compose.trusted import how_read
+from dllm.compose.trusted import describe_arguments
 from dllm.decoder import Decoder
 from dllm.models.bundle import describe, load
 from dllm.prompts import Message, Prompts
@@ -71,7 +71,7 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         if settings.get("gen_length"):  # else the tasks say how long answers are, and their plans are checked then
             self._plan(RequestGroup(int(settings["gen_length"]), (), ()))
         model, self.seed = config["model"], int(config["seed"])
-        found = describe(model["path"], **how_read(model))
+        found = describe(model["path"], **describe_arguments(model))
         tokenizer = found.tokenizer
         self.prompts = Prompts(found.config, tokenizer, found.ids, str(model["path"]), MAX_GEN_TOKS, chat=False)
         if tokenizer is None:

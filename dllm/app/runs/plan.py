@@ -21,8 +21,8 @@ from dllm.common.errors import UserError, name_of
 from dllm.common.terminal import complain
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part
-from dllm.compose.trusted import how_read
-from dllm.compose.tuned import CHOSEN, warn_of_another_model
+from dllm.compose.trusted import describe_arguments
+from dllm.compose.tuned import TUNED_FILES, warn_of_another_model
 from dllm.compose.validate import check_ranks
 from dllm.constraints.decoding.requests import Constraints
 from dllm.constraints.kinds import Constraint, TaskConstraint
@@ -70,10 +70,10 @@ class RunPlan:
         """Raises UserError for what cannot work."""
         options, sampling, model = Options.of(config), checked_sampling(config["sampling"]), config["model"]
         unfitted = Parts.of(config, sampling)
-        checkpoint = bundle.describe(model["path"], **how_read(model))
+        checkpoint = bundle.describe(model["path"], **describe_arguments(model))
         architecture, tokenizer = checkpoint.config, checkpoint.tokenizer
         bundle.warn_of_another(model, architecture)
-        if CHOSEN:
+        if TUNED_FILES:
             warn_of_another_model(fingerprint(checkpoint.path))
         prompts = Prompts(
             architecture,
@@ -239,7 +239,7 @@ def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str
     more = {
         **{name: model[name] for name in names},
         **{name: model.get(name) for name in ("activations", "memory_gib")},
-        **how_read(model),
+        **describe_arguments(model),
         "rope": RopeSetting.of(model.get("rope")),
     }
     runtime = {

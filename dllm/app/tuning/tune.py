@@ -20,7 +20,7 @@ from dllm.app.tuning.tune_options import TuneOptions, reference_words, split
 from dllm.common.digest import json_digest
 from dllm.common.errors import UserError
 from dllm.common.terminal import say
-from dllm.compose.trusted import how_read
+from dllm.compose.trusted import describe_arguments
 from dllm.models import bundle
 from dllm.models.fingerprint import fingerprint
 from dllm.scoring.promise import LEAST_ITEMS, CertifiedChoice, Promise, choose
@@ -65,7 +65,7 @@ class Run:
             raise UserError(f"samples={base['samples']}: dllm tune takes one answer to each item. Set samples=1.")
         self.prompts: str | None = base["prompts"]
         self.promise = Promise(options.max_loss, options.alpha, self.prompts is not None)
-        found = bundle.describe(base["model"]["path"], **how_read(base["model"]))
+        found = bundle.describe(base["model"]["path"], **describe_arguments(base["model"]))
         self.model, self.checkpoint = found.name, fingerprint(found.path)
         self.space = space_for(found.config, own, reference_words(options))
         self.seed = int(base["seed"])
