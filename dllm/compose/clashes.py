@@ -34,6 +34,10 @@ _PROCESS = (
           "{sampler} asks the model what stands at masks, but {model.architecture:value} predicts the next token "
           "alone: it has no mask, and was trained on none.", [LEFT_TO_RIGHT],
           "(On the command line, experiment=ar is that with the exact cache.)"),
+    Clash(lambda c: c.attention.name == "context-causal" and c.attention.block == 1 and not c.does.left_to_right,
+          "{sampler} needs a model that fills masks, but {model.architecture:value} in blocks of one column predicts "
+          "the next token alone.", [LEFT_TO_RIGHT],
+          "(On the command line, experiment=ar is that with the exact cache.)"),
     Clash(lambda c: c.gen_length is not None and c.gen_length >= c.model.max_length,
           "{gen_length} leaves no room for a prompt: the model's limit is {model.max_length:value} tokens."),
     Clash(lambda c: c.model.process == "uniform" and not c.does.renoises,
