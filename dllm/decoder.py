@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from inspect import signature
+from itertools import count
 from pathlib import Path
 from typing import Any, Never, Unpack
 
-import torch
-
-from dllm.common.errors import Refusal, TooLarge, TooLargeForRanks, UserError, name_of
-from dllm.common.hints import unknown_argument
+from dllm.common.errors import Refusal, UserError, name_of
+from dllm.common.hints import refuse_unknown
 from dllm.compose.auto_length import AUTO, auto_length, double_length
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, configuration_of, options_of_choices, part
-from dllm.constraints.kinds import Constraint
+from dllm.constraints.kinds import Constraint, refuse_stop
 from dllm.contract import Turn
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling, SamplingOptions
-from dllm.loop.runner import Runner
-from dllm.loop.runtime.out_of_memory import LacksRoom, too_large
+from dllm.loop.runner import Runner, requests_per_batch
 from dllm.loop.runtime.runtime import Runtime
 from dllm.models.bundle import Model
 from dllm.parts.blocks.base import Blocks
@@ -47,10 +44,6 @@ from dllm.scoring.rl.rollouts import Rollouts
 from dllm.scoring.rl.sampled import RolloutRequest, rollouts_of
 
 Observer = Callable[[Turn], None]
-
-
-def nothing(*_: object) -> None:
-    """Do nothing."""
 
 
 class Decoder:
@@ -158,7 +151,7 @@ class Decoder:
         >>> [result.text for result in found]
         ['["Ada", "Kai"]', '["Ada", "Kai"]']
         """
-        refuse_unknown(unknown)
+        refuse_unknown("the call of a decoder", Decoder.__call__, unknown)
         return Results(
             self.iterate(prompts, samples=samples, seed=seed, trace=trace, observe=observe, constraints=constraints)
         )
@@ -175,18 +168,13 @@ class Decoder:
     ) -> Iterator[Result]:
         """Like a call, but yields each result as soon as it and all before it are ready."""
         asked = as_list(prompts)
-        each = self._constraints(constraints, len(asked))
-        many = [pair for pair in zip(asked, each, strict=True) for _ in range(samples)]
-        requests = [
-            replace(self.request(prompt, seed + number), constraint=constraint)
-            for number, (prompt, constraint) in enumerate(many)
-        ]
+        requests = self._requests(asked, constraints, count(seed), samples)
         done: dict[int, Result] = {}
         at = 0
         for number, result in self.run(requests, trace, observe):
             done[number] = result
             while at in done:
-                prompt = many[at][0]
+                prompt = asked[at // samples]
                 text = prompt if isinstance(prompt, str) else ""
                 yield replace(done.pop(at), prompt=text)
                 at += 1
@@ -210,12 +198,12 @@ class Decoder:
         ]
         requests = self.runner.sized(requests, self.batch_size)
         self.runner.constraints.batch(requests)  # a request that cannot be served fails before the first forward
-        size = requests_per_batch(self.batch_size)
+        size, runner = requests_per_batch(self.batch_size), self.runner.traced() if trace else self.runner
         for at in range(0, len(requests), size):
             batch = requests[at : at + size]
             text, words = self.prompts.text, self.prompts.words
             collector = Collector((), self.model.ids, text, self.stop, trace, words, self.cost, watch)
-            for turn in self._turns(batch, self.runner.traced() if trace else None, collector.join):
+            for turn in runner.stream(batch, self.batch_size, collector.join):
                 finished = collector.observe(turn)
                 if observe is None and not finished:
                     continue
@@ -271,19 +259,9 @@ class Decoder:
         >>> rollouts.completion_ids.shape, rollouts.advantages([1, 0, 0, 1]).tolist()[0] > 0
         (torch.Size([4, 32]), True)
         """
-        asked = RolloutRequest(n, seed, step, draws, rescore)
-        given = as_list(prompts)
-        each = self._constraints(constraints, len(given))
-        many = [pair for pair in zip(given, each, strict=True) for _ in range(n)]
-        requests = [
-            replace(self.request(prompt, number), constraint=one)
-            for number, (prompt, one) in zip(asked.row_seeds(len(given)), many, strict=True)
-        ]
-
-        def stream(runner: Runner, rows: Sequence[Request], joined: Callable[[int, Request], None]) -> Iterator[Turn]:
-            return self._turns(rows, runner, joined)
-
-        return rollouts_of(self.runner, requests, asked, self.prompts.text, self.stop, stream, observe)
+        asked, listed = RolloutRequest(n, seed, step, draws, rescore), as_list(prompts)
+        requests = self._requests(listed, constraints, asked.row_seeds(len(listed)), n)
+        return rollouts_of(self.runner, requests, asked, self.prompts.text, self.stop, observe, self.batch_size)
 
     def decide(
         self,
@@ -381,14 +359,27 @@ class Decoder:
         assert fewest is not None, "compiling refuses a language that cannot be written"
         return fewest
 
-    def _constraints(self, given: Sequence[Constraint | None] | None, count: int) -> Sequence[Constraint | None]:
-        if given is None:
-            return [self.constraint] * count
-        if len(given) != count:
-            raise UserError(f"there are {len(given)} constraints for {count} prompts. Give one each, None where free.")
-        if any(given):
+    def _requests(
+        self,
+        prompts: Sequence[Prompt],
+        constraints: Sequence[Constraint | None] | None,
+        seeds: Iterable[int],
+        copies: int,
+    ) -> list[Request]:
+        """``copies`` requests of each prompt in turn, with these seeds."""
+        if constraints is None:
+            constraints = [self.constraint] * len(prompts)
+        if len(constraints) != len(prompts):
+            raise UserError(
+                f"there are {len(constraints)} constraints for {len(prompts)} prompts. Give one each, None where free."
+            )
+        if any(constraints):
             refuse_stop(self.stop)
-        return given
+        each = ((prompt, one) for prompt, one in zip(prompts, constraints, strict=True) for _ in range(copies))
+        return [
+            replace(self.request(prompt, seed), constraint=one)
+            for seed, (prompt, one) in zip(seeds, each, strict=False)
+        ]
 
     def encode(self, prompt: str | list[Message] | list[int]) -> list[int]:
         """Token ids of a prompt. Raises UserError if it has none, or if the model has no tokenizer."""
@@ -440,64 +431,17 @@ class Decoder:
 
     def turns(self, prompt: Prompt, seed: int = 0) -> Iterator[Turn]:
         """The turns of one prompt as they happen, with all that the loop yields."""
-        return self._turns(self.runner.sized([self.sampler.prepare(self.request(prompt, seed))], 1))
-
-    def _turns(
-        self,
-        requests: Sequence[Request],
-        runner: Runner | None = None,
-        joined: Callable[[int, Request], None] = nothing,
-    ) -> Iterator[Turn]:
-        """The turns of a batch. Raises UserError, which names a batch or length that fits, where memory runs out."""
-        runner, rows = runner or self.runner, self.batch_size
-        try:
-            yield from runner.stream(requests, rows, joined)
-            return
-        except torch.OutOfMemoryError as error:
-            agreed = isinstance(error, LacksRoom)
-        # The handler's traceback held the tensors of the turn: what fits is tried after it.
-        network = self.model.transformer
-        if agreed:
-            said = too_large(requests[:rows], runner.start, network.device, network.dtype)
-            raise TooLargeForRanks(str(said))
-        if (ranks := network.config.ranks).size > 1:  # the others hang in the turn that failed, so none can be tried
-            place = f"the memory of rank {ranks.rank} of {ranks.size}"
-            raise TooLarge(f"a batch of {rows} does not fit into {place}. Use a smaller batch_size, or more ranks.")
-        attempt = lambda fewer: next(runner.stream(fewer, rows, nothing))  # noqa: E731
-        raise too_large(requests[:rows], attempt, network.device, network.dtype)
-
-
-def refuse_stop(stop: Sequence[str]) -> None:
-    """Raise UserError for stop strings beside a constraint."""
-    if stop:
-        raise Refusal(
-            "{stop:quoted} cannot go with a constraint: its language says where the text ends. Drop stop.", [list(stop)]
-        )
-
-
-def requests_per_batch(batch_size: int) -> int:
-    """How many requests make a batch; ``batch_size`` of them are decoded at once. A run that was stopped decodes its
-    last batch again, and engines hand out whole batches, so it is no more: with four times the rows, about four fifths
-    of the turns have all rows at work."""
-    return batch_size if batch_size == 1 else 4 * batch_size
+        requests = self.runner.sized([self.sampler.prepare(self.request(prompt, seed))], 1)
+        return self.runner.stream(requests, self.batch_size)
 
 
 def sampling_from(options: SamplingOptions, chosen: Mapping[str, str]) -> Sampling:
     """Sampling from keyword arguments. chosen: the names of the parts. Raises UserError for an argument that Decoder
     does not have."""
     known = [entry.name for entry in fields(Sampling)]
-    for name, value in options.items():
-        if name not in known:
-            own = [entry for entry in signature(Decoder).parameters if entry != "options"]
-            raise unknown_argument("Decoder", name, value, [*own, *known], chosen, options_of_choices)
+    unknown = {name: value for name, value in options.items() if name not in known}
+    refuse_unknown("Decoder", Decoder, unknown, known, chosen, options_of_choices)
     return Sampling(**options)
-
-
-def refuse_unknown(given: Mapping[str, object]) -> None:
-    """Raise UserError for arguments that a call of a decoder does not have."""
-    for name, value in given.items():
-        known = [entry for entry in signature(Decoder.__call__).parameters if entry not in ("self", "unknown")]
-        raise unknown_argument("the call of a decoder", name, value, known)
 
 
 __all__ = ["Decoder", "Prompt"]

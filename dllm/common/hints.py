@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
+from inspect import Parameter, signature
 from operator import and_
 from typing import Any
 
@@ -57,7 +58,24 @@ def as_advice(meant: Meant, words: Wording = COMMAND_LINE, chosen: Mapping[str, 
     return f"write {' '.join(f'{key}={typed(value)}' for key, value in meant.all.items())}"
 
 
-def unknown_argument(
+def refuse_unknown(
+    called: str,
+    function: Callable[..., object],
+    unknown: Mapping[str, object],
+    more: Sequence[str] = (),
+    chosen: Mapping[str, str] | None = None,
+    options_of: OptionsOf | None = None,
+) -> None:
+    """Raise UserError for keywords that a function does not have. called: its name for people. more: names that it has
+    beside its own. chosen: the names of the parts chosen, by their groups, whose options people give to the whole
+    (``Decoder(model, threshold=0.5)``)."""
+    kinds = signature(function).parameters.items()
+    own = [name for name, parameter in kinds if name != "self" and parameter.kind is not Parameter.VAR_KEYWORD]
+    for name, value in unknown.items():
+        raise _unknown_argument(called, name, value, [*own, *more], chosen, options_of)
+
+
+def _unknown_argument(
     called: str,
     name: str,
     value: object,

@@ -161,6 +161,14 @@ class Grammar(Constraint):
         _flag("words", self.words)
 
 
+def refuse_stop(stop: Sequence[str]) -> None:
+    """Raise UserError for stop strings beside a constraint."""
+    if stop:
+        raise Refusal(
+            "{stop:quoted} cannot go with a constraint: its language says where the text ends. Drop stop.", [list(stop)]
+        )
+
+
 def _entries(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else [None]
 

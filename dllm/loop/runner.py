@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dllm.common.errors import Refusal, Set, UserError, name_of
+from dllm.common.errors import Refusal, Set, TooLarge, TooLargeForRanks, UserError, name_of
 from dllm.compose.fitted import Parts
 from dllm.compose.validate import check_ranks
 from dllm.constraints.decoding.requests import Constraints
@@ -21,7 +21,7 @@ from dllm.loop.prefill import PREFILL_CHUNK, computed_prefixes
 from dllm.loop.probing import sized, sizing
 from dllm.loop.recorded import build_runtime
 from dllm.loop.rows import Rows, first_places
-from dllm.loop.runtime.out_of_memory import refuse_unheld
+from dllm.loop.runtime.out_of_memory import LacksRoom, refuse_unheld, too_large
 from dllm.loop.runtime.runtime import COMPILED, RECORDED, Runtime
 from dllm.models.bundle import Model
 from dllm.models.weights.quantize import check_runtime
@@ -165,17 +165,45 @@ class Runner:
     def _pad(self) -> int:
         return self.model.ids.eos if self.model.config.pad_id is None else self.model.config.pad_id
 
-    @torch.inference_mode()
-    def stream(self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None]) -> Iterator[Turn]:
+    def stream(
+        self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None] | None = None
+    ) -> Iterator[Turn]:
         """Decode requests in their order, at most this many rows at once: as one ends, the next joins. ``joined``
-        is told when, with the request's place."""
+        is told when, with the request's place. Raises TooLarge, which names a batch or length that fits, where memory
+        runs out."""
+        try:
+            yield from self._stream(requests, most, joined)
+            return
+        except torch.OutOfMemoryError as error:
+            agreed = isinstance(error, LacksRoom)
+        # The handler's traceback held the tensors of the turn: what fits is tried after it.
+        raise self._too_large(requests[:most], agreed)
+
+    def _too_large(self, requests: Sequence[Request], agreed: bool) -> TooLarge:
+        """agreed: all ranks refuse the requests together."""
+        network = self.model.transformer
+        if agreed:
+            return TooLargeForRanks(str(too_large(requests, self.start, network.device, network.dtype)))
+        if (ranks := network.ranks).size > 1:  # the others hang in the turn that failed, so none can be tried
+            place = f"the memory of rank {ranks.rank} of {ranks.size}"
+            return TooLarge(
+                f"a batch of {len(requests)} does not fit into {place}. Use a smaller batch_size, or more ranks."
+            )
+        attempt = lambda fewer: next(self._stream(fewer, len(fewer)))  # noqa: E731
+        return too_large(requests, attempt, network.device, network.dtype)
+
+    @torch.inference_mode()
+    def _stream(
+        self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None] | None = None
+    ) -> Iterator[Turn]:
         waiting, network = deque(enumerate(requests)), self.model.transformer
 
         def refilled(rows: Rows | None) -> Rows:
             while rows is None or (waiting and len(rows) < most):
                 batch = [waiting.popleft() for _ in range(min(len(waiting), most - (0 if rows is None else len(rows))))]
                 for place, request in batch:
-                    joined(place, request)
+                    if joined is not None:
+                        joined(place, request)
                 these = [request for _, request in batch]
                 prefixes = computed_prefixes(network, these, self.chunk) if self.in_chunks else []
                 new = self.start(these, [place for place, _ in batch], prefixes=prefixes)
@@ -196,6 +224,13 @@ class Runner:
         ``turns`` of the loop. Raises UserError if the model's weights are damaged."""
         running = turns(rows, self.forward, self.parts, self.take, between, stuck, observe)
         yield from checked_finite(running, self.model.name)
+
+
+def requests_per_batch(batch_size: int) -> int:
+    """How many requests make a batch; ``batch_size`` of them are decoded at once. A run that was stopped decodes its
+    last batch again, and engines hand out whole batches, so it is no more: with four times the rows, about four fifths
+    of the turns have all rows at work."""
+    return batch_size if batch_size == 1 else 4 * batch_size
 
 
 def charged(rows: Rows, costs: Mapping[int, Sequence[int]]) -> Rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple, Never
 
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from dllm.common.errors import Refusal, Set, UserError, warn_once
-from dllm.common.hints import unknown_argument
+from dllm.common.hints import refuse_unknown
 from dllm.common.ranks import ALONE, Ranks
 from dllm.kernels.dispatch import INVARIANT
 from dllm.kernels.packed import can_pack
@@ -143,7 +142,7 @@ def load(
     >>> model.name, model.config.prediction_shift
     ('mini-llada', 0)
     """
-    _refuse_unknown(unknown)
+    refuse_unknown("load", load, unknown)
     if isinstance(path, nn.Module):
         refuse_object(tp)
         return _of_object(path, tokenizer, mask_id, attention_block, rope, family)
@@ -273,13 +272,6 @@ def _refuse_tokenizer(tokenizer: Any) -> None:
     tokenizer_of(tokenizer)
     if tokenizer is not None:
         raise UserError("tokenizer goes with a model object; a folder has its own files. Leave it out.")
-
-
-def _refuse_unknown(unknown: Mapping[str, Any]) -> None:
-    """Raise UserError for arguments that ``load`` does not have."""
-    for name, value in unknown.items():
-        known = [entry for entry in signature(load).parameters if entry != "unknown"]
-        raise unknown_argument("load", name, value, known)
 
 
 def _of_object(

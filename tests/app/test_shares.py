@@ -77,7 +77,7 @@ def test_memory_that_runs_out_on_a_rank_names_it(monkeypatch: pytest.MonkeyPatch
     def full(*given: object) -> Iterator[Turn]:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(type(decoder.runner), "stream", full)
+    monkeypatch.setattr(type(decoder.runner), "_stream", full)
     monkeypatch.setattr(model.transformer, "config", replace(model.config, ranks=Ranks(1, 2)))
     with pytest.raises(TooLarge, match="a batch of 1 does not fit into the memory of rank 1 of 2"):
         decoder("a")

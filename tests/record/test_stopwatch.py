@@ -129,7 +129,7 @@ def test_nothing_that_a_sweep_records_asks_the_device_until_a_row_ends(
         return tolist(self)
 
     monkeypatch.setattr(torch.Tensor, "tolist", noted)
-    for turn in decoder._turns(requests):
+    for turn in decoder.runner.stream(requests, decoder.batch_size):
         trap.asked = []
         with trap:
             collector.observe(turn)

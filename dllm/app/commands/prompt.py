@@ -23,7 +23,8 @@ from dllm.common.terminal import as_text, complain, say
 from dllm.compose.comparisons import compared_config, is_chosen
 from dllm.compose.naming import implied_choices, typed_name
 from dllm.contract import Turn
-from dllm.decoder import Decoder, Observer, requests_per_batch
+from dllm.decoder import Decoder, Observer
+from dllm.loop.runner import requests_per_batch
 from dllm.models.bundle import Model
 from dllm.record.environment import environment_of
 from dllm.record.folders import RESULTS, key_of

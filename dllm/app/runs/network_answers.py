@@ -31,7 +31,8 @@ from dllm.common.errors import UserError
 from dllm.compose.parts import build_part, choice_of
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request
-from dllm.decoder import Decoder, requests_per_batch
+from dllm.decoder import Decoder
+from dllm.loop.runner import requests_per_batch
 from dllm.models import bundle
 from dllm.parts.samplers.base import Sampler
 from dllm.parts.samplers.oracle import Oracle

@@ -25,10 +25,10 @@ from dllm.compose.trusted import describe_arguments
 from dllm.compose.tuned import TUNED_FILES, warn_of_another_model
 from dllm.compose.validate import check_ranks
 from dllm.constraints.decoding.requests import Constraints
-from dllm.constraints.kinds import Constraint, TaskConstraint
+from dllm.constraints.kinds import Constraint, TaskConstraint, refuse_stop
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
-from dllm.decoder import Decoder, refuse_stop
+from dllm.decoder import Decoder
 from dllm.kernels.dispatch import check_invariant
 from dllm.loop.runtime.runtime import COMPILED, Runtime
 from dllm.models import bundle

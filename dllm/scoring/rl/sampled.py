@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,8 +24,6 @@ from dllm.scoring.rl.live_weights import gradient_notes, refuse_next_token, refu
 from dllm.scoring.rl.rollout_checks import limits_of, notes_of, refuse_copies, refuse_parts, refuse_requests
 from dllm.scoring.rl.rollouts import Origin, Rollouts
 from dllm.scoring.rl.trajectories import goes_by_block, trajectory_logprobs
-
-DecodeRows = Callable[[Runner, Sequence[Request], Callable[[int, Request], None]], Iterator[Turn]]
 
 
 @dataclass(frozen=True)
@@ -58,12 +56,11 @@ def rollouts_of(
     order: RolloutRequest,
     text: Text,
     stop: Sequence[str] = (),
-    stream: DecodeRows | None = None,
     observe: Callable[[Turn], None] | None = None,
+    most: int | None = None,
 ) -> Rollouts:
-    """Decode ``requests``, ``order.n`` in a row of each prompt. text: of ids. stop: strings that end an answer. stream:
-    decodes requests in their order (None: all at once). Raises UserError, before anything is decoded, for what gives no
-    rollouts."""
+    """Decode ``requests``, ``order.n`` in a row of each prompt. text: of ids. stop: strings that end an answer. most:
+    rows at once (None: all). Raises UserError, before anything is decoded, for what gives no rollouts."""
     model, parts = runner.model, runner.parts
     refuse_next_token(model)
     refuse_replaced(model)
@@ -77,8 +74,7 @@ def rollouts_of(
     network = model.transformer
     gathered = GatheredTurns(requests, model.ids, pad, network.device, at_least_float32(network.dtype), order.draws)
     collector = Collector((), model.ids, text, stop, trace=False)
-    stream = stream or (lambda runner, all_rows, joined: runner.stream(all_rows, len(all_rows), joined))
-    for turn in stream(runner.scoring(), requests, collector.join):
+    for turn in runner.scoring().stream(requests, most or len(requests), collector.join):
         gathered.observe(turn)
         collector.observe(turn)
         if observe is not None:
