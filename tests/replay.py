@@ -62,8 +62,8 @@ from dllm.parts import (
     View,
     accuracy_under_parallelism,
     denoise,
-    given,
     replaced,
+    with_tokens,
 )
 
 MODELS = Path(__file__).parent / "data" / "models"
@@ -113,7 +113,7 @@ def decode(model: Transformer, prompt: list[int], parts: CaseParts, record: Reco
     parts = replace(parts, cache=watched(parts.cache, record.passes))
     forward = parts.forward(**vars(Forward.of(model, ids, parts, network)))
     request = Request.answer(prompt, record.gen_length, config.mask_id)
-    request = given(request, {len(prompt) + at: token for at, token in parts.given.items()})
+    request = with_tokens(request, {len(prompt) + at: token for at, token in parts.given.items()})
     if parts.tail:
         more = parts.tail - len(request.tokens) % parts.tail
         request = replace(

@@ -112,7 +112,7 @@ class CountedStages:
                 metrics.reset()
                 with torch._inductor.config.patch(force_disable_caches=True):  # else a cached graph has no kernels
                     self.compiled(stage, *args)
-                assert stage not in self.compiled.failures, self.compiled.refused[stage]
+                assert stage not in self.compiled.failures, self.compiled.failures[stage]
                 self.kernels[stage] = metrics.generated_kernel_count
             made = stage(*args)
         self.counter.count += self.kernels[stage]

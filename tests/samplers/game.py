@@ -18,7 +18,6 @@ from dllm.parts import (
     Fixed,
     LogitLookup,
     Owner,
-    OwnLogits,
     Readout,
     Request,
     Sampler,
@@ -26,6 +25,7 @@ from dllm.parts import (
     Shadow,
     Shared,
     Step,
+    UnconstrainedLogits,
     View,
     lookup_stored,
     packed,
@@ -62,7 +62,11 @@ class Game:
             readings[Shadow()] = self._lay(statistics.pop("shadow"))
         if logits is not None:
             found = ByColumn(logits, rows)
-            readings |= {AllLogits(): found, OwnLogits(): found, LogitLookup(): lookup_stored(logits, rows, False)}
+            readings |= {
+                AllLogits(): found,
+                UnconstrainedLogits(): found,
+                LogitLookup(): lookup_stored(logits, rows, False),
+            }
         scores = Scores(
             scored=known,
             token=self._lay(token).long(),

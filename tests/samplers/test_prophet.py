@@ -25,10 +25,10 @@ from dllm.parts import (
     Setting,
     SettingWarning,
     Static,
-    given,
     read_model_config,
     validate,
     warn_once,
+    with_tokens,
 )
 from tests.samplers.game import Game
 from tests.samplers.test_learn2pd import passing
@@ -78,7 +78,7 @@ def test_a_rule_that_may_take_fewer_turns_than_its_steps_makes_its_own_progress(
 
 
 def test_the_region_is_scored_where_tokens_are_given_too() -> None:
-    request = given(Request.answer([0, 0], 6, 60), {4: 9})
+    request = with_tokens(Request.answer([0, 0], 6, 60), {4: 9})
     canvas = Canvas.of([request], 61)
     span = Fixed(6).start(canvas)
     wanted = [need.mask(canvas, span) for need in Prophet(Static(), region="offset", start=1, length=3).needs()]

@@ -55,7 +55,7 @@ def test_the_rule_for_dream_looks_at_the_tokens_that_stand_there_and_at_first_co
     current = [log(0.6), 0, 0, 0, 0, 0, 0, 0]
     assert game.turn([0.0, 0.75, 0.81, 0.9, 0.85, 0.95, 0.8, 0.1], current=current) == [2, 3, 4, 5]  # 0.8 by 0.9, 0.7
     assert undone(game) == [0]
-    assert torch.allclose(game.state["own"][0, PROMPT : PROMPT + 2], torch.tensor([0.9, 0.7]).double())
+    assert torch.allclose(game.state["at_commit"][0, PROMPT : PROMPT + 2], torch.tensor([0.9, 0.7]).double())
 
 
 def test_a_token_that_comes_back_counts_as_it_is_now_but_for_dream_as_it_first_was() -> None:
@@ -63,4 +63,4 @@ def test_a_token_that_comes_back_counts_as_it_is_now_but_for_dream_as_it_first_w
         game = Game(Saber(form=form), 8)
         game.turn([0.9, 0.7, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1], current=0.0)  # column 1 is taken back at once
         game.turn([0.9, 0.95, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1], current=0.0)
-        assert float(game.state["own"][0, PROMPT + 1]) == pytest.approx(expected)
+        assert float(game.state["at_commit"][0, PROMPT + 1]) == pytest.approx(expected)

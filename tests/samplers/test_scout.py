@@ -135,7 +135,7 @@ def test_it_learns_how_far_repeated_steps_come_true() -> None:
     game = Game(sampler, 8)
     sure = peaked(*[(0.9 - at / 100, 0.01) for at in range(8)])
     step = sampler.propose(seen(game, sure), game.state)
-    assert (step.state["kept"].tolist(), step.state["asked"].tolist()) == ([0], [0])
+    assert (step.state["hits"].tolist(), step.state["tries"].tolist()) == ([0], [0])
     state = {**game.state, **step.state}
     for stands, other, expected in (
         ([0, 1, 2], None, (3, 3)),  # two further steps, and the next one is as it was
@@ -146,7 +146,7 @@ def test_it_learns_how_far_repeated_steps_come_true() -> None:
         later.commit(stands, 0)
         chance = sure if other is None else [*sure[:other], [0.97, 0.01, 0.01, 0.01], *sure[other + 1 :]]
         own = sampler.propose(seen(later, chance), state).state
-        assert (int(own["kept"]), int(own["asked"])) == expected
+        assert (int(own["hits"]), int(own["tries"])) == expected
 
 
 @pytest.mark.parametrize(

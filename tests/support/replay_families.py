@@ -52,8 +52,8 @@ from dllm.parts import (
     Whole,
     argmax_mask,
     denoise,
-    given,
     top_k_mask,
+    with_tokens,
 )
 
 EOS, PAD = 61, 63
@@ -189,7 +189,7 @@ def rnd1(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     quotas = [before - after for before, after in zip(kept, kept[1:], strict=False)]
     sampler = TemperedEntropy([one for one in quotas if one], params["temperature"], params["eb_gamma"], steps)
     parts = CaseParts(sampler, Whole(), way[0](), FullLength(), PLAIN)
-    asked = given(Request.answer(row["prompt"], length + 1, MASK), {len(row["prompt"]) + length: PAD})
+    asked = with_tokens(Request.answer(row["prompt"], length + 1, MASK), {len(row["prompt"]) + length: PAD})
     (found,) = decoded_requests(model_of(folder, way[1], None), [asked], parts, IDS)
     committed = list(found.committed)
     if params["eb_gamma"] is None:

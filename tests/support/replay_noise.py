@@ -56,7 +56,7 @@ class Drawn(Renoise):
 
     rows: Sequence[Case]
 
-    def drawn(self, view: View) -> Tensor:
+    def draws(self, view: View) -> Tensor:
         return self.recorded(view, "draws")
 
     def noise(self, view: View) -> Tensor:

@@ -254,7 +254,7 @@ class LastWithout(JointThreshold):
     def step(self, view: View, state: State) -> Step:
         step = super().step(view, state)
         assert step.edit is not None
-        return step.but(edit=step.edit & (step.state["spent"] < self.post_edit_steps)[:, None])
+        return step.but(edit=step.edit & (step.state["forwards"] < self.post_edit_steps)[:, None])
 
 
 @accident("columns are spread over forwards, the first ones one more")

@@ -16,7 +16,7 @@ from dllm.parts.samplers.wrapper import Wrapper
 
 
 class Adas(Wrapper):
-    """``inner`` ranks and stops as before, but a position's error 1 - c (for rules of entropy: its entropy) counts a
+    """Commit as ``inner`` ranks and stops, but a position's error 1 - c (for rules of entropy: its entropy) counts a
     debt more: ``weight`` times its attention to each position chosen before it, times that one's own error.
 
     Positions are chosen one by one, each time the one of least error and debt; a certain position adds no debt. layers:
@@ -75,11 +75,11 @@ def debts(
 ) -> Tensor:
     """What each open position [N, L] owes when ``rounds`` have been chosen, each of the highest score - weight * debt
     (of equals the first): a[k, i] error[i] for every i chosen before k."""
-    score, error, left = (attention.at_masks(one) for one in (score, error, open_))
+    score, error, remaining = (attention.at_masks(values) for values in (score, error, open_))
     among, debt = attention.between_masks(attention.weights), torch.zeros_like(score)
     for _ in range(rounds):
-        at = torch.where(left, score - weight * debt, -torch.inf).argmax(1, keepdim=True)
-        left = left.scatter(1, at, False)
-        owed = among.gather(2, at[:, None].expand(-1, among.shape[1], 1)).squeeze(2) * error.gather(1, at)
-        debt = torch.where(left, debt + owed, debt)
+        at = torch.where(remaining, score - weight * debt, -torch.inf).argmax(1, keepdim=True)
+        remaining = remaining.scatter(1, at, False)
+        increase = among.gather(2, at[:, None].expand(-1, among.shape[1], 1)).squeeze(2) * error.gather(1, at)
+        debt = torch.where(remaining, debt + increase, debt)
     return attention.scatter_to(debt, torch.zeros_like(open_, dtype=debt.dtype))

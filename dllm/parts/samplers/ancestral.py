@@ -19,10 +19,10 @@ ROUTE = 1 << 41  # keeps the choice of a route apart from draws and noise
 
 
 class Ancestral(Sampler):
-    """A block has ``steps`` forwards, and alpha is the share of its positions that the process has left clean: 0 in the
-    first, 1 after the last. Each forward draws what a position may be in the end, at ``temperature``. Then the
-    position shows that draw, or what it showed, or fresh noise, by the posterior q(x_s | x_t, x_0) of the uniform
-    process between two alphas (``routes``). The last forward commits its draws.
+    """Commit a block's draws in the last of its ``steps`` forwards. alpha is the share of its positions that the
+    process has left clean: 0 in the first, 1 after the last. Each forward draws what a position may be in the end, at
+    ``temperature``. Then the position shows that draw, or what it showed, or fresh noise, by the posterior q(x_s | x_t,
+    x_0) of the uniform process between two alphas (``routes``).
     """
 
     traits = SamplerTraits(stateless=True, renoises=True, tempered=True, deterministic=False, by_confidence=False)
@@ -49,13 +49,13 @@ class Ancestral(Sampler):
         draw, now, then = view.scores.token, (blocks.forwards - 1) / steps, blocks.forwards / steps
         clean, stay, fresh = routes(now[:, None], then[:, None], draw == canvas.tokens, self.process.vocab)
         at = uniform(canvas.seed[:, None], canvas.columns, blocks.turn[:, None], ROUTE) * (clean + stay + fresh)
-        drawn, kept = at < clean, at < clean + stay
+        is_drawn, is_kept = at < clean, at < clean + stay
         noise = self.process.noise(canvas, blocks.turn)
         last = view.open & (then >= 1)[:, None]
         return view.step(
             last,
-            accepted=view.open & (drawn | last),
-            shown=torch.where(drawn, draw, torch.where(kept, canvas.tokens, noise)),
+            accepted=view.open & (is_drawn | last),
+            shown=torch.where(is_drawn, draw, torch.where(is_kept, canvas.tokens, noise)),
         )
 
 

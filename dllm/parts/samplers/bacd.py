@@ -15,9 +15,9 @@ from dllm.parts.samplers.base import Sampler
 
 
 class BACD(Sampler):
-    """The threshold is the mean confidence of the block's commits so far, clamped to [``lower``, ``upper``]. On a
-    block's first turn it is the largest confidence, clamped in the same way. If no position reaches it, the best is
-    committed.
+    """Commit what reaches the mean confidence of the block's commits so far, clamped to [``lower``, ``upper``]. On a
+    block's first turn the threshold is the largest confidence, clamped in the same way. If no position reaches it, the
+    best is committed.
 
     history: ``block`` (reset at every block, as published) or ``sequence`` (an ablation of ours).
     """

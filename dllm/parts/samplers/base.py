@@ -139,10 +139,10 @@ class Sampler:
     def next_block(self, state: State, rows: Tensor) -> State:
         """The state when another block has opened in ``rows`` [B]."""
 
-        def begun(value: Tensor, start: float) -> Tensor:
+        def reset(value: Tensor, start: float) -> Tensor:
             return value.masked_fill(rows.view(-1, *[1] * (value.dim() - 1)), start)
 
-        return state | {name: begun(state[name], start) for name, start in self.per_block.items()}
+        return state | {name: reset(state[name], start) for name, start in self.per_block.items()}
 
     def choose(self, view: View, owner: Owner, state: State) -> Tensor:
         """Index [B] of the candidate each row goes on with, from a view of all candidates [N]; ``state`` is [B].

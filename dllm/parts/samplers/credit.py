@@ -21,7 +21,7 @@ from dllm.parts.samplers.wrapper import Wrapper
 
 
 class Credit(Wrapper):
-    """The inner rule sees softmax(z + alpha ln(1 + C)) instead of softmax(z).
+    """Commit as the inner rule does on softmax(z + alpha ln(1 + C)) instead of softmax(z).
 
     In every turn the credit C[position, token] of the open block is multiplied by ``beta``; then the top-1 token of
     each masked position gains p^``gamma``. Credit starts at zero in every block. ``inner`` ranks and commits.
@@ -101,8 +101,8 @@ def reads_more(inner: Sampler) -> str:
     traits = inner.traits
     if traits.revocable or traits.edits:
         return f"it takes tokens {'back' if traits.revocable else 'away for others'}"
-    if asked := read_of_logits(inner.needs()):
-        return f"it also reads {', '.join(asked)}, as its needs() say"
+    if statistics := read_of_logits(inner.needs()):
+        return f"it also reads {', '.join(statistics)}, as its needs() say"
     if traits.branches:
         return "it tries several canvases"
     return "its confidences are of the tempered distribution" if traits.tempered else ""
@@ -123,18 +123,18 @@ def credited(view: View, state: State, beta: Tensor, gamma: Tensor, alpha: Tenso
     rows, ids, credit = lookup.columns, state["ids"], state["credit"]
     inside = rows.clamp(max=ids.shape[1] - 1)
     slots = inside.unsqueeze(-1).expand(-1, -1, ids.shape[2])
-    held = ids.gather(1, slots)
+    ids_of_rows = ids.gather(1, slots)
     token, first, normal, live = (
         values.gather(1, inside).flatten()
         for values in (scores.token, scores.confidence, scores.statistic("logsumexp"), scored_masks(view))
     )
     decay, exponent, weight = (value[:, None].expand(rows.shape).flatten() for value in (beta, gamma, alpha))
-    token, confidence, held, gained = sparse_credit(
-        lookup(held).flatten(0, 1),
+    token, confidence, ids_of_rows, gained = sparse_credit(
+        lookup(ids_of_rows).flatten(0, 1),
         token,
         first,
         normal,
-        held.flatten(0, 1),
+        ids_of_rows.flatten(0, 1),
         credit.gather(1, slots).flatten(0, 1),
         live,
         decay,
@@ -149,8 +149,8 @@ def credited(view: View, state: State, beta: Tensor, gamma: Tensor, alpha: Tenso
         token=torch.where(acts, token, scores.token),
         confidence=torch.where(acts, confidence, scores.confidence),
     )
-    kept = credit * beta[:, None, None]
-    return now, {"ids": scatter_into(ids, rows, held), "credit": scatter_into(kept, rows, gained)}
+    decayed = credit * beta[:, None, None]
+    return now, {"ids": scatter_into(ids, rows, ids_of_rows), "credit": scatter_into(decayed, rows, gained)}
 
 
 def scatter_into(values: Tensor, rows: Tensor, new: Tensor) -> Tensor:

@@ -89,8 +89,8 @@ def at_most(values: Tensor, block: Tensor) -> Tensor:
 def sure(view: View, block: Tensor, least: Tensor) -> Tensor:
     """Columns [B, L] of blocks before which at least the share ``least`` [B] of a block is decided."""
     open_ = view.blocks.in_open
-    left, length = (
+    undecided, length = (
         torch.zeros_like(block).scatter_add(1, block, where.long()) for where in (view.canvas.undecided & open_, open_)
     )
-    far = (length - left).double() / length >= least[:, None]
+    far = (length - undecided).double() / length >= least[:, None]
     return torch.cat([torch.ones_like(far[:, :1]), far[:, :-1]], 1).gather(1, block)

@@ -59,27 +59,27 @@ class Dawn(Sampler):
         return (Need(committed=True, reads=(self.attention,)), Need("before", committed=True))
 
     def step(self, view: View, state: State) -> Step:
-        found, confidence = view.scores.of(self.attention), view.scores.confidence
-        edge = self.edges(found, view.canvas.columns, state)
+        attention, confidence = view.scores.of(self.attention), view.scores.confidence
+        edge = self.edges(attention, view.canvas.columns, state)
         sure = view.open & (confidence >= state["threshold"][:, None])
-        open_, confident = found.at_masks(view.open), found.at_masks(confidence)
+        open_, confident = attention.at_masks(view.open), attention.at_masks(confidence)
         induced = open_ & (edge & self.anchors(view, state)[:, None]).any(2)
         induced &= confident >= state["induced_threshold"][:, None]
-        induces = found.scatter_to(induced, view.canvas.no_positions)
+        induces = attention.scatter_to(induced, view.canvas.no_positions)
         excluded = (edge & sure[:, None]).any(2) & (edge & induces[:, None]).any(2)
-        rest = open_ & ~found.at_masks(sure) & ~induced & ~excluded
-        rest &= confident >= state["low_threshold"][:, None]
-        free = independent(confident, rest, found.between_masks(edge))
-        accepted = sure | found.scatter_to(induced | free, view.canvas.no_positions)
+        candidates = open_ & ~attention.at_masks(sure) & ~induced & ~excluded
+        candidates &= confident >= state["low_threshold"][:, None]
+        free = independent(confident, candidates, attention.between_masks(edge))
+        accepted = sure | attention.scatter_to(induced | free, view.canvas.no_positions)
         forced = argmax_mask(confidence, view.open) & ~accepted.any(1, keepdim=True)
         return view.step(accepted | forced, accepted=accepted)
 
-    def edges(self, found: AttentionWeights, columns: Tensor, state: State) -> Tensor:
+    def edges(self, attention: AttentionWeights, columns: Tensor, state: State) -> Tensor:
         """Which open masks depend on which columns [B, m, L]. What a column gets from itself makes it a sink, too, but
         no edge."""
-        assert found.received is not None
-        sinks, itself = found.received > state["sink"][:, None], found.columns[..., None] == columns
-        return found.weights.masked_fill(sinks[:, None] | itself, 0) >= state["edge"][:, None, None]
+        assert attention.received is not None
+        sinks, itself = attention.received > state["sink"][:, None], attention.columns[..., None] == columns
+        return attention.weights.masked_fill(sinks[:, None] | itself, 0) >= state["edge"][:, None, None]
 
     def anchors(self, view: View, state: State) -> Tensor:
         """Committed positions left of the block's end at which the model's own top probability is high [B, L]."""
@@ -93,9 +93,9 @@ def independent(score: Tensor, among: Tensor, edge: Tensor) -> Tensor:
     ``score`` (of equals the first), drop its neighbours, repeat. All that are higher than their neighbours are taken in
     one round, which gives the same set in fewer."""
     _, place = rank(score, among)
-    conflict, first, left = edge | edge.transpose(1, 2), torch.zeros_like(among), among
-    while bool(left.any()):
-        rivals = conflict & left[:, None] & (place[:, None] < place[:, :, None])
-        taken = left & ~rivals.any(2)
-        first, left = first | taken, left & ~taken & ~(conflict & taken[:, None]).any(2)
+    conflict, first, remaining = edge | edge.transpose(1, 2), torch.zeros_like(among), among
+    while bool(remaining.any()):
+        rivals = conflict & remaining[:, None] & (place[:, None] < place[:, :, None])
+        best = remaining & ~rivals.any(2)
+        first, remaining = first | best, remaining & ~best & ~(conflict & best[:, None]).any(2)
     return first

@@ -75,9 +75,9 @@ class DMax(Sampler):
         commit = torch.where(accepted.any(1, keepdim=True), accepted, leftmost)
         edit = view.editable & (scores.token != view.canvas.tokens)
         active = open_ | view.editable
-        changed, left = (commit | edit).any(1), (open_ & ~commit).any(1)
+        changed, has_masks = (commit | edit).any(1), (open_ & ~commit).any(1)
         sure = (~active | (scores.confidence >= CLOSES_AT)).all(1)
-        keep_open = left | (~sure & changed & (blocks.forwards < blocks.end - blocks.begin))
+        keep_open = has_masks | (~sure & changed & (blocks.forwards < blocks.end - blocks.begin))
         tokens, weights = self.mixtures(view)
         mixture = Mixture(view.editable | commit, tokens, weights)
         return view.step(commit, accepted=accepted, edit=edit, keep_open=keep_open, mixture=mixture)
@@ -87,9 +87,9 @@ class DMax(Sampler):
         scores = view.scores
         if self.top_k == 1:
             return scores.token[..., None], scores.confidence[..., None]
-        found, length = scores.of(AllLogits()), scores.token.shape[1]
-        best = found.values.double().softmax(-1).topk(self.top_k, -1)
-        at = found.columns[..., None].expand_as(best.indices)
+        logits, length = scores.of(AllLogits()), scores.token.shape[1]
+        best = logits.values.double().softmax(-1).topk(self.top_k, -1)
+        at = logits.columns[..., None].expand_as(best.indices)
         shape = (len(at), length + 1, self.top_k)
         tokens, weights = best.indices.new_zeros(shape), best.values.new_zeros(shape)
         return tokens.scatter(1, at, best.indices)[:, :-1], weights.scatter(1, at, best.values)[:, :-1]

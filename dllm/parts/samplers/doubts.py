@@ -75,7 +75,7 @@ class Doubts:
         where all was masked again, for which a forward without masks is spent, one of ``post``."""
         return post + (post + 1) * (1 + self.budget) * columns
 
-    def found(self, view: View, state: State, among: Tensor) -> tuple[Tensor, State]:
+    def remask(self, view: View, state: State, among: Tensor) -> tuple[Tensor, State]:
         """The columns [B, L] of ``among`` that are masked again, and what is remembered. Both counts and probabilities
         start with the forward that finds no token in the block."""
         decided = view.editable

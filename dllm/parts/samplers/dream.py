@@ -31,7 +31,7 @@ def grids(eps: float, most: int, device: torch.device) -> Tensor:
 
 
 class Dream(Static):
-    """Forward i of S commits int(m (1 - t[i+1] / t[i])) of the m masks, where t = linspace(1, eps, S + 1). The last
+    """Commit int(m (1 - t[i+1] / t[i])) of the m masks in forward i of S, where t = linspace(1, eps, S + 1). The last
     forward commits all of them.
 
     alg ranks the positions: ``maskgit_plus`` by probability, ``topk_margin`` by p1 - p2, ``entropy`` lowest first.
@@ -50,7 +50,9 @@ class Dream(Static):
         in_range("sampler.alg_temp", alg_temp, 0.0)
         super().__init__(steps, ALGORITHMS[alg])
         self.alg, self.eps, self.alg_temp = alg, eps, alg_temp
-        self._made: dict[tuple[int, torch.device], Tensor] = {}  # its grids, by the size of the largest and the device
+        self._grid_cache: dict[
+            tuple[int, torch.device], Tensor
+        ] = {}  # its grids, by the size of the largest and the device
         if alg_temp > 0:
             self.traits = self.traits.but(
                 stateless=False, deterministic=False, by_confidence=False, ranks_by="", thresholds=True
@@ -68,7 +70,7 @@ class Dream(Static):
             return view.step(view.open & ((self.rate(view) < share[:, None]) | last[:, None]))
         # float32 with truncation, as released: the integers of the schedule depend on it.
         count = torch.where(last, masks, (masks.float() * share).long())
-        return view.step(top_k_mask(self._drawn(view), view.open, count))
+        return view.step(top_k_mask(self._score(view), view.open, count))
 
     def _share(self, index: Tensor, steps: Tensor, columns: int) -> tuple[Tensor, Tensor]:
         """1 - t[i+1] / t[i] [B] in float32, and whether this is the last forward of the grid."""
@@ -78,11 +80,11 @@ class Dream(Static):
     def _grids(self, columns: int, device: torch.device) -> Tensor:
         """Every grid that rows of that many columns may need: a block has no more masks than its row has columns."""
         key = 1 << max(columns, self.steps or 0).bit_length(), device
-        if key not in self._made:
-            self._made[key] = grids(self.eps, *key)
-        return self._made[key]
+        if key not in self._grid_cache:
+            self._grid_cache[key] = grids(self.eps, *key)
+        return self._grid_cache[key]
 
-    def _drawn(self, view: View) -> Tensor:
+    def _score(self, view: View) -> Tensor:
         """The ranking score [B, L], higher first; with noise for ``alg_temp``."""
         rate = self.rate(view)
         if self.alg_temp == 0:

@@ -20,7 +20,7 @@ from dllm.parts.samplers.base import Sampler
 
 
 class DUS(Sampler):
-    """The columns of a block are put into levels by their offset alone (``levels_of``), and forward i commits level i.
+    """Commit level i of a block in its forward i. A column's offset alone decides its level (``levels_of``).
 
     levels: ``binary`` takes the middle of every gap (the published function's default); ``dilated`` divides the spacing
     by ``base`` from level to level, from length / base^``base_skip`` on (its README's). threshold: a column below it
@@ -70,24 +70,24 @@ def dilated(lengths: Tensor, offsets: Tensor, base: int, skip: int) -> Tensor:
     """The first j [K, W] for which floor(length / base^(skip + j)) divides the offset. ``lengths`` [K, 1], ``offsets``
     [W]."""
     rounds, width = 0, int(lengths.max())
-    found = torch.full((len(lengths), len(offsets)), width)
+    first = torch.full((len(lengths), len(offsets)), width)
     while base ** (skip + rounds) <= width:
         stride = lengths // base ** (skip + rounds)
         hit = (stride > 0) & (offsets % stride.clamp(min=1) == 0)
-        found = torch.where(hit & (found == width), rounds, found)
+        first = torch.where(hit & (first == width), rounds, first)
         rounds += 1
-    return found.clamp(max=rounds)
+    return first.clamp(max=rounds)
 
 
 def halved(lengths: Tensor, offsets: Tensor) -> Tensor:
     """The round [K, W] in which repeated halving of 0 to length - 1 reaches the offset as a midpoint."""
     low, high = torch.zeros_like(lengths).expand(-1, len(offsets)), (lengths - 1).expand(-1, len(offsets))
-    found = torch.full_like(low, -1)
+    rounds = torch.full_like(low, -1)
     for number in range(int(lengths.max()).bit_length()):
         middle = (low + high) // 2
-        found = torch.where((found < 0) & (offsets == middle), number, found)
+        rounds = torch.where((rounds < 0) & (offsets == middle), number, rounds)
         low, high = torch.where(offsets > middle, middle + 1, low), torch.where(offsets < middle, middle - 1, high)
-    return found.clamp(min=0)
+    return rounds.clamp(min=0)
 
 
 def levels_of(rounds: Tensor, lengths: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from dllm.parts.samplers.base import Sampler
 
 
 class Easing(Sampler):
-    """In the forward that opens a block, commit what reaches ``threshold``; in the others, what reaches
+    """Commit what reaches ``threshold`` in the forward that opens a block; in the others, what reaches
     threshold * (1 - ``alpha`` * (1 - r)). r is the masked share of the block and of the columns after it that its
     forwards see: the next ``suffix_window``, and the answer's last one (None: all). The most confident is always
     committed.
@@ -45,9 +45,9 @@ class Easing(Sampler):
         if self.suffix_window is not None:
             last = view.canvas.columns == view.canvas.end[:, None] - 1
             behind = behind & ((behind.cumsum(1) <= self.suffix_window) | last)
-        seen = (block & (view.canvas.columns < view.canvas.end[:, None])) | behind
-        counted = masked & (seen if self.suffix_masks else block)
-        share = counted.sum(1).double() / seen.sum(1).clamp(min=1)
+        region = (block & (view.canvas.columns < view.canvas.end[:, None])) | behind
+        masks = masked & (region if self.suffix_masks else block)
+        share = masks.sum(1).double() / region.sum(1).clamp(min=1)
         bar = state["threshold"] * (1 - state["alpha"] * (1 - share))
         bar = torch.where(view.block_step == 0, state["threshold"], bar)
         accepted = view.open & (confidence >= bar[:, None])

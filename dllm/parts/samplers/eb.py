@@ -12,7 +12,7 @@ from dllm.parts.samplers.base import Sampler
 
 
 class EntropyBound(Sampler):
-    """Sort the open positions by entropy, H(1) <= H(2) <= ... Commit the longest prefix whose sum without its largest
+    """Commit the longest prefix of the open positions by entropy, H(1) <= H(2) <= ..., whose sum without its largest
     entry is at most ``gamma`` nats. That is always at least one position: its sum without itself is 0."""
 
     traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False, ranks_by="entropy")

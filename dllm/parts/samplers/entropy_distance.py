@@ -12,8 +12,8 @@ from dllm.parts.samplers.base import Sampler
 
 
 class EntropyDistance(Sampler):
-    """The cost of an open position is its entropy in nats plus ``penalty`` for every column after the leftmost open
-    one. Commit what costs less than ``threshold``, and always the cheapest. A position of no entropy waits until it is
+    """Commit each open position that costs less than ``threshold``, and always the cheapest. The cost is the entropy in
+    nats plus ``penalty`` for every column after the leftmost open one. A position of no entropy waits until it is
     within threshold / penalty columns. threshold 0: one position per forward."""
 
     traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False)

@@ -65,13 +65,13 @@ class ETE(Sampler):
         confidence = view.scores.confidence
         bar = torch.where(current, state["threshold"][:, None], state["cross_threshold"][:, None])
         exploit = view.open & (confidence >= bar)
-        rest = current & ~exploit
-        few = (exploit.sum(1) < self.min_commit) & rest.any(1)
-        explored, ids, chances = self._explore(view, rest & few[:, None])
+        candidates = current & ~exploit
+        few = (exploit.sum(1) < self.min_commit) & candidates.any(1)
+        explored, ids, chances = self._explore(view, candidates & few[:, None])
         exploring = explored.any(1)
         # Where neither rule finds a position: the best of the block.
         needy = ~exploit.any(1, keepdim=True) & ~exploring[:, None]
-        commit = exploit | (argmax_mask(confidence, rest) & needy)
+        commit = exploit | (argmax_mask(confidence, candidates) & needy)
         return self._branch(view, commit, exploit, explored, ids, chances)
 
     def _explore(self, view: View, among: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,9 +80,9 @@ class ETE(Sampler):
         if not self.min_commit:
             empty = torch.zeros_like(among)
             return empty, scores.token[:, :1], scores.confidence[:, :1]
-        found, length = scores.of(AllLogits()), among.shape[1]
-        logits, ids = few_largest(found.values, self.width)
-        columns = found.columns
+        all_logits, length = scores.of(AllLogits()), among.shape[1]
+        logits, ids = few_largest(all_logits.values, self.width)
+        columns = all_logits.columns
         likeliest = scores.statistic("first").gather(1, columns.clamp(max=length - 1)).unsqueeze(-1)
         chance = likeliest * (logits - logits[..., :1]).double().exp()
         mass = chance.new_zeros(len(chance), length + 1).scatter(1, columns, chance.sum(-1))[:, :-1]

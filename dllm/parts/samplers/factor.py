@@ -13,7 +13,7 @@ from dllm.parts.samplers.base import Sampler
 
 
 class Factor(Sampler):
-    """Sort the open positions by confidence, c(1) >= c(2) >= ... Commit while (n + 1) (1 - c(n)) <= ``factor``, and
+    """Commit, by confidence c(1) >= c(2) >= ..., while (n + 1) (1 - c(n)) <= ``factor``, and
     always the first.
 
     commit_last: if only the very last rank fails, commit it too (the published code does, the paper does not).

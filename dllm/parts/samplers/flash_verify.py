@@ -53,17 +53,20 @@ class FlashVerify(Sampler):
         return super().start(canvas, blocks) | {"draft": torch.zeros_like(canvas.tokens)}
 
     def step(self, view: View, state: State) -> Step:
-        confidence, laid = view.scores.confidence, view.scores.drafts
+        confidence, drafts = view.scores.confidence, view.scores.drafts
         accepted = view.open & (confidence >= state["threshold"][:, None])
         commit = accepted | argmax_mask(confidence, view.open)
-        rest = view.open & ~commit & (confidence >= 0)
-        next_positions = torch.where(rest, rank(confidence, rest)[1] + 1, 0)
-        if laid is None:
+        candidates = view.open & ~commit & (confidence >= 0)
+        next_positions = torch.where(candidates, rank(confidence, candidates)[1] + 1, 0)
+        if drafts is None:
             return view.step(
                 commit, accepted=accepted, next_positions=next_positions, state={"draft": view.scores.token}
             )
-        verified, likely = laid.any(1, keepdim=True), view.scores.statistic("current").exp() * (view.open & (laid > 0))
-        confirmed = run_of(likely, laid, state["gamma"]) & view.open
+        verified, likely = (
+            drafts.any(1, keepdim=True),
+            view.scores.statistic("current").exp() * (view.open & (drafts > 0)),
+        )
+        confirmed = run_of(likely, drafts, state["gamma"]) & view.open
         draft = torch.where(verified, state["draft"], view.scores.token)
         return view.step(
             torch.where(verified, confirmed, commit),

@@ -15,7 +15,7 @@ from dllm.parts.samplers.base import Sampler
 
 
 class Frechet(Sampler):
-    """Sort the open positions by confidence, c(1) >= c(2) >= ..., with the errors e(i) = 1 - c(i). Commit the longest
+    """Commit, by confidence c(1) >= c(2) >= ... with the errors e(i) = 1 - c(i), the longest
     prefix for which e(1) + ... + e(n) + e(n) < 1 - ``margin``, and always the first.
 
     Where ``factor`` counts the weakest error n + 1 times, this rule counts each error once, and the weakest twice.

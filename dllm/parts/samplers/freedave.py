@@ -16,11 +16,12 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.clash import COLD, USE_FIXED, Clash
 from dllm.contract.traits import Schedule
 from dllm.parts.samplers.base import Sampler
-from dllm.parts.samplers.wrapper import Wrapper, inside, seen_inside
+from dllm.parts.samplers.wrapper import Wrapper, inside, view_inside
 
 
 class FreeDave(Wrapper):
-    """Candidate k is the inner rule applied k + 1 times to the same scores. The next forward runs on all candidates.
+    """Commit the furthest of the inner rule's drafts that the next forward agrees with. Candidate k is the inner rule
+    applied k + 1 times to the same scores. The next forward runs on all candidates.
 
     Candidate 0 is what the inner rule would do, so it is always right. The scores of a candidate give its successor.
     Start at candidate 0 and go on to the furthest candidate that agrees with the successor, until none does.
@@ -69,52 +70,52 @@ class FreeDave(Wrapper):
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """steps [B]: inner steps done in the block when the last drafts were made, which fixed schedules count by.
-        left [B, K]: masks of the row after each draft, which tell the draft it went on with. turn [B]: when the
+        masks [B, K]: those of the row after each draft, which tell the draft it went on with. turn [B]: when the
         drafts were made."""
         zero = torch.zeros_like(canvas.start)
-        own = {"steps": zero, "left": zero[:, None].expand(-1, self.draft_steps), "turn": zero - 1}
-        return super().start(canvas, blocks) | own
+        memory = {"steps": zero, "masks": zero[:, None].expand(-1, self.draft_steps), "turn": zero - 1}
+        return super().start(canvas, blocks) | memory
 
     def propose(self, view: View, state: State) -> Step:
         """Draft in all rows: up to ``draft_steps`` candidates, and one where a single mask is left or nothing is
         open."""
-        made, written, own = self.drafts(view, state)
+        drafts, written, memory = self.drafts(view, state)
         room = (view.open & ~view.forced_positions).sum(1)
         most = torch.where(view.forced_positions.any(1), room, self.draft_steps)
-        commit, owner = candidates_of(made, most, room * self.as_published)
-        return view.step(commit, tokens=owner.per_candidate(written), owner=owner, state=own)
+        commit, owner = candidates_of(drafts, most, room * self.as_published)
+        return view.step(commit, tokens=owner.per_candidate(written), owner=owner, state=memory)
 
     def drafts(self, view: View, state: State) -> tuple[Tensor, Tensor, State]:
         """The inner rule applied once, twice, ... to the same scores: what each draft commits [B, K, L], the tokens
         [B, L], and the state that tells a draft from another."""
         forced, steps = view.forced_positions, self._steps(view, state)
         stale = forced.any(1, keepdim=True)
-        left, draft = view.open & ~forced, replace(view, blocks=replace(view.blocks, forwards=steps))
+        remaining, draft = view.open & ~forced, replace(view, blocks=replace(view.blocks, forwards=steps))
         drafts: list[Tensor] = []
         for _ in range(self.draft_steps):
-            draft = replace(draft, open=left, blocks=replace(draft.blocks, forwards=draft.blocks.forwards + 1))
+            draft = replace(draft, open=remaining, blocks=replace(draft.blocks, forwards=draft.blocks.forwards + 1))
             step = self._once(draft, state)
             new, tokens = step.commit, step.tokens
             if not drafts:
                 new = torch.where(stale, forced, new)
             elif step.accepted is not None:
-                new = torch.where(stale, argmax_mask(view.scores.confidence, left), new)
+                new = torch.where(stale, argmax_mask(view.scores.confidence, remaining), new)
             drafts.append(new if not drafts else drafts[-1] | new)
-            left, draft = left & ~new, replace(draft, canvas=draft.canvas.commit(new, tokens))
-        made = torch.stack(drafts, 1)
-        masks = view.canvas.masked.sum(1, keepdim=True) - made.sum(2)  # an end of text cuts none of these
-        own = {"steps": steps, "left": masks, "turn": view.blocks.turn}
-        return made, torch.where(drafts[-1], draft.canvas.tokens, view.scores.token), own
+            remaining, draft = remaining & ~new, replace(draft, canvas=draft.canvas.commit(new, tokens))
+        commits = torch.stack(drafts, 1)
+        masks = view.canvas.masked.sum(1, keepdim=True) - commits.sum(2)  # an end of text cuts none of these
+        memory = {"steps": steps, "masks": masks, "turn": view.blocks.turn}
+        return commits, torch.where(drafts[-1], draft.canvas.tokens, view.scores.token), memory
 
     def _once(self, view: View, state: State) -> Step:
         """The inner rule's step, as if the cache forced nothing."""
-        return self.inner.propose(replace(seen_inside(view), forced=None, active=view.open.any(1)), inside(state))
+        return self.inner.propose(replace(view_inside(view), forced=None, active=view.open.any(1)), inside(state))
 
     def _steps(self, view: View, state: State) -> Tensor:
         """Inner steps that led to the canvas in this block [B]: one per forward, and those that drafts saved."""
-        kept = (state["left"] == view.canvas.masked.sum(1, keepdim=True)).long()
-        known = state["turn"] == view.blocks.turn - 1
-        return torch.where(known, state["steps"] + kept.argmax(1) + 1, view.block_step)
+        matches = (state["masks"] == view.canvas.masked.sum(1, keepdim=True)).long()
+        is_next = state["turn"] == view.blocks.turn - 1
+        return torch.where(is_next, state["steps"] + matches.argmax(1) + 1, view.block_step)
 
     def follows(self, candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:
         """[B, K, K]: whether the row may go on from candidate i to candidate j; ``rows`` [B, K] are their indices."""
@@ -141,19 +142,19 @@ def candidates_of(drafts: Tensor, most: Tensor, least: Tensor) -> tuple[Tensor, 
     owner. Those that repeat their predecessor are left out, except among the first ``least`` [B]."""
     rows, count, _ = drafts.shape
     grown = drafts.sum(2)
-    wanted = torch.ones(rows, count, dtype=torch.bool, device=drafts.device)
-    wanted[:, 1:] = grown[:, 1:] > grown[:, :-1]
+    is_candidate = torch.ones(rows, count, dtype=torch.bool, device=drafts.device)
+    is_candidate[:, 1:] = grown[:, 1:] > grown[:, :-1]
     place = torch.arange(count, device=drafts.device)
-    wanted = (wanted | (place < least[:, None])) & (place < most.clamp(min=1)[:, None])
-    kept = wanted.flatten().nonzero()[:, 0]
-    return drafts.flatten(0, 1)[kept], Owner(kept // count, rows)
+    is_candidate = (is_candidate | (place < least[:, None])) & (place < most.clamp(min=1)[:, None])
+    index = is_candidate.flatten().nonzero()[:, 0]
+    return drafts.flatten(0, 1)[index], Owner(index // count, rows)
 
 
 def agreement(candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:
     """[B, K, K]: whether the successor of candidate i holds every token that candidate j > i has decided."""
     at, real = rows.clamp(min=0), rows >= 0
-    decided, said = ~candidates.masked[at], candidates.tokens[at]  # [B, K, L]
+    decided, tokens = ~candidates.masked[at], candidates.tokens[at]  # [B, K, L]
     then, token = ~successors.masked[at], successors.tokens[at]
-    same = ~decided[:, None] | (then[:, :, None] & (said[:, None] == token[:, :, None]))
+    same = ~decided[:, None] | (then[:, :, None] & (tokens[:, None] == token[:, :, None]))
     order = torch.arange(rows.shape[1], device=rows.device)
     return same.all(-1) & real[:, None, :] & real[:, :, None] & (order[:, None] < order)

@@ -37,8 +37,8 @@ class Groups(Scheduled):
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """place [B, L]: a position's place in the ranking of its group's first forward, from 0. passed [B]: how many
         places of it are committed."""
-        own = {"place": torch.zeros_like(canvas.tokens), "passed": torch.zeros_like(canvas.start)}
-        return super().start(canvas, blocks) | own
+        memory = {"place": torch.zeros_like(canvas.tokens), "passed": torch.zeros_like(canvas.start)}
+        return super().start(canvas, blocks) | memory
 
     def step(self, view: View, state: State) -> Step:
         index, confidence = view.block_step, view.scores.confidence
@@ -49,8 +49,8 @@ class Groups(Scheduled):
         commit = torch.where(commit.any(1, keepdim=True), commit, argmax_mask(confidence, view.open))
         goes_on = (self._inside(index + 1) > 0) & (index + 1 < self.block_steps(view, state))
         limit = passed + self.count(view, state, index + 1)
-        rest = view.canvas.undecided & view.blocks.in_block & ~commit
-        ahead = rest & (place < limit[:, None]) & goes_on[:, None]
+        remaining = view.canvas.undecided & view.blocks.in_block & ~commit
+        ahead = remaining & (place < limit[:, None]) & goes_on[:, None]
         next_positions = torch.where(ahead, rank(-place.double(), ahead)[1] + 1, 0)
         return view.step(commit, next_positions=next_positions, state={"place": place, "passed": passed})
 
@@ -58,10 +58,10 @@ class Groups(Scheduled):
         """How many positions forward ``index`` [B] of the block commits [B]: the last one as many as there are."""
         masks, steps = view.blocks.masks, self.block_steps(view, state)
 
-        def left(forwards: Tensor) -> Tensor:
+        def remaining(forwards: Tensor) -> Tensor:
             return ((1 - (forwards / steps.double()) ** self.power) * masks).floor().long()
 
-        return torch.where(index < steps - 1, (left(index) - left(index + 1)).clamp(min=1), masks)
+        return torch.where(index < steps - 1, (remaining(index) - remaining(index + 1)).clamp(min=1), masks)
 
     def _inside(self, index: Tensor) -> Tensor:
         """The place of forward ``index`` [B] of a block in its group, from 0."""

@@ -93,7 +93,7 @@ class JointThreshold(Sampler):
 
     @property
     def per_block(self) -> Mapping[str, float]:
-        return {"spent": 0}
+        return {"forwards": 0}
 
     def needs(self) -> tuple[Need, ...]:
         reads = self.doubts.reads if self.doubts else (AllLogits(),) if self.penalty else ()
@@ -122,14 +122,14 @@ class JointThreshold(Sampler):
         return torch.maximum(patience, self.doubts.most_turns(canvas.undecided.sum(1), self.post_edit_steps))
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """spent [B]: forwards that began with a full block. held [B]: it was kept open by the last turn. The rest is
-        that of ``Doubts``."""
+        """forwards [B]: those that began with a full block. kept_open [B]: it was kept open by the last turn. The rest
+        is that of ``Doubts``."""
         edit = inf if self.edit_threshold is None else self.edit_threshold
         return {
             "threshold": per_row(self.threshold, canvas),
             "edit_threshold": per_row(edit, canvas),
-            "spent": torch.zeros_like(canvas.start),
-            "held": torch.zeros_like(canvas.shortened),
+            "forwards": torch.zeros_like(canvas.start),
+            "kept_open": torch.zeros_like(canvas.shortened),
             **(self.doubts.start(canvas) if self.doubts else {}),
         }
 
@@ -145,15 +145,15 @@ class JointThreshold(Sampler):
         accepted, least = view.open & (confidence > state["threshold"][:, None]), self.least(view)
         enough = accepted.sum(1, keepdim=True) >= least[:, None]
         commit = torch.where(enough, accepted, top_k_mask(confidence, view.open, least))
-        spent, among = state["spent"] + ~masks, view.editable & (masks | state["held"])[:, None]
+        forwards, among = state["forwards"] + ~masks, view.editable & (masks | state["kept_open"])[:, None]
         if self.doubts:
-            remask, remembered = self.doubts.found(view, state, among)
+            remask, remembered = self.doubts.remask(view, state, among)
             edit, waits = None, masks | remask.any(1)
         else:
             bar, remask, remembered = state["edit_threshold"], None, State()
             edit = among & (confidence > bar[:, None]) & (token != view.canvas.tokens)
             waits = (masks | edit.any(1)) & (bar < inf)
-        keep_open = waits & (spent < self.post_edit_steps)
+        keep_open = waits & (forwards < self.post_edit_steps)
         return view.step(
             commit,
             tokens=token,
@@ -162,7 +162,7 @@ class JointThreshold(Sampler):
             edit=edit,
             remask=remask,
             keep_open=keep_open,
-            state={"spent": spent, "held": keep_open, **remembered},
+            state={"forwards": forwards, "kept_open": keep_open, **remembered},
         )
 
 
@@ -172,8 +172,8 @@ def penalised(view: View, penalty: float) -> tuple[Tensor, Tensor]:
     scores, tokens, logits = view.scores, view.canvas.tokens, view.scores.of(AllLogits())
     length = tokens.shape[1]
     inside = (logits.columns > view.blocks.begin[:, None]) & (logits.columns < length)
-    left = tokens.gather(1, (logits.columns - 1).clamp(0, length - 1))[..., None]
-    values = logits.values.double().scatter_add(2, left, -penalty * inside.double()[..., None])
+    previous = tokens.gather(1, (logits.columns - 1).clamp(0, length - 1))[..., None]
+    values = logits.values.double().scatter_add(2, previous, -penalty * inside.double()[..., None])
     token = values.argmax(-1)
     confidence = values.softmax(-1).gather(-1, token[..., None])[..., 0]
     columns = logits.columns

@@ -81,9 +81,9 @@ class KLASS(Scheduled):
         followed = view.blocks.in_block if self.since == "block" else view.canvas.undecided
         calm = calm.masked_fill(~(scores.scored & followed), -1)
         ready = view.open & (confidence > state["threshold"][:, None]) & (calm >= self.history)
-        accepted = self._chosen(ready & (view.block_step >= self.history - 1)[:, None], confidence, moved)
-        due = torch.where(accepted.any(1), 0, self.due(view, state).clamp(min=1))
-        commit = accepted | top_k_mask(confidence, view.open, due)
+        accepted = self._select(ready & (view.block_step >= self.history - 1)[:, None], confidence, moved)
+        count = torch.where(accepted.any(1), 0, self.quota(view, state).clamp(min=1))
+        commit = accepted | top_k_mask(confidence, view.open, count)
         return view.step(commit, accepted=accepted, state={"calm": calm, "before": now})
 
     def _places(self, view: View) -> Tensor:
@@ -91,7 +91,7 @@ class KLASS(Scheduled):
         columns = view.canvas.columns
         return view.canvas.positions if self.since == "answer" else columns - view.blocks.begin[:, None]
 
-    def _chosen(self, ready: Tensor, confidence: Tensor, moved: Tensor) -> Tensor:
+    def _select(self, ready: Tensor, confidence: Tensor, moved: Tensor) -> Tensor:
         if self.strategy == "all":
             return ready
         return argmax_mask(confidence if self.strategy == "max_conf" else -moved, ready)
@@ -99,8 +99,8 @@ class KLASS(Scheduled):
 
 def in_block(scores: Scores, place: Tensor, width: int) -> Tensor:
     """The raw logits [B, W, V] by ``place`` [B, L] of a column in its block, zero where nothing was scored."""
-    found, length = scores.of(AllLogits()), place.shape[1]
-    logits, columns = found.values, found.columns
+    all_logits, length = scores.of(AllLogits()), place.shape[1]
+    logits, columns = all_logits.values, all_logits.columns
     at = place.gather(1, columns.clamp(max=length - 1))
     elsewhere = (columns == length) | (at < 0) | (at >= width)
     out = logits.new_zeros(len(logits), width + 1, logits.shape[-1])

@@ -75,7 +75,7 @@ class Learn2PD(Scheduled):
         if not self.shipped:
             return self
         length = setting.blocks.fixed_length or setting.gen_length or 0
-        weights, trained = own_filter(setting, length) or ({}, {})
+        weights, trained = filter_of_checkpoint(setting, length) or ({}, {})
         if not weights and (file := FILTERS / f"{setting.name}-b{length}.safetensors").is_file():
             weights, trained = read_filter(file)
         if not weights:
@@ -101,8 +101,8 @@ class Learn2PD(Scheduled):
     def step(self, view: View, state: State) -> Step:
         chance = right(view)
         accepted = view.open & (chance > state["threshold"][:, None])
-        due = top_k_mask(view.scores.confidence, view.open, self.due(view, state))
-        return view.step(accepted | due, accepted=accepted)
+        scheduled = top_k_mask(view.scores.confidence, view.open, self.quota(view, state))
+        return view.step(accepted | scheduled, accepted=accepted)
 
 
 def right(view: View) -> Tensor:
@@ -126,7 +126,7 @@ def filter_places(checkpoint: Path, length: int) -> Iterator[Path]:
         yield cache_folder() / "filters" / f"{fingerprint(checkpoint)}-{name}"
 
 
-def own_filter(setting: Setting, length: int) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+def filter_of_checkpoint(setting: Setting, length: int) -> tuple[dict[str, Tensor], dict[str, str]] | None:
     """The filter that was trained for the checkpoint and the block length. Raises UserError where the only one is of
     other weights, or of another shape."""
     other: tuple[Path, str] | None = None

@@ -49,13 +49,13 @@ class LinearSpec(Sampler):
 
     def step(self, view: View, state: State) -> Step:
         scores = view.scores
-        laid = view.canvas.no_positions if scores.drafts is None else scores.drafts > 0
-        judges = (view.open & laid).any(1, keepdim=True)
-        wrong = (view.open & laid & (scores.token != state["draft"])).long()
+        verified = view.canvas.no_positions if scores.drafts is None else scores.drafts > 0
+        judges = (view.open & verified).any(1, keepdim=True)
+        wrong = (view.open & verified & (scores.token != state["draft"])).long()
         commit = view.open & judges & (wrong.cumsum(1) == wrong)
         sure = (scores.confidence >= state["threshold"][:, None]) | argmax_mask(scores.confidence, view.open)
         new = view.open & sure & ~judges
-        drafts = (laid | new) & ~judges
+        drafts = (verified | new) & ~judges
         return view.step(
             commit,
             accepted=commit,

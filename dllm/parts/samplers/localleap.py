@@ -14,8 +14,9 @@ from dllm.parts.samplers.base import Sampler
 
 
 class LocalLeap(Sampler):
-    """Open positions whose confidence reaches ``threshold`` are anchors. Within ``radius`` columns of an anchor,
-    ``relaxed_threshold`` is enough. Positions committed by the relaxed threshold are not anchors in the same turn."""
+    """Commit each open position whose confidence reaches ``threshold``: an anchor. Within ``radius`` columns of an
+    anchor, ``relaxed_threshold`` is enough. Positions committed by the relaxed threshold are not anchors in the same
+    turn."""
 
     traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True)
 

@@ -62,19 +62,19 @@ class LoPA(Sampler):
         rate = self.rate(view)
         accepted = view.open & (view.scores.confidence > state["threshold"][:, None])
         anchor = accepted | (argmax_mask(rate, view.open) & ~accepted.any(1, keepdim=True))
-        rest, left = view.open & ~anchor, (view.canvas.undecided & view.blocks.in_open & ~anchor).sum(1)
-        ahead = rest.sum(1).clamp(max=self.lookaheads)
+        candidates, masks = view.open & ~anchor, (view.canvas.undecided & view.blocks.in_open & ~anchor).sum(1)
+        ahead = candidates.sum(1).clamp(max=self.lookaheads)
         if not self.as_published:
-            ahead = ahead.masked_fill(left == 1, 0)
+            ahead = ahead.masked_fill(masks == 1, 0)
         if not self.traits.branches:
             return view.step(anchor, accepted=accepted)
-        ranked, place = rank(rate, rest)
+        ranked, place = rank(rate, candidates)
         order = torch.arange(self.lookaheads, device=ahead.device)
-        best_left = ranked.gather(1, order.clamp(max=ranked.shape[1] - 1).expand(len(ranked), -1))
-        creation = torch.where(order < ahead[:, None], best_left, 1.0)
+        best_rates = ranked.gather(1, order.clamp(max=ranked.shape[1] - 1).expand(len(ranked), -1))
+        creation = torch.where(order < ahead[:, None], best_rates, 1.0)
         # The anchor comes first: a cache plans by the first candidate, and every mask of the others is one of its.
         owner, number = candidates_in_order(ahead + 1)
-        more = owner.per_candidate(rest) & (owner.per_candidate(place) == number[:, None] - 1)
+        more = owner.per_candidate(candidates) & (owner.per_candidate(place) == number[:, None] - 1)
         return view.step(
             owner.per_candidate(anchor) | more,
             accepted=owner.per_candidate(accepted) | more,

@@ -17,7 +17,7 @@ from dllm.contract.clash import Clash
 from dllm.contract.traits import Schedule
 from dllm.parts.samplers.scheduled import Scheduled
 
-NAMED = ("random", "left_to_right")
+ORDERS = ("random", "left_to_right")
 
 
 class Order(Scheduled):
@@ -40,8 +40,8 @@ class Order(Scheduled):
     )
 
     def __init__(self, positions: str | Sequence[int] = "random", steps: int | None = None, per_step: int = 1) -> None:
-        if isinstance(positions, str) and positions not in NAMED:
-            raise UnknownChoice("sampler.positions", positions, NAMED, " or a list of answer-relative positions")
+        if isinstance(positions, str) and positions not in ORDERS:
+            raise UnknownChoice("sampler.positions", positions, ORDERS, " or a list of answer-relative positions")
         if not isinstance(positions, str) and len(set(positions)) != len(positions):
             raise Refusal(
                 "{sampler.positions:name} names a position twice; every position of the answer is committed once."
@@ -62,10 +62,10 @@ class Order(Scheduled):
         return -rank[relative.clamp(0, len(rank) - 1)].double()
 
     def step(self, view: View, state: State) -> Step:
-        commit = top_k_mask(state["priority"], view.open, self.due(view, state))
-        rest = view.canvas.undecided & view.blocks.in_open & ~commit
-        later = replace(view, open=rest, blocks=view.blocks.after_forward())
-        place = rank(state["priority"], rest)[1]
+        commit = top_k_mask(state["priority"], view.open, self.quota(view, state))
+        remaining = view.canvas.undecided & view.blocks.in_open & ~commit
+        later = replace(view, open=remaining, blocks=view.blocks.after_forward())
+        place = rank(state["priority"], remaining)[1]
         return view.step(
-            commit, next_positions=torch.where(rest & (place < self.due(later, state)[:, None]), place + 1, 0)
+            commit, next_positions=torch.where(remaining & (place < self.quota(later, state)[:, None]), place + 1, 0)
         )

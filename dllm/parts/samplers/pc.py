@@ -24,7 +24,7 @@ SMOOTHING = 1e-9  # added to a frequency before its logarithm, as in the publish
 
 
 class PC(Scheduled):
-    """Rank by exp(-decay * offset) * min(cap, -p log(f(token) + 1e-9)); commit as many as the fixed schedule says.
+    """Commit as many as the fixed schedule says, ranked by exp(-decay * offset) * min(cap, -p log(f(token) + 1e-9)).
 
     offset counts from the block's start. frequencies: a JSON file with the frequencies f of a corpus, in the published
     format ``{"num_token": N, "p_baseline_dict": {id: count}}`` (``experiments.mini.token_frequencies`` counts a text),
@@ -84,7 +84,7 @@ class PC(Scheduled):
             surprise = view.shared.tensor("surprise")
             rate = (rate * surprise[view.scores.token.clamp(max=len(surprise) - 1)]).clamp(max=self.cap)
         rate = rate * torch.exp(-state["decay"][:, None] * offset)
-        return view.step(top_k_mask(rate, view.open, self.due(view, state)))
+        return view.step(top_k_mask(rate, view.open, self.quota(view, state)))
 
 
 @dataclass(frozen=True)

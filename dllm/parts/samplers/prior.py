@@ -13,9 +13,9 @@ from dllm.parts.samplers.wrapper import Wrapper
 
 
 class Prior(Wrapper):
-    """The inner rule sees confidence * D, where D is the share of a position's surroundings that is known: a Gaussian
-    mean of ``sigma`` columns over prompt and answer (``certainty_density``). It then decodes roughly from what is known
-    outwards, so blocks are no longer needed.
+    """Commit as the inner rule does on confidence * D, where D is the share of a position's surroundings that is known:
+    a Gaussian mean of ``sigma`` columns over prompt and answer (``certainty_density``). It then decodes roughly from
+    what is known outwards, so blocks are no longer needed.
 
     over_thresholds: take rules that compare the confidence with a threshold, too. The product is smaller, so their
     thresholds become stricter.

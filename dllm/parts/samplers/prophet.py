@@ -22,7 +22,7 @@ from dllm.parts.samplers.wrapper import Wrapper
 
 
 class Prophet(Wrapper):
-    """When the mean top-2 logit gap over the answer region reaches the threshold, commit every mask of the row.
+    """Commit every mask of the row when the mean top-2 logit gap over the answer region reaches the threshold.
 
     thresholds: while progress is below the first of ``breakpoints``, while it is below the second, and after. Progress
     is the number of turns over the nominal number. For an adaptive inner rule it is the share of committed positions,
@@ -113,7 +113,7 @@ class Prophet(Wrapper):
             return request
         assert self.anchor, "resolved() comes before prepare()"
         self._leaves_room(len(request.tokens) - request.answer_start)
-        return given(request, dict(enumerate(self.anchor, start=request.answer_start + self.anchor_position)))
+        return with_tokens(request, dict(enumerate(self.anchor, start=request.answer_start + self.anchor_position)))
 
     def needs(self) -> tuple[Need, ...]:
         if self.region == "none":
@@ -163,9 +163,9 @@ class Prophet(Wrapper):
             return step
         sure = self.gap(view) >= self.bar(view, state)
         step = step.alone(sure)
-        rest = step.owner.per_candidate(view.canvas.undecided & view.scores.scored & sure[:, None])
-        accepted = None if step.accepted is None else step.accepted | rest
-        return step.but(commit=step.commit | rest, accepted=accepted, stop=sure | step.stop)
+        masks = step.owner.per_candidate(view.canvas.undecided & view.scores.scored & sure[:, None])
+        accepted = None if step.accepted is None else step.accepted | masks
+        return step.but(commit=step.commit | masks, accepted=accepted, stop=sure | step.stop)
 
     def gap(self, view: View) -> Tensor:
         """Mean top-2 logit gap over the region [B]; -inf where no position of it is scored."""
@@ -182,13 +182,13 @@ class Prophet(Wrapper):
 
     def bar(self, view: View, state: State) -> Tensor:
         """The threshold that the gap must reach in this turn [B]."""
-        done = view.blocks.turn / state["turns"]
+        progress = view.blocks.turn / state["turns"]
         committed = 1 - view.canvas.undecided.sum(1) / state["masks"]
-        done = torch.where(state["adaptive"], torch.maximum(done, committed), done)
-        return view.shared.tensor("bars")[(done[:, None] >= view.shared.tensor("breaks")).sum(1)]
+        progress = torch.where(state["adaptive"], torch.maximum(progress, committed), progress)
+        return view.shared.tensor("bars")[(progress[:, None] >= view.shared.tensor("breaks")).sum(1)]
 
 
-def given(request: Request, tokens: Mapping[int, int]) -> Request:
+def with_tokens(request: Request, tokens: Mapping[int, int]) -> Request:
     """The request with ``tokens``, by canvas position, given from the start."""
     ids: list[Any] = [tokens.get(at, token) for at, token in enumerate(request.tokens)]
     masked = [hidden and at not in tokens for at, hidden in enumerate(request.masked)]

@@ -33,9 +33,9 @@ FLOOR = 1e-6  # of that share; the published code's
 
 
 class RCR(Scheduled):
-    """Running confidence remasking. A curve says how many masks of a block are left after each of its forwards. Which
-    ones is decided again every time: committed positions are ranked by their score when they were committed, masks by
-    their score now, and the best stay or become committed.
+    """Commit again in every forward (running confidence remasking). A curve says how many masks of a block are left
+    after each of its forwards. Which ones is decided again every time: committed positions are ranked by their score
+    when they were committed, masks by their score now, and the best stay or become committed.
 
     That is among all columns of the block. Over several blocks the published loop ranks earlier ones, too:
     ``blocks=growing``. curve: ``linear``, ``cosine``, ``square``, ``cubic``, ``log`` or ``exp``. steps, per_step: how
@@ -64,10 +64,10 @@ class RCR(Scheduled):
         committed = view.blocks.in_block & view.canvas.revisable
         masks = (view.canvas.undecided & view.blocks.in_block).sum(1)
         record = torch.where(committed, state["record"], ranking(view.scores, self.score))
-        keep = top_k_mask(record, committed | view.open, committed.sum(1) + masks - self.left(view, state))
+        keep = top_k_mask(record, committed | view.open, committed.sum(1) + masks - self.masks_after(view, state))
         return view.step(keep & view.open, remask=committed & ~keep, state={"record": record})
 
-    def left(self, view: View, state: State) -> Tensor:
+    def masks_after(self, view: View, state: State) -> Tensor:
         """Masks of the block that are left after this forward [B]: floor(masks * curve), in float64 as published."""
         masks, steps = view.blocks.masks.double(), self.block_steps(view, state)
         share = CURVES[self.curve]((view.block_step + 1).clamp(max=steps) / steps.double(), masks).clamp(FLOOR, 1.0)

@@ -66,21 +66,21 @@ class ReMDM(Scheduled):
         """None: corrections come on top of the schedule."""
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """record [B, L]: the confidence of each commit. owed [B]: how many the last forward remasked."""
+        """record [B, L]: the confidence of each commit. undone [B]: how many the last forward remasked."""
         record = torch.zeros_like(canvas.tokens, dtype=torch.float64)
-        return super().start(canvas, blocks) | {"record": record, "owed": torch.zeros_like(canvas.start)}
+        return super().start(canvas, blocks) | {"record": record, "undone": torch.zeros_like(canvas.start)}
 
     def step(self, view: View, state: State) -> Step:
         first, index = self._first(view, state), view.block_step
         passed = (index - first).clamp(0, self.extra)  # corrections before this forward
-        due = torch.where(self._corrects(index, first), state["owed"], self.due(view, state, index - passed))
-        chosen = top_k_mask(view.scores.confidence, view.open, due)
+        count = torch.where(self._corrects(index, first), state["undone"], self.quota(view, state, index - passed))
+        commit = top_k_mask(view.scores.confidence, view.open, count)
         committed = view.blocks.in_block & view.canvas.revisable
         record = torch.where(committed, state["record"], view.scores.confidence)
         again = torch.where(self._corrects(index + 1, first), self.number, 0)
-        undone = top_k_mask(-record, committed | chosen, again)
-        changed = {"record": record, "owed": undone.sum(1)}
-        return view.step(chosen & ~undone, remask=committed & undone, state=changed)
+        undone = top_k_mask(-record, committed | commit, again)
+        changed = {"record": record, "undone": undone.sum(1)}
+        return view.step(commit & ~undone, remask=committed & undone, state=changed)
 
     def _first(self, view: View, state: State) -> Tensor:
         """Index [B] of the block's first correction."""

@@ -28,11 +28,11 @@ LEAST_CHANCE = 2.0**-23  # the least probability that the divergence counts with
 
 
 @dataclass(frozen=True)
-class OwnLogits(AllLogits):
+class UnconstrainedLogits(AllLogits):
     """All logits as the model has them, without a constraint."""
 
-    def without(self, found: ByColumn, disallowed: Disallowed) -> ByColumn:
-        return found
+    def without(self, logits: ByColumn, disallowed: Disallowed) -> ByColumn:
+        return logits
 
 
 class ReMix(Sampler):
@@ -61,7 +61,7 @@ class ReMix(Sampler):
         self.threshold, self.js_threshold, self.mix, self.across = threshold, js_threshold, mix, across
 
     def needs(self) -> tuple[Need, ...]:
-        reads = (OwnLogits(),)
+        reads = (UnconstrainedLogits(),)
         return (Need("ahead", span=self.span, reads=reads) if self.across else Need(reads=reads),)
 
     def resolved(self, setting: Setting) -> Sampler:
@@ -89,14 +89,14 @@ class ReMix(Sampler):
         accepted = view.open & (confidence > state["threshold"][:, None])
         accepted = top_k_mask(confidence, accepted, (7 * masks.sum(1) // 10).clamp(5, 20))
         commit = accepted | (argmax_mask(confidence, view.open) & ~accepted.any(1, keepdim=True))
-        left, blocks = masks & ~commit, view.blocks
+        masks_after, blocks = masks & ~commit, view.blocks
         tokens, shares, moved, now = looked_at(view, state["before"], state["origin"])
         first = (blocks.turn if self.across else blocks.forwards) == 1
-        rejected = left & (moved > state["js_threshold"][:, None]) & ~first[:, None]
+        rejected = masks_after & (moved > state["js_threshold"][:, None]) & ~first[:, None]
         place = (blocks.begin[:, None] + torch.arange(now.shape[1], device=now.device)).clamp(max=masks.shape[1] - 1)
         now = now.masked_fill(rejected.gather(1, place)[..., None], 0)
-        shown = left & ~rejected & (blocks.turn > 1)[:, None]
-        mixture = Mixture(shown, tokens, shares * state["mix"][:, None, None], rejected)
+        is_shown = masks_after & ~rejected & (blocks.turn > 1)[:, None]
+        mixture = Mixture(is_shown, tokens, shares * state["mix"][:, None, None], rejected)
         return view.step(commit, accepted=accepted, mixture=mixture, state={"before": now, "origin": blocks.begin})
 
 
@@ -104,31 +104,31 @@ def looked_at(view: View, before: Tensor, origin: Tensor) -> tuple[Tensor, Tenso
     """For every column, the tokens of its mixture and their probabilities [B, L, k], and how far its distribution moved
     [B, L] since ``before`` [B, W, V], which is by columns from ``origin`` [B] on; and the distributions now, by columns
     from the block's first on."""
-    found, length, width = view.scores.of(OwnLogits()), len(view.canvas.columns), before.shape[1]
-    vocab = found.values.shape[-1]
+    all_logits, length, width = view.scores.of(UnconstrainedLogits()), len(view.canvas.columns), before.shape[1]
+    vocab = all_logits.values.shape[-1]
     before = before if before.shape[2] else before.new_zeros(len(before), width, vocab)
     now = before.new_zeros(len(before), width + 1, vocab)
     parts = list[tuple[Tensor, Tensor, Tensor]]()
     rows = torch.arange(len(before), device=origin.device)[:, None]
     for logits, columns in zip(
-        found.values.split(DISTRIBUTIONS, 1), found.columns.split(DISTRIBUTIONS, 1), strict=True
+        all_logits.values.split(DISTRIBUTIONS, 1), all_logits.columns.split(DISTRIBUTIONS, 1), strict=True
     ):
         p = logits.double().softmax(-1)
         last = before[rows, (columns - origin[:, None]).clamp(0, width - 1)]
         parts.append((*mixture_of(p), jensen_shannon(last, p.float())))
         place = columns - view.blocks.begin[:, None]
         now[rows, torch.where((place < 0) | (columns == length), width, place).clamp(max=width)] = p.float()
-    tokens, shares, moved = (torch.cat(one, 1) for one in zip(*parts, strict=True))
+    tokens, shares, moved = (torch.cat(values, 1) for values in zip(*parts, strict=True))
     blank = view.canvas.tokens[..., None].expand(-1, -1, tokens.shape[2])
-    laid = [
-        scatter_into(into, found.columns, one)
-        for into, one in (
+    by_column = [
+        scatter_into(into, all_logits.columns, values)
+        for into, values in (
             (blank, tokens),
             (torch.zeros_like(blank).double(), shares),
             (view.scores.confidence.float(), moved),
         )
     ]
-    return laid[0], laid[1], laid[2], now[:, :-1]
+    return by_column[0], by_column[1], by_column[2], now[:, :-1]
 
 
 def mixture_of(p: Tensor) -> tuple[Tensor, Tensor]:

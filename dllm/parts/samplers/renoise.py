@@ -23,11 +23,12 @@ MOST_HEAT = 100.0  # a temperature at which every token is as likely as another
 
 
 class Renoise(Sampler):
-    """A block has at most ``steps`` forwards, s = steps, ..., 1, at the temperatures t_min + (t_max - t_min) s / steps.
-    Each draws a token for every position. Sorted by entropy, H(1) <= H(2) <= ..., the longest prefix whose sum without
-    its largest entry is at most ``entropy_bound`` nats shows its draws in the next forward, and all others fresh noise:
-    nothing is decided. A block is committed whole, to the likeliest tokens of its last forward: when these are those of
-    ``stability`` forwards before, too, and the mean entropy is under ``stop_entropy`` nats; or by the last forward.
+    """Commit a block whole, after at most ``steps`` forwards, s = steps, ..., 1, at the temperatures t_min + (t_max -
+    t_min) s / steps. Each draws a token for every position. Sorted by entropy, H(1) <= H(2) <= ..., the longest prefix
+    whose sum without its largest entry is at most ``entropy_bound`` nats shows its draws in the next forward, and all
+    others fresh noise: nothing is decided. A block is committed whole, to the likeliest tokens of its last forward:
+    when these are those of ``stability`` forwards before, too, and the mean entropy is under ``stop_entropy`` nats; or
+    by the last forward.
     """
 
     traits = SamplerTraits(stateless=False, renoises=True, tempered=True, deterministic=False, by_confidence=False)
@@ -90,11 +91,11 @@ class Renoise(Sampler):
             tokens=likeliest,
             confidence=scores.statistic("first"),
             accepted=accepted,
-            shown=torch.where(accepted, self.drawn(view), self.noise(view)),
+            shown=torch.where(accepted, self.draws(view), self.noise(view)),
             state={"history": torch.cat([history[:, 1:], likeliest[:, None]], 1)[:, : self.stability]},
         )
 
-    def drawn(self, view: View) -> Tensor:
+    def draws(self, view: View) -> Tensor:
         """A draw for every position [B, L]; the accepted ones are shown."""
         return view.scores.token
 

@@ -20,13 +20,13 @@ from dllm.parts.samplers.base import Sampler
 
 
 class Saber(Sampler):
-    """Commit what is surer than the mean ``own`` confidence of the committed positions (1.0 before the first), and at
-    least the ``minimum`` surest. Unless that decides the block, take back the worst committed positions of the block,
-    among them what was just committed.
+    """Commit what is surer than the mean confidence ``at_commit`` of the committed positions (1.0 before the first),
+    and at least the ``minimum`` surest. Unless that decides the block, take back the worst committed positions of the
+    block, among them what was just committed.
 
-    form ``llada``: own is the confidence of a position's last commit. Of w commits
+    form ``llada``: at_commit is the confidence of a position's last commit. Of w commits
     min(max(floor(minimum / 2), ceil(w / backtrack)), w - 1) are taken back: those whose likeliest token, whichever it
-    is, lost most probability since the last forward. form ``dream``: own is the confidence of a position's first
+    is, lost most probability since the last forward. form ``dream``: at_commit is the confidence of a position's first
     commit; max(1, min(ceil(w / backtrack), w - 1)) of w commits are taken back: those whose token is least probable
     now.
 
@@ -45,36 +45,36 @@ class Saber(Sampler):
         return (Need(committed=True, reads=Statistic.of("current") if self.form == "dream" else ()),)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """own [B, L]: the confidence of a position's last or first commit (0: none, as after the columns of a row that
-        joins wider ones). last [B, L]: the largest probability at a position in the last forward, 0 before the first
-        (-inf: it was not in the block)."""
+        """at_commit [B, L]: the confidence of a position's last or first commit (0: none, as after the columns of a row
+        that joins wider ones). last [B, L]: the largest probability at a position in the last forward, 0 before the
+        first (-inf: it was not in the block)."""
         zero = torch.zeros_like(canvas.tokens, dtype=torch.float64)
-        return {"own": zero} | ({"last": zero} if self.form == "llada" else {})
+        return {"at_commit": zero} | ({"last": zero} if self.form == "llada" else {})
 
     def step(self, view: View, state: State) -> Step:
-        confidence, own = view.scores.confidence, state["own"]
-        count = (own > 0).sum(1)
-        bar = torch.where(count > 0, own.sum(1) / count.clamp(min=1), 1.0)
+        confidence, at_commit = view.scores.confidence, state["at_commit"]
+        count = (at_commit > 0).sum(1)
+        bar = torch.where(count > 0, at_commit.sum(1) / count.clamp(min=1), 1.0)
         accepted = view.open & (confidence > bar[:, None])
-        chosen = top_k_mask(confidence, view.open, accepted.sum(1).clamp(min=self.minimum))
-        decided = chosen | (view.canvas.revisable & view.blocks.in_block & view.scores.scored)
-        unfinished = (view.canvas.undecided & view.blocks.in_block & ~chosen).any(1)
-        worst, changed = self._doubted(view, state, chosen)
-        undone = top_k_mask(worst, decided, torch.where(unfinished, self._undone(chosen.sum(1)), 0))
-        new = chosen if self.form == "llada" else chosen & (own == 0)
-        changed["own"] = torch.where(new, confidence, own)
-        return view.step(chosen & ~undone, accepted=accepted & ~undone, remask=undone & ~chosen, state=changed)
+        commit = top_k_mask(confidence, view.open, accepted.sum(1).clamp(min=self.minimum))
+        decided = commit | (view.canvas.revisable & view.blocks.in_block & view.scores.scored)
+        unfinished = (view.canvas.undecided & view.blocks.in_block & ~commit).any(1)
+        worst, changed = self._doubted(view, state, commit)
+        undone = top_k_mask(worst, decided, torch.where(unfinished, self._undone(commit.sum(1)), 0))
+        new = commit if self.form == "llada" else commit & (at_commit == 0)
+        changed["at_commit"] = torch.where(new, confidence, at_commit)
+        return view.step(commit & ~undone, accepted=accepted & ~undone, remask=undone & ~commit, state=changed)
 
     def _undone(self, count: Tensor) -> Tensor:
         """How many positions [B] are taken back where ``count`` [B] were committed: always fewer."""
         least = self.minimum // 2 if self.form == "llada" else 1
         return torch.minimum((-(-count // self.backtrack)).clamp(min=least), count - 1)
 
-    def _doubted(self, view: View, state: State, chosen: Tensor) -> tuple[Tensor, State]:
+    def _doubted(self, view: View, state: State, commit: Tensor) -> tuple[Tensor, State]:
         """How doubtful each position is [B, L], the worst first, and the changed state."""
         confidence, scored = view.scores.confidence, view.scores.scored
         if self.form == "dream":
-            return -torch.where(chosen, confidence, view.scores.statistic("current").exp()), {}
-        seen = scored & view.blocks.in_block
-        kept = torch.where(view.blocks.in_block, state["last"], -torch.inf)
-        return state["last"] - confidence, {"last": torch.where(seen, confidence, kept)}
+            return -torch.where(commit, confidence, view.scores.statistic("current").exp()), {}
+        scored_in_block = scored & view.blocks.in_block
+        last = torch.where(view.blocks.in_block, state["last"], -torch.inf)
+        return state["last"] - confidence, {"last": torch.where(scored_in_block, confidence, last)}

@@ -27,16 +27,16 @@ def _clash(when: Callable[[Selection], Any], says: str, *rest: Any) -> Clash:
     return Clash(lambda c: c.part.steps is not None and c.gen_length is not None and when(c), says, *rest)
 
 
-ONE_PER_STEP = Set("sampler.steps", None)
+NO_STEPS = Set("sampler.steps", None)
 # Steps must divide evenly over the blocks: the published loops assert the same.
 _STEPS = (
     _clash(lambda c: c.blocks.fixed_length is not None and (c.gen_length or 0) % c.blocks.fixed_length
            and {"blocks.block_length": c.blocks.fixed_length},
-           "{gen_length} must be a multiple of {blocks.block_length} if the number of steps is fixed.", [ONE_PER_STEP],
+           "{gen_length} must be a multiple of {blocks.block_length} if the number of steps is fixed.", [NO_STEPS],
            "Or change one of them."),
     _clash(lambda c: _block_count(c) is None,
            "{sampler.steps} cannot be split over blocks whose number is known only after decoding.",
-           [ONE_PER_STEP, USE_FIXED]),
+           [NO_STEPS, USE_FIXED]),
     _clash(lambda c: c.part.steps < (count := _block_count(c)) and {"count": count},
            "{sampler.steps} is too few for {count:value} blocks.",
            [lambda c: Set("sampler.steps", _block_count(c))], "Or a multiple of it."),
@@ -82,7 +82,7 @@ class Scheduled(Sampler):
         """Forwards in the schedule of the current block [B]."""
         return torch.where(state["steps"] > 0, state["steps"], -(-view.blocks.masks.clamp(min=1) // self.per_step))
 
-    def due(self, view: View, state: State, index: Tensor | None = None) -> Tensor:
+    def quota(self, view: View, state: State, index: Tensor | None = None) -> Tensor:
         """How many positions the schedule commits in this forward [B]. Where ``steps`` are split, the first forwards of
         a block take one more (LLaDA's ``get_num_transfer_tokens``). The last one, and any after it, takes all that is
         open: a cache may have let fewer positions be committed than were due. index [B]: that of this forward in the

@@ -18,10 +18,11 @@ from dllm.parts.samplers.freedave import FreeDave
 
 
 class Scout(FreeDave):
-    """Candidate 0 is what the inner rule would do. The others are what it may do after that: candidate 0 with a few
-    tokens more, the likeliest such canvases first. The next forward runs on all of them. The row goes on along the
-    inner rule's own steps, from candidate 0, while each step ends on a candidate. So every canvas that is kept is
-    one of the inner rule's, and the answer is exactly its answer.
+    """Commit the inner rule's steps as far as the candidates of the last turn foresaw them. Candidate 0 is what it
+    would do. The others are what it may do after that: candidate 0 with a few tokens more, the likeliest such canvases
+    first. The next forward runs on all of them. The row goes on along the inner rule's own steps, from candidate 0,
+    while each step ends on a candidate. So every canvas that is kept is one of the inner rule's, and the answer is
+    exactly its answer.
 
     The tree: from each canvas one more token may follow, at any open position, one of its ``top_k`` likeliest, with a
     chance proportional to (p1 * p)^2. p is the token's probability, p1 that of the likeliest one there. Besides, the
@@ -41,52 +42,56 @@ class Scout(FreeDave):
         return (*super().needs(), Need(reads=(Statistic("first"), AllLogits())))
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """due, said [B, L]: the number of the inner rule's further step on the last scores that would have committed a
-        position (0: none), and the token. kept, asked [B]: how many of these steps came true, of how many."""
-        own = {"due": torch.zeros_like(canvas.tokens), "said": canvas.tokens}
-        own |= {name: torch.zeros_like(canvas.start) for name in ("kept", "asked")}
-        return super().start(canvas, blocks) | own
+        """step_number, draft [B, L]: the number of the inner rule's further step on the last scores that would have
+        committed a position (0: none), and the token. hits, tries [B]: how many of these steps came true, of how
+        many."""
+        memory = {"step_number": torch.zeros_like(canvas.tokens), "draft": canvas.tokens}
+        memory |= {name: torch.zeros_like(canvas.start) for name in ("hits", "tries")}
+        return super().start(canvas, blocks) | memory
 
     def propose(self, view: View, state: State) -> Step:
-        made, written, own = self.drafts(view, state)
-        base = made[:, 0]
-        kept, asked = self._came_true(view.canvas.commit(base, written), state)
-        due = (self.candidates - made.sum(1)) % self.candidates
-        own |= {"due": due, "said": written, "kept": kept, "asked": asked}
-        trees = self._trees(view, base, due, written, (kept + 1) / (asked + 5))
+        drafts_of_rule, written, memory = self.drafts(view, state)
+        base = drafts_of_rule[:, 0]
+        hits, tries = self._came_true(view.canvas.commit(base, written), state)
+        step_number = (self.candidates - drafts_of_rule.sum(1)) % self.candidates
+        memory |= {"step_number": step_number, "draft": written, "hits": hits, "tries": tries}
+        trees = self._trees(view, base, step_number, written, (hits + 1) / (tries + 5))
         counts = torch.tensor([1 + len(tree) for tree in trees], device=base.device)
         owner = Owner(torch.arange(len(trees), device=base.device).repeat_interleave(counts), len(trees))
         commit, tokens = owner.per_candidate(base).clone(), owner.per_candidate(written).clone()
         drafts = [draft for tree in trees for draft in (frozenset[Addition](), *tree)]
-        added = [(at, *one) for at, draft in enumerate(drafts) for one in draft]
+        added = [(at, *addition) for at, draft in enumerate(drafts) for addition in draft]
         if added:
             at, column, token = torch.tensor(added, device=base.device).unbind(1)
             commit[at, column], tokens[at, column] = True, token
-        return view.step(commit, tokens=tokens, owner=owner, state=own)
+        return view.step(commit, tokens=tokens, owner=owner, state=memory)
 
     def _came_true(self, now: Canvas, state: State) -> tuple[Tensor, Tensor]:
-        """kept and asked [B], with the last drafts judged by the canvas ``now`` after one more step of the inner rule.
-        A step is missed if the rule went another way, and not asked if it has not come to it yet."""
-        due, never = state["due"], self.candidates
-        differs = (due > 0) & (now.masked | (now.tokens != state["said"]))
-        first = torch.where(differs, due, never).amin(1)
-        right = torch.where(first == never, due.amax(1), first - 1)
-        left = state["left"].gather(1, right[:, None])[:, 0]
-        missed = (first < never) & (now.masked.sum(1) != left)
-        return state["kept"] + right, state["asked"] + right + missed
+        """hits and tries [B], with the last drafts judged by the canvas ``now`` after one more step of the inner rule.
+        A step is missed if the rule went another way, and not tried if it has not come to it yet."""
+        step_number, never = state["step_number"], self.candidates
+        differs = (step_number > 0) & (now.masked | (now.tokens != state["draft"]))
+        first = torch.where(differs, step_number, never).amin(1)
+        right = torch.where(first == never, step_number.amax(1), first - 1)
+        masks = state["masks"].gather(1, right[:, None])[:, 0]
+        missed = (first < never) & (now.masked.sum(1) != masks)
+        return state["hits"] + right, state["tries"] + right + missed
 
     def _trees(
-        self, view: View, base: Tensor, due: Tensor, written: Tensor, trust: Tensor
+        self, view: View, base: Tensor, step_number: Tensor, written: Tensor, trust: Tensor
     ) -> list[list[frozenset[Addition]]]:
         """The drafts of each row: what they commit besides ``base`` [B, L]. trust [B]: chance that the inner rule goes
-        on as on these scores, by ``due`` and ``written`` [B, L]."""
-        found = view.scores.of(AllLogits())
-        logits, ids = few_largest(found.values, self.top_k)
-        inside = found.columns.clamp(max=base.shape[1] - 1)
+        on as on these scores, by ``step_number`` and ``written`` [B, L]."""
+        all_logits = view.scores.of(AllLogits())
+        logits, ids = few_largest(all_logits.values, self.top_k)
+        inside = all_logits.columns.clamp(max=base.shape[1] - 1)
         first = view.scores.statistic("first").gather(1, inside)[..., None]
         weight = self.weight(first, (logits - logits[..., :1]).double().exp())
-        open_ = (view.open & ~base & view.active[:, None]).gather(1, inside) & (found.columns < base.shape[1])
-        host = [value.tolist() for value in (found.columns, open_, due.gather(1, inside), written.gather(1, inside))]
+        open_ = (view.open & ~base & view.active[:, None]).gather(1, inside) & (all_logits.columns < base.shape[1])
+        host = [
+            value.tolist()
+            for value in (all_logits.columns, open_, step_number.gather(1, inside), written.gather(1, inside))
+        ]
         return [
             best_first(*guesses(*row), trust=share, most=self.candidates - 1, least=self.min_probability)
             for *row, share in zip(*host, ids.tolist(), weight.tolist(), trust.tolist(), strict=True)
@@ -104,18 +109,22 @@ class Scout(FreeDave):
 def guesses(
     columns: list[int],
     open_: list[bool],
-    due: list[int],
+    step_number: list[int],
     written: list[int],
     ids: list[list[int]],
     weight: list[list[float]],
 ) -> tuple[list[Weighed], list[list[Addition]]]:
     """What may be committed next in one row, and the steps of the inner rule on the same scores."""
-    left = [at for at, free in enumerate(open_) if free]
+    candidates = [at for at, free in enumerate(open_) if free]
     single = [
-        Weighed((columns[at], token), value) for at in left for token, value in zip(ids[at], weight[at], strict=True)
+        Weighed((columns[at], token), value)
+        for at in candidates
+        for token, value in zip(ids[at], weight[at], strict=True)
     ]
-    last = max((due[at] for at in left), default=0)
-    steps = [[(columns[at], written[at]) for at in left if due[at] == step] for step in range(1, last + 1)]
+    last = max((step_number[at] for at in candidates), default=0)
+    steps = [
+        [(columns[at], written[at]) for at in candidates if step_number[at] == step] for step in range(1, last + 1)
+    ]
     return single, steps
 
 
@@ -123,8 +132,10 @@ def equality(candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:
     """[B, K, K]: whether the successor of candidate i is candidate j > i. An end of text cuts a row once: where i is
     cut, j must be cut there, too."""
     at, real = rows.clamp(min=0), rows >= 0
-    said, then = (torch.where(one.masked, -1, one.tokens)[at] for one in (candidates, successors))  # [B, K, L]
+    tokens, then = (
+        torch.where(canvas.masked, -1, canvas.tokens)[at] for canvas in (candidates, successors)
+    )  # [B, K, L]
     end, cut = candidates.end[at], candidates.shortened[at]
     order = torch.arange(rows.shape[1], device=rows.device)
-    same = (said[:, None] == then[:, :, None]).all(-1) & (~cut[:, :, None] | (end[:, None] == end[:, :, None]))
+    same = (tokens[:, None] == then[:, :, None]).all(-1) & (~cut[:, :, None] | (end[:, None] == end[:, :, None]))
     return same & real[:, None, :] & real[:, :, None] & (order[:, None] < order)

@@ -17,7 +17,7 @@ from dllm.parts.samplers.base import Sampler, scored_masks
 
 
 class SlowFast(Sampler):
-    """A block is decoded in cycles of two phases. ``done`` is the column of the block before which all is decided.
+    """Commit a block in cycles of two phases. ``done`` is the column of the block before which all is decided.
 
     Slow, ``explore`` forwards: the horizon is the column after the last mask whose confidence reaches ``low``
     (``done`` + 1 without one). Once the last ``window`` horizons deviate by less than ``deviation`` columns, the last
@@ -73,19 +73,19 @@ class SlowFast(Sampler):
     def step(self, view: View, state: State) -> Step:
         place = view.canvas.columns - view.blocks.begin[:, None]
         masks = view.canvas.undecided & view.blocks.in_block
-        state = self.begun(masks & columns_between(place, state["done"], state["span"]), state)
+        state = self.next_cycle(masks & columns_between(place, state["done"], state["span"]), state)
         slow = state["cycle"] < self.explore
         state = self.looked(view, place, slow, state)
         bound = torch.where(slow, view.blocks.end - view.blocks.begin, state["span"])
-        commit, accepted = self.chosen(view, columns_between(place, state["done"], bound), state["high"][:, None])
+        commit, accepted = self.select(view, columns_between(place, state["done"], bound), state["high"][:, None])
         span = columns_between(place, state["done"], state["span"])
         goes_on = ~slow & (masks & ~commit & span).any(1)
         announced = torch.where(span & goes_on[:, None], place - state["done"][:, None] + 1, 0)
         return view.step(commit, accepted=accepted, next_positions=announced, state=state)
 
-    def begun(self, left: Tensor, state: State) -> State:
-        """The state, in which rows whose span has nothing ``left`` [B, L] begin another cycle."""
-        ends = (state["cycle"] >= self.explore) & ~left.any(1)
+    def next_cycle(self, masks: Tensor, state: State) -> State:
+        """The state, in which rows whose span has no ``masks`` [B, L] any more begin another cycle."""
+        ends = (state["cycle"] >= self.explore) & ~masks.any(1)
         fresh = {name: state[name].masked_fill(ends, 0) for name in ("cycle", "seen", "settled")}
         horizons = state["horizons"].masked_fill(ends[:, None], 0)
         return state | fresh | {"done": torch.where(ends, state["span"], state["done"]), "horizons": horizons}
@@ -95,18 +95,18 @@ class SlowFast(Sampler):
         sure = scored_masks(view) & (view.scores.confidence >= state["low"][:, None]) & view.blocks.in_block
         horizon = 1 + torch.maximum(torch.where(sure, place, 0).amax(1), state["done"])
         looks = slow & (state["settled"] == 0)
-        seen = state["seen"] + looks
+        horizons_taken = state["seen"] + looks
         horizons = torch.cat([state["horizons"][:, 1:], horizon[:, None]], 1)
         horizons = torch.where(looks[:, None], horizons, state["horizons"])
-        agree = (seen >= self.window) & (horizons.double().std(1, correction=0) < self.deviation)
-        mean = horizons.sum(1) // seen.clamp(1, self.window)  # without a horizon an entry is 0
+        agree = (horizons_taken >= self.window) & (horizons.double().std(1, correction=0) < self.deviation)
+        mean = horizons.sum(1) // horizons_taken.clamp(1, self.window)  # without a horizon an entry is 0
         span = torch.where(looks, torch.where(agree, horizon, mean), state["span"])
         settled, cycle = state["settled"] | (looks & agree).long(), state["cycle"] + 1
         if self.stop_when_stable:
             cycle = torch.where(slow & (settled == 1), self.explore, cycle)
-        return state | {"span": span, "seen": seen, "horizons": horizons, "settled": settled, "cycle": cycle}
+        return state | {"span": span, "seen": horizons_taken, "horizons": horizons, "settled": settled, "cycle": cycle}
 
-    def chosen(self, view: View, among: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    def select(self, view: View, among: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """What is committed among these columns [B, L], and what of it reaches ``high`` [B, 1]."""
         confidence, among = view.scores.confidence, among & view.open
         sure = among & (confidence >= high)

@@ -13,7 +13,7 @@ from dllm.parts.samplers.wrapper import Wrapper
 
 
 class Spaced(Wrapper):
-    """Of the ``inner`` rule's commits, best first, keep a position if it is at least a gap away from all that are
+    """Commit a position of the ``inner`` rule's, best first, if it is at least a gap away from all that are
     kept; the others wait. The gap is max(2, floor(M ``start_stride`` / K)) columns, where M of the block's K columns
     are masks (``start_stride`` 0: no gap).
 
@@ -41,8 +41,8 @@ class Spaced(Wrapper):
         masks = (view.canvas.undecided & view.blocks.in_block).sum(1)
         gap = (masks * self.start_stride // (view.blocks.end - view.blocks.begin)).clamp(min=2)
         free = step.commit & ~view.forced_positions & ~step.stop[:, None]
-        kept = spaced_out(free, self._score(view), gap) | (step.commit & ~free)
-        return step.but(commit=kept, accepted=None if step.accepted is None else step.accepted & kept)
+        commit = spaced_out(free, self._score(view), gap) | (step.commit & ~free)
+        return step.but(commit=commit, accepted=None if step.accepted is None else step.accepted & commit)
 
     def _score(self, view: View) -> Tensor:
         entropy = "entropy" in read_of_logits(self.inner.needs())
@@ -50,12 +50,12 @@ class Spaced(Wrapper):
         return view.scores.confidence if ranks_by == "confidence" else -view.scores.statistic(ranks_by)
 
 
-def spaced_out(chosen: Tensor, score: Tensor, gap: Tensor) -> Tensor:
-    """The ``chosen`` positions [B, L], best ``score`` first, at least ``gap`` [B] columns from all that are kept."""
-    kept, left = torch.zeros_like(chosen), chosen
-    columns = torch.arange(chosen.shape[1], device=chosen.device)
-    while bool(left.any()):
-        at = torch.where(left, score, -torch.inf).argmax(1, keepdim=True)
-        kept = kept | ((columns == at) & left)
-        left = left & ((columns - at).abs() >= gap[:, None])
-    return kept
+def spaced_out(positions: Tensor, score: Tensor, gap: Tensor) -> Tensor:
+    """Of ``positions`` [B, L], best ``score`` first, those at least ``gap`` [B] columns from all others."""
+    out, remaining = torch.zeros_like(positions), positions
+    columns = torch.arange(positions.shape[1], device=positions.device)
+    while bool(remaining.any()):
+        at = torch.where(remaining, score, -torch.inf).argmax(1, keepdim=True)
+        out = out | ((columns == at) & remaining)
+        remaining = remaining & ((columns - at).abs() >= gap[:, None])
+    return out

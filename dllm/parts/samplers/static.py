@@ -31,7 +31,7 @@ class Static(Scheduled):
         return (Need(reads=ranking_statistics(self.score)),)
 
     def step(self, view: View, state: State) -> Step:
-        return view.step(top_k_mask(self.rate(view), view.open, self.due(view, state)))
+        return view.step(top_k_mask(self.rate(view), view.open, self.quota(view, state)))
 
     def rate(self, view: View) -> Tensor:
         """The ranking score [B, L], higher first."""

@@ -24,7 +24,7 @@ class HistoryPlaces:
     """Where a row's history is."""
 
     column: Tensor  # [B, W] the column at each place
-    known: Tensor  # [B, W] whether the canvas has it
+    exists: Tensor  # [B, W] whether the canvas has it
     place: Tensor  # [B, L] the place of each column, which may be outside
 
     @staticmethod
@@ -43,7 +43,7 @@ class HistoryPlaces:
 
 
 class TACG(Sampler):
-    """Trajectory-aware commit gate. The base is what exceeds ``threshold``. Extras above ``floor`` join it: the best
+    """Commit the base, which exceeds ``threshold``, and the best extras above ``floor`` (a gate by trajectory):
     min(``most``, ceil(``ratio`` * base)), without a base only under ``without_base``. The streak of a position is the
     number of forwards in a row that proposed its token.
 
@@ -103,12 +103,12 @@ class TACG(Sampler):
             len(canvas.start), length if self.history == "answer" else min(length, blocks.widest(length))
         )
         nothing = canvas.masked.new_zeros(*zero.shape, 0)  # the type that every other one absorbs
-        own = {"token": zero, "streak": zero, "calm": zero}
+        memory = {"token": zero, "streak": zero, "calm": zero}
         if self.form == "gate" and self.bonus > 0:
-            own["slow"] = nothing
+            memory["slow"] = nothing
         if self.kl is not None or (self.form == "extras" and self.bonus > 0):
-            own["before"] = nothing
-        return super().start(canvas, blocks) | own
+            memory["before"] = nothing
+        return super().start(canvas, blocks) | memory
 
     def step(self, view: View, state: State) -> Step:
         origin = view.blocks.begin if self.history == "block" else torch.zeros_like(view.blocks.begin)
@@ -153,15 +153,15 @@ class TACG(Sampler):
     def _followed(self, view: View, state: State, places: HistoryPlaces) -> tuple[Tensor, State]:
         """How much each proposal gains, by place [B, W], and the state after this forward. A position that it did not
         score keeps its history."""
-        scores, told, known = view.scores, view.scores.scored & view.canvas.undecided, state["streak"] > 0
+        scores, is_scored, has_history = view.scores, view.scores.scored & view.canvas.undecided, state["streak"] > 0
         if self.history == "block":
-            told = told & view.blocks.in_block
-        told, token = places.at(told) & places.known, places.at(scores.token)
-        again = known & (state["token"] == token)
+            is_scored = is_scored & view.blocks.in_block
+        is_scored, token = places.at(is_scored) & places.exists, places.at(scores.token)
+        again = has_history & (state["token"] == token)
         changed = {
-            "token": torch.where(told, token, state["token"]),
+            "token": torch.where(is_scored, token, state["token"]),
             "calm": state["calm"],
-            "streak": torch.where(told, torch.where(again, state["streak"] + 1, 1), state["streak"] * known),
+            "streak": torch.where(is_scored, torch.where(again, state["streak"] + 1, 1), state["streak"] * has_history),
         }
         gain = torch.zeros_like(token, dtype=torch.float64)
         if "slow" not in state and "before" not in state:
@@ -169,22 +169,22 @@ class TACG(Sampler):
         now = in_block(scores, places.place, places.column.shape[1])
         now = now.to(torch.promote_types(now.dtype, torch.float32))
         if "slow" in state:
-            slow = earlier(state["slow"], known, now)
+            slow = earlier(state["slow"], has_history, now)
             gain = gain_over(slow, now, token, self.guidance_weight)
-            changed["slow"] = torch.where(told[..., None], slow_mean(slow, now, self.decay), slow)
+            changed["slow"] = torch.where(is_scored[..., None], slow_mean(slow, now, self.decay), slow)
         if "before" in state:
-            before = earlier(state["before"], known, now)
-            changed["before"] = torch.where(told[..., None], now, before)
-            still = known & (divergence(now, before) < (self.kl or 0.0))
-            changed["calm"] = torch.where(told, torch.where(still, state["calm"] + 1, 0), state["calm"])
+            before = earlier(state["before"], has_history, now)
+            changed["before"] = torch.where(is_scored[..., None], now, before)
+            still = has_history & (divergence(now, before) < (self.kl or 0.0))
+            changed["calm"] = torch.where(is_scored, torch.where(still, state["calm"] + 1, 0), state["calm"])
         if self.form == "extras":
-            gain = (places.at(scores.confidence) - chance_of(before, token) * known).clamp(min=0)
+            gain = (places.at(scores.confidence) - chance_of(before, token) * has_history).clamp(min=0)
         return gain, changed
 
 
-def earlier(values: Tensor, known: Tensor, now: Tensor) -> Tensor:
-    """Remembered ``values`` [B, W, V] where they are ``known`` [B, W], else those of ``now``."""
-    return torch.where(known[..., None], values, now) if values.shape[-1] else now
+def earlier(values: Tensor, has_history: Tensor, now: Tensor) -> Tensor:
+    """Remembered ``values`` [B, W, V] where a place ``has_history`` [B, W], else those of ``now``."""
+    return torch.where(has_history[..., None], values, now) if values.shape[-1] else now
 
 
 def slow_mean(slow: Tensor, now: Tensor, decay: float) -> Tensor:
@@ -210,5 +210,5 @@ def chance_of(logits: Tensor, token: Tensor) -> Tensor:
 
 
 def _chance_of(logits: Tensor, token: Tensor) -> Tensor:
-    chosen = logits.gather(-1, token[..., None])[..., 0]
-    return (chosen - logits.logsumexp(-1)).exp().nan_to_num(0.0)
+    logit = logits.gather(-1, token[..., None])[..., 0]
+    return (logit - logits.logsumexp(-1)).exp().nan_to_num(0.0)

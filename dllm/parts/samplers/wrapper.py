@@ -53,7 +53,7 @@ class Wrapper(Sampler):
                 (Set("sampler/inner", "confidence"),),
             )
         self.inner = inner
-        self.traits = inner.traits.but(stateless=False, verifies="", ranks_by="", **own_traits(type(self)))
+        self.traits = inner.traits.but(stateless=False, verifies="", ranks_by="", **overridden_traits(type(self)))
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -86,14 +86,14 @@ class Wrapper(Sampler):
         return super().start(canvas, blocks) | outside(self.inner.start(canvas, blocks))
 
     def propose(self, view: View, state: State) -> Step:
-        step = self.inner.propose(seen_inside(view), inside(state))
+        step = self.inner.propose(view_inside(view), inside(state))
         return step.but(state=outside(step.state))
 
     def choose(self, view: View, owner: Owner, state: State) -> Tensor:
-        return self.inner.choose(seen_inside(view), owner, inside(state))
+        return self.inner.choose(view_inside(view), owner, inside(state))
 
 
-def own_traits(cls: type[Sampler]) -> dict[str, Any]:
+def overridden_traits(cls: type[Sampler]) -> dict[str, Any]:
     """What the class of a wrapper says otherwise than every wrapper."""
     theirs = vars(Wrapper.traits)
     return {name: value for name, value in vars(cls.traits).items() if value != theirs[name]}
@@ -107,7 +107,7 @@ def nested(sampler: Sampler) -> Iterator[Sampler]:
         yield sampler
 
 
-def seen_inside(view: View) -> View:
+def view_inside(view: View) -> View:
     """The view with what the inner rule shares, under its own names."""
     return view if view.shared is NOTHING_SHARED else replace(view, shared=view.shared.inside(INNER))
 
