@@ -15,7 +15,7 @@ from dllm.contract.readouts import Readout
 from dllm.contract.setting import Sampling, Setting
 from dllm.contract.traits import SamplerTraits
 from dllm.models.config import ModelConfig
-from dllm.models.network.visibility import AttentionKind
+from dllm.models.network.attention_order import AttentionKind
 
 
 @dataclass(frozen=True)

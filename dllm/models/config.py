@@ -26,11 +26,12 @@ from dllm.models.formats.prequantized import stored_kinds
 from dllm.models.gemma_config import DIFFUSION_GEMMA, GEMMA, GemmaConfig
 from dllm.models.keys import printed, read_keys, shown
 from dllm.models.network import rope
+from dllm.models.network.attention_order import FULL, AttentionKind, columns_of
 from dllm.models.network.masked_lm_class import MASKED_LM, is_masked_lm
 from dllm.models.network.moe import MoEConfig
 from dllm.models.network.rope_ntk import NtkReach, RopeSetting
 from dllm.models.network.rope_scaling import Scaling
-from dllm.models.network.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, PipelinedBlocks, columns_of
+from dllm.models.network.visibility import AnswerBlocks, InBlocks, PipelinedBlocks
 
 FAMILIES: Mapping[str, Family] = {
     **FIRST_FAMILIES,
@@ -186,7 +187,7 @@ class ModelConfig:
 
     def shifts(self, masked: Tensor, start: Tensor) -> Tensor | int:
         """How many rows before each column [B, L] its prediction is; a number where that is the same for all.
-        masked [B, L], start [B]: as in ``dllm.models.network.visibility``."""
+        masked [B, L], start [B]: as in ``dllm.models.network.attention_order``."""
         own = None if self.seed_shift is None else self.attention.own_rows(masked, start)
         if own is None or self.seed_shift is None:
             return self.prediction_shift

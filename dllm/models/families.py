@@ -41,9 +41,10 @@ from dllm.models.keys import (
     token_ids,
 )
 from dllm.models.network import rope
+from dllm.models.network.attention_order import AttentionKind
 from dllm.models.network.moe import MoEConfig
 from dllm.models.network.rope import ROPE_KINDS, UNSCALED, theta
-from dllm.models.network.visibility import AttentionKind, BlockCausal, CausalByRank, ContextCausal
+from dllm.models.network.visibility import BlockCausal, CausalByRank, ContextCausal
 from dllm.models.weights.name_tables import LLADA2_NAMES, LLADA_NAMES, QWEN_NAMES, Names
 
 Fields = dict[str, Any]  # of ModelConfig

@@ -23,8 +23,9 @@ from dllm import Decoder, Model, part
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.config import ModelConfig
 from dllm.models.network.activations import round_activations
+from dllm.models.network.attention_order import FULL
 from dllm.models.network.fused import fuse_products
-from dllm.models.network.visibility import FULL, AnswerBlocks
+from dllm.models.network.visibility import AnswerBlocks
 from dllm.models.text.ids import Ids
 from dllm.models.weights.quantize import quantize_weights
 from experiments.bench.step import prompt_of, random_model

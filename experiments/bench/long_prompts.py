@@ -36,7 +36,8 @@ from dllm.contract.setting import Sampling
 from dllm.loop.runner import Runner
 from dllm.loop.runtime.runtime import Runtime
 from dllm.models.bundle import Model
-from dllm.models.network.visibility import FULL, AttentionKind, BlockCausal
+from dllm.models.network.attention_order import FULL, AttentionKind
+from dllm.models.network.visibility import BlockCausal
 from dllm.models.text.ids import Ids
 from dllm.parts.cache.base import Cache
 from dllm.parts.eos.none import FullLength

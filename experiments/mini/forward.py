@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from dllm.models.network.attention import Visible
+from dllm.models.network.layer import Layer
 from dllm.models.network.memory import NoCacheMemory
-from dllm.models.network.transformer import Layer, Transformer
+from dllm.models.network.transformer import Transformer
 
 
 def logits_at(

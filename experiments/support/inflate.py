@@ -28,7 +28,8 @@ from dllm.models.bundle import Model
 from dllm.models.config import ModelConfig
 from dllm.models.network.experts import MLP
 from dllm.models.network.fused import apart, fuse_products
-from dllm.models.network.transformer import Attention, Layer, RMSNorm, Transformer
+from dllm.models.network.layer import Attention, Layer, RMSNorm
+from dllm.models.network.transformer import Transformer
 from experiments.bench.step import random_weights
 
 ABSENT = -4096.0  # of the head, times the constant's share of a normed row: about -1e3

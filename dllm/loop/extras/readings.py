@@ -11,10 +11,11 @@ from torch import Tensor
 from dllm.contract.readouts import HeadInput, LogitLookup, Readout
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.hidden import CallStates, HiddenStates
+from dllm.models.network.layer import Layer, run_layer
 from dllm.models.network.memory import Memory, summed
 from dllm.models.network.packed_calls import Inputs
 from dllm.models.network.rope import Angles
-from dllm.models.network.transformer import Layer, Transformer, run_layer
+from dllm.models.network.transformer import Transformer
 from dllm.parts.cache.passes import Call, ForwardPass
 
 

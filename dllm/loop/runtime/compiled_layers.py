@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from dllm.models.network.attention import Visible
+from dllm.models.network.layer import Layer
 from dllm.models.network.memory import KeyValues, Memory, StaticMemory
 from dllm.models.network.rope import Angles
-from dllm.models.network.transformer import Layer, Transformer
+from dllm.models.network.transformer import Transformer
 
 MAX_VARIANTS = 16  # with and without mask, one row and several, and each size once more as a variable
 NUMBERS = count()

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 
 from dllm.models.config import ModelConfig
 from dllm.models.gemma_config import LayerKind
+from dllm.models.network.attention_order import columns_of
 from dllm.models.network.conditioning import Conditioning
 from dllm.models.network.experts import MLP, Router, StackedExperts, at_least_float32, mixed_experts, top_experts
+from dllm.models.network.layer import Attention, Layer, Rotary, RunLayer, run_layer
 from dllm.models.network.memory import Attend, Memory, NoCacheMemory, Projected
 from dllm.models.network.rope import Angles
-from dllm.models.network.transformer import Attention, Embedding, Layer, Rotary, RunLayer, Transformer, at, run_layer
-from dllm.models.network.visibility import columns_of
+from dllm.models.network.transformer import Embedding, Transformer, at
 
 GELU = "gelu_tanh"
 SOFT_ROWS = 64  # rows of probabilities at a time: of 262,144 columns in float32 they take 67 MB

@@ -19,9 +19,10 @@ from dllm.common.errors import UserError, first_line
 from dllm.models.agreement import FILE
 from dllm.models.network.conditioning import Conditioning
 from dllm.models.network.experts import at_least_float32
+from dllm.models.network.layer import RunLayer, run_layer
 from dllm.models.network.masked_lm_class import own_class_of
 from dllm.models.network.memory import Memory
-from dllm.models.network.transformer import RunLayer, Transformer, run_layer
+from dllm.models.network.transformer import Transformer
 
 PADDING_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}  # of logits; half precision: a tenth
 PROBED_TOKENS = 5  # tokens of the canvas on which padding is tried

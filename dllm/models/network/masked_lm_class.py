@@ -14,7 +14,7 @@ from dllm.common.errors import UserError, first_line, not_installed
 from dllm.models.agreement import FILE
 from dllm.models.families import Family, Fields
 from dllm.models.formats.prequantized import refuse_quantised
-from dllm.models.network.visibility import AttentionKind
+from dllm.models.network.attention_order import AttentionKind
 
 MASKED_LM_FAMILY, SUFFIX = "masked_lm", "ForMaskedLM"
 NEEDED_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from dllm.models.network.conditioning import Conditioning
+from dllm.models.network.layer import RunLayer
 from dllm.models.network.memory import Memory, Projected, by_call
-from dllm.models.network.transformer import RunLayer, Transformer
+from dllm.models.network.transformer import Transformer
 
 
 @dataclass(frozen=True)

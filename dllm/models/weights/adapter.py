@@ -23,7 +23,8 @@ from dllm.common.errors import Refusal, UserError
 from dllm.models.formats.expressions import RULE, Expression, expression
 from dllm.models.keys import KeyRule, boolean, integer, read_keys, real, shown
 from dllm.models.network.experts import at_least_float32
-from dllm.models.network.transformer import LowRank, Transformer
+from dllm.models.network.layer import LowRank
+from dllm.models.network.transformer import Transformer
 from dllm.models.weights.files import Stored, broken, headers, read_json
 from dllm.models.weights.names import Source, parameter_source
 

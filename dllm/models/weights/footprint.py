@@ -11,9 +11,10 @@ from torch import nn
 from dllm.common.errors import Refusal, Set, UserError
 from dllm.models.config import ModelConfig
 from dllm.models.network.experts import Router, StackedExperts
+from dllm.models.network.layer import Layer
 from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.network.networks import network_of
-from dllm.models.network.transformer import Layer, Transformer
+from dllm.models.network.transformer import Transformer
 
 # Bytes of a weight. int4 has a scale and a zero point of bfloat16 for every 32 of them.
 PER_WEIGHT = {

@@ -35,7 +35,8 @@ from dllm.kernels.narrow_product import GROUP
 from dllm.kernels.stepped import SteppedLinear, has_steps, stepped_experts
 from dllm.models.config import ModelConfig
 from dllm.models.network.experts import MLP, MoE, StackedExperts
-from dllm.models.network.transformer import Layer, Transformer
+from dllm.models.network.layer import Layer
+from dllm.models.network.transformer import Transformer
 
 BITS = {"int8": 8, "int4": 4}
 QUANTIZATIONS = (*BITS, "float8")

@@ -17,8 +17,8 @@ from torch import Tensor
 from dllm.common.rowwise import Owner, select, select_or_all
 from dllm.contract.canvas import Canvas, packed
 from dllm.models.network.attention import AllOf, ByRank, MaskParts
+from dllm.models.network.attention_order import AttentionOrder
 from dllm.models.network.memory import DeviceCopies, KeyValues
-from dllm.models.network.visibility import AttentionOrder
 from dllm.parts.cache.calls import grouped
 from dllm.parts.cache.passes import Call, CandidateBuffers, CandidatePacking, ForwardPass
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dllm.contract.canvas import Canvas
 from dllm.models.config import ModelConfig
-from dllm.models.network.visibility import AttentionKind, AttentionOrder
+from dllm.models.network.attention_order import AttentionKind, AttentionOrder
 
 
 def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor:

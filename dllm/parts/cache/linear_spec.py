@@ -17,9 +17,10 @@ from dllm.contract import ForwardPlan, State
 from dllm.contract.beside import InPlace
 from dllm.contract.canvas import Canvas
 from dllm.models.config import ModelConfig
+from dllm.models.network.attention_order import AttentionKind, AttentionOrder, columns_of
 from dllm.models.network.memory import AnyLayer, Memory
 from dllm.models.network.rope import Angles
-from dllm.models.network.visibility import AttentionKind, AttentionOrder, ContextCausal, columns_of
+from dllm.models.network.visibility import ContextCausal
 from dllm.parts.cache.base import Session
 from dllm.parts.cache.buffer import Buffered, CacheView, ColumnSession
 from dllm.parts.cache.buffer_memory import BufferMemory

@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dllm.models.bundle import Model
+from dllm.models.network.attention_order import AttentionKind
 from dllm.models.network.memory import DeviceCopies, KeyValues
-from dllm.models.network.visibility import AttentionKind
 
 FIRST_SLOTS = 1024  # columns that a store has room for when it gets its first page; then it doubles
 

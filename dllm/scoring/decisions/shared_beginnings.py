@@ -16,8 +16,9 @@ from torch import Tensor
 
 from dllm.models.bundle import Model
 from dllm.models.network.attention import Visible
+from dllm.models.network.attention_order import AttentionOrder
 from dllm.models.network.memory import DeviceCopies, Exchanged, KeyValues, Memory, Projected
-from dllm.models.network.visibility import CAUSAL, AttentionOrder
+from dllm.models.network.visibility import CAUSAL
 
 
 @dataclass(frozen=True)

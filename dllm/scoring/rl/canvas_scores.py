@@ -23,9 +23,9 @@ from dllm.contract.setting import Sampling
 from dllm.loop.proposals import filtered
 from dllm.models.bundle import Model
 from dllm.models.network.experts import at_least_float32
+from dllm.models.network.layer import Layer, run_layer
 from dllm.models.network.memory import Memory
 from dllm.models.network.rope import Angles
-from dllm.models.network.transformer import Layer, run_layer
 from dllm.scoring.decisions.reading import HEAD_ROWS
 
 SCORING_LAWS = ("own", "drawn")

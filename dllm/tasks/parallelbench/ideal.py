@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from dllm.models.bundle import Model
 from dllm.models.config import ModelConfig
 from dllm.models.network.conditioning import Conditioning
+from dllm.models.network.layer import RunLayer, run_layer
 from dllm.models.network.memory import Memory
-from dllm.models.network.transformer import RunLayer, Transformer, run_layer
+from dllm.models.network.transformer import Transformer
 from dllm.models.text.ids import Ids
 from dllm.tasks.parallelbench.theory import outputs
 

@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from dllm.models.network.attention_order import AttentionKind
 from dllm.models.network.transformer import Transformer
-from dllm.models.network.visibility import AttentionKind, CausalByRank
+from dllm.models.network.visibility import CausalByRank
 from experiments.mini import data
 from experiments.mini.forward import logits_at
 from experiments.mini.objectives.base import Objective
