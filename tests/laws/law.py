@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
@@ -73,5 +73,12 @@ def every(cases: Callable[[], Iterable[Case]]) -> list[Case]:
 
 
 @cache
+def begun(cases: Callable[[], Iterable[Case]]) -> tuple[Iterator[Case], list[Case]]:
+    """Laws share what they have drawn: what is left to draw, and what was drawn."""
+    return iter(cases()), []
+
+
 def first(cases: Callable[[], Iterable[Case]], most: int) -> list[Case]:
-    return list(islice(cases(), most))
+    left, before = begun(cases)
+    before += islice(left, max(0, most - len(before)))
+    return before[:most]
