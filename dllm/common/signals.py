@@ -14,7 +14,8 @@ IMPORTING = "<frozen importlib._bootstrap>"  # the file that frames of an import
 AGAIN_SECONDS = 0.05  # after which a signal that came during an import is sent once more
 IMPORT_SECONDS = 10.0  # for which imports are waited for: a program may itself be run by an import
 SIGNALLED: list[tuple[int, float]] = []  # the first of these signals that came, and when, by ``time.monotonic``
-_POSTPONED: list[int] = []  # this signal is the first one again, sent after an import
+_WAITING: list[int] = []  # the first signal, if it came during an import and is not raised yet
+_SENT_AGAIN: list[int] = []  # what comes next is the first signal once more
 
 
 class Terminated(SystemExit):
@@ -39,6 +40,7 @@ def raise_if_told() -> None:
     """Raise ``Terminated`` once more where a signal has come: code of others may have taken its exception for one of
     its own, or dropped it, as callbacks from C do."""
     if SIGNALLED:
+        _WAITING.clear()
         raise Terminated(SIGNALLED[0][0])
 
 
@@ -57,11 +59,12 @@ def _end(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     if not SIGNALLED:
         SIGNALLED.append((number, now))
-    elif _POSTPONED:
-        _POSTPONED.clear()
-    else:
-        if number != signal.SIGHUP or now > SIGNALLED[0][1] + TOGETHER:
-            os._exit(128 + number)
+        _WAITING[:] = [number]
+    elif _SENT_AGAIN:
+        _SENT_AGAIN.clear()
+    elif number != signal.SIGHUP or now > SIGNALLED[0][1] + TOGETHER:
+        os._exit(128 + number)
+    if not _WAITING:
         return
     first, since = SIGNALLED[0]
     if _is_importing(frame) and now < since + IMPORT_SECONDS:
@@ -69,12 +72,14 @@ def _end(number: int, frame: FrameType | None) -> None:
         again.daemon = True
         again.start()
         return
+    _WAITING.clear()
     raise Terminated(first)
 
 
 def _send_again(number: int) -> None:
-    _POSTPONED.append(number)
-    signal.raise_signal(number)  # its handler runs in the main thread
+    if _WAITING:
+        _SENT_AGAIN.append(number)
+        signal.raise_signal(number)  # its handler runs in the main thread
 
 
 def _is_importing(frame: FrameType | None) -> bool:
