@@ -12,8 +12,9 @@ from threading import Event
 
 import pytest
 
+from dllm.app.runs.bounded_reply import LONGEST_REPLY
 from tests.app.conftest import ROOT, Outcome, Run, rows_of
-from tests.support.stub_endpoint import Body, Reply, Stub, answer, stub_endpoint
+from tests.support.stub_endpoint import Body, Endless, Reply, Stub, answer, stub_endpoint
 
 A = Path("runs/a")
 KEY = "sk-Zq81thisIsTheKey"
@@ -110,6 +111,13 @@ BAD = {
     ),
     "no right": (Reply({"error": {"message": "who are you"}}, 401), "the right key (401)", 1),
     "too long": (Reply({"error": {"message": "context is 8 tokens"}}, 400), "is refused (400)", 10),
+    "half a pair": (answer("\ud800"), "question waiting_line/copy/0 got no text: {", 10),
+    "nested": (Reply("[" * 100_000), "question waiting_line/copy/0 got no text: [[[[", 10),
+    "packed": (
+        Reply("", headers={"Content-Encoding": "gzip"}),
+        "the reply to question waiting_line/copy/0 is packed (gzip) although the request asks for plain text.",
+        10,
+    ),
     "broken": (Reply({"error": {"message": "boom"}}, 500), "it failed (500), in 1 tries", 1),
 }
 
@@ -133,6 +141,44 @@ def test_a_fault_is_told_in_a_sentence_and_mended_by_the_same_command(name: str,
         stub.bodies.clear()
         assert run(*words[:-2], "model.timeout=20", bare=True).code == 0  # such settings are of no run's identity
         assert len(rows_of(A)) == len(stub.bodies) == 12
+
+
+def test_numbers_and_names_that_no_table_can_hold_are_not_kept(run: Run) -> None:
+    def reply(body: Body, before: int) -> Reply:
+        found = answer("[]", model={"a": "\ud800"} if len(stub.bodies) == 1 else "m" * 999)
+        assert isinstance(found.body, dict)
+        found.body["usage"]["completion_tokens"] = 10**400
+        found.body["choices"][0]["finish_reason"] = "\ud800"
+        return found
+
+    with stub_endpoint(reply) as stub:
+        outcome = run(*asked(stub, "name=a", count=2), bare=True)
+    assert outcome.code == 0, outcome.err
+    assert [(row["useful_tokens"], row["answered_by"]) for row in rows_of(A)] == [(0, None), (0, "m" * 200)]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [(200, {}), (500, {}), (307, {"Location": "/v1/elsewhere"})],
+    ids=["answer", "fault", "redirect"],
+)
+def test_a_reply_without_end_is_read_to_a_bound(status: int, headers: dict[str, str], run: Run) -> None:
+    """Of an answer, of a fault and of a redirection; nobody asks a second time."""
+    endless = Endless(b" " * 65536)
+    with stub_endpoint(lambda body, before: Reply(endless, status, headers)) as stub:
+        outcome = run(*asked(stub, "name=a", count=1), bare=True)
+        assert (outcome.code, len(stub.bodies)) == (3, 1)
+    assert "copy/0 has more than 8 MiB. Lower gen_length or mend the server." in outcome.err
+    assert LONGEST_REPLY < endless.sent < 2 * LONGEST_REPLY, "what buffers of the system hold is sent, too"
+
+
+def test_a_reply_that_drips_is_read_for_a_limited_time(run: Run) -> None:
+    """Every byte comes before the timeout of a read."""
+    with stub_endpoint(lambda body, before: Reply(Endless(b" ", pause=0.05))) as stub:
+        began = time.monotonic()
+        outcome = run(*asked(stub, "name=a", "model.timeout=0.5", count=1), bare=True)
+        assert (outcome.code, len(stub.bodies)) == (3, 1) and time.monotonic() - began < 10
+    assert "copy/0 did not end in 0.5 s. Raise model.timeout." in outcome.err
 
 
 def test_an_endpoint_that_is_down_is_named(run: Run) -> None:

@@ -15,8 +15,17 @@ Body = dict[str, Any]
 
 
 @dataclass
+class Endless:
+    """A body that ends when who asked has gone."""
+
+    chunk: bytes
+    pause: float = 0.0  # seconds between two chunks
+    sent: int = 0  # bytes so far, in all replies
+
+
+@dataclass
 class Reply:
-    """What is sent back. body: text as it is, else JSON."""
+    """What is sent back. body: text as it is, an endless one, else JSON."""
 
     body: object
     status: int = 200
@@ -71,6 +80,9 @@ def stub_endpoint(reply: Callable[[Body, int], Reply]) -> Iterator[Stub]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             found = stub.take(body, {key.lower(): value for key, value in self.headers.items()})
+            if isinstance(found.body, Endless):
+                self.send_without_end(found.body, found)
+                return
             data = (found.body if isinstance(found.body, str) else json.dumps(found.body)).encode()
             try:
                 self.send_response(found.status)
@@ -81,6 +93,20 @@ def stub_endpoint(reply: Callable[[Body, int], Reply]) -> Iterator[Stub]:
                 self.wfile.write(data)
             except OSError:  # who asked has gone
                 self.close_connection = True
+
+        def send_without_end(self, body: Endless, found: Reply) -> None:
+            self.close_connection = True  # its end would be the end of the body
+            try:
+                self.send_response(found.status)
+                for key, value in found.headers.items():
+                    self.send_header(key, value)
+                self.end_headers()
+                while True:
+                    self.wfile.write(body.chunk)
+                    body.sent += len(body.chunk)
+                    time.sleep(body.pause)
+            except OSError:
+                return
 
         def log_message(self, *_: object) -> None: ...
 

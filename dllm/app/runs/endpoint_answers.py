@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from openai import OpenAI, OpenAIError
 
 LET_PASS = 10  # questions without an answer, after which no more is asked
+LONGEST_NAME = 200  # characters that are kept of what an address calls its model and of why the text ended
 MOST_STOPS = 4  # strings that OpenAI's interface takes; the text is cut at all of them here
 ENDED = {"stop": "eos"}  # our words for ``finish_reason``, where they differ
 _Question = TypeVar("_Question")
@@ -114,7 +115,8 @@ class EndpointAnswers(AnswerSource):
         try:
             reply = json.loads(raw.http_response.text)
             choice, count = reply["choices"][0], (reply.get("usage") or {}).get("completion_tokens")
-            text, reason = choice["message"]["content"] or "", str(choice.get("finish_reason"))
+            text, reason = choice["message"]["content"] or "", short_name(choice.get("finish_reason")) or "not known"
+            text.encode()  # no half of a surrogate pair, which no file can hold
             result = Result(
                 [],
                 [],
@@ -129,9 +131,10 @@ class EndpointAnswers(AnswerSource):
                 device="endpoint",
                 runtime="endpoint",
             )
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return Fault(self._sentence(f"question {sample.id} got no text", raw.http_response.text), ends=False)
-        measures = {"useful_tokens": count if isinstance(count, int) else 0, "answered_by": reply.get("model")}
+        known = type(count) is int and 0 <= count < 2**31
+        measures = {"useful_tokens": count if known else 0, "answered_by": short_name(reply.get("model"))}
         return SampleAnswer(batch, 0, {**result.to_json(), **DecisionCount().columns(0), **measures})
 
     def _body(self, batch: Batch[NamedSample], seed: int) -> dict[str, Any]:
@@ -147,8 +150,14 @@ class EndpointAnswers(AnswerSource):
         """What the client could not mend."""
         import openai
 
+        from dllm.app.runs.bounded_reply import UnboundedReply
+
+        if isinstance(error.__cause__, UnboundedReply):  # openai 2 takes it for a fault of the connection
+            error = error.__cause__
         tries, code = f"{self.model['retries'] + 1} tries", getattr(error, "status_code", None)
         match error:
+            case UnboundedReply():
+                return Fault(f"{self.url}: the reply to question {question} {error}.", ends=False)
             case openai.APITimeoutError():
                 words = f"nothing came in {self.model['timeout']:g} s, in {tries}. Raise model.timeout"
             case openai.APIConnectionError():
@@ -184,10 +193,19 @@ def key_from(variable: str | None) -> str | None:
 def openai_client(model: Mapping[str, Any], key: str | None) -> OpenAI:
     """OpenAI's client. Without a key of ours it must not send that of its own variable to the address."""
     try:
-        from openai import OpenAI
+        from openai import DefaultHttpxClient, OpenAI
     except ImportError:
         raise not_installed("{model=endpoint}", "openai", "endpoint") from None
-    return OpenAI(api_key=key or "none", base_url=model["url"], timeout=model["timeout"], max_retries=model["retries"])
+    from dllm.app.runs.bounded_reply import PLAIN, BoundedReader
+
+    return OpenAI(
+        api_key=key or "none",
+        base_url=model["url"],
+        timeout=model["timeout"],
+        max_retries=model["retries"],
+        default_headers=PLAIN,
+        http_client=DefaultHttpxClient(event_hooks={"response": [BoundedReader(model["timeout"])]}),
+    )
 
 
 def messages_of(item: Item) -> list[Message]:
@@ -205,6 +223,11 @@ def messages_of(item: Item) -> list[Message]:
         f"question {item.id} brings token ids or the beginning of its answer, and {{model=endpoint}} takes messages. "
         "Choose another task, or a model of this machine."
     )
+
+
+def short_name(value: object) -> str | None:
+    """What an address says in a word or two (None: nothing that a line of a file or of a table can show)."""
+    return value[:LONGEST_NAME] if isinstance(value, str) and value.isprintable() else None
 
 
 def cut_at(text: str, stops: Iterable[str]) -> str:
