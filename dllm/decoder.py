@@ -102,7 +102,7 @@ class Decoder:
         names = {group: one if isinstance(one, str) else name_of(one) for group, one in named.items()}
         built: dict[str, Any] = {group: part(group, one) for group, one in named.items()}
         made = {group: configuration_of(group, one) for group, one in built.items() if one is not None}
-        chosen = Parts.built(built, sampling or sampling_from(options, names))
+        chosen = Parts.from_groups(built, sampling or sampling_from(options, names))
         self.parts = chosen.fitted(model, gen_length, stop)
         how = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
         self.cost = CostModel(model.config, model.transformer.dtype.itemsize)

@@ -64,7 +64,7 @@ class Parts:
         """The parts of a configuration, fitted to no model yet."""
         groups = ("sampler", "blocks", "cache", "eos", "length")
         parts = {group: build_part(group, config.get(group, {}), per_request=False) for group in groups}
-        return Parts.built(parts, sampling)
+        return Parts.from_groups(parts, sampling)
 
     def kept_numbers(self, columns: int, config: ModelConfig) -> int:
         """``Cache.kept_numbers`` of a row of ``columns``; guidance keeps each row twice."""
@@ -72,7 +72,7 @@ class Parts:
         return (2 if self.sampling.guidance else 1) * self.cache.kept_numbers(columns, open_columns, config)
 
     @staticmethod
-    def built(parts: Mapping[str, Any], sampling: Sampling) -> Parts:
+    def from_groups(parts: Mapping[str, Any], sampling: Sampling) -> Parts:
         """From parts by their groups (``length`` None: rows keep their lengths)."""
         return Parts(**{**parts, "length": parts["length"] or FixedLength()}, sampling=sampling)
 

@@ -13,7 +13,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dllm.app.command_line.brought import hub_models, of_model
+from dllm.app.command_line.foreign_words import hub_models, of_model
 from dllm.common.errors import UserError, nearest
 from dllm.compose.parts import choices, config_groups
 

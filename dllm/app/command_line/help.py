@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from omegaconf import DictConfig
 
-from dllm.app.command_line.brought import UNSETTABLE, setting_values
 from dllm.app.command_line.commands import COMMANDS, FILTER, TUNE
+from dllm.app.command_line.foreign_words import UNSETTABLE, setting_values
 from dllm.app.command_line.program import program
 from dllm.compose.choice_files import choice_notes, choice_summary, comments
 from dllm.compose.parts import SHIPPED, choices, composed, config_groups

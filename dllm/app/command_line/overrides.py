@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.main import get_args_parser
 
-from dllm.app.command_line.brought import of_flag, values_beside
+from dllm.app.command_line.foreign_words import of_flag, values_beside
 from dllm.app.command_line.program import program
 from dllm.common.errors import UserError, nearest
 

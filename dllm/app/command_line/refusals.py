@@ -10,7 +10,8 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Quoted
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from dllm.app.command_line.brought import (
+from dllm.app.command_line.endpoint_settings import slips
+from dllm.app.command_line.foreign_words import (
     near_setting,
     of_bare_word,
     of_choice,
@@ -18,7 +19,6 @@ from dllm.app.command_line.brought import (
     setting_values,
     values_beside,
 )
-from dllm.app.command_line.endpoint_settings import slips
 from dllm.app.command_line.overrides import hydra_quote, parsed_override
 from dllm.app.command_line.program import program, see_help
 from dllm.common.errors import UserError, first_line, nearest, not_installed

@@ -179,7 +179,7 @@ class PartsBuilder:
     def _make_chosen(self, recipe: str) -> RequestParts:
         configs, fields, gen_length = json.loads(recipe)
         groups = (*OFFERED_GROUPS, "length")
-        chosen = Parts.built(
+        chosen = Parts.from_groups(
             {group: self._part(group, json.dumps(configs.get(group, {}))) for group in groups}, Sampling(**fields)
         )
         parts = chosen.fitted(self.defaults.model, gen_length)
