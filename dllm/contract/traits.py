@@ -123,7 +123,7 @@ class CacheTraits(Traits):
     acts_in_layers: bool = False
     one_call: bool = False  # all rows run in one call: what each of them computes shows only inside
     reads_weights: bool = False  # its memory computes attention weights, under a mask of the keys: a count does not do
-    # how a forward goes on depends on what the host reads in it (``Memory.asked``): turns are recorded in two parts
+    # how a forward goes on depends on what the host reads in it (``Memory.answer``): turns are recorded in two parts
     asks: bool = False
     facts: int = 0  # how many of the last numbers of ``Session.widths`` bound no shape, but tell the host what it asks
     bounds_late: bool = False  # the host bounds its plans turns ahead, by ``max_queries``, and may read reports late

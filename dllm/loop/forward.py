@@ -127,7 +127,7 @@ class Forward:
         """Run a forward of the candidates of ``rows``."""
         run = self.run(rows)
         for inputs in run.inputs:  # in some caches rows run on by what the host now reads
-            inputs.memory.resume(inputs.memory.asked(rows.blocks.shapes.facts))
+            inputs.memory.resume(inputs.memory.answer(rows.blocks.shapes.facts))
         return self.head(run)
 
     def run(self, rows: Rows) -> NetworkRun:

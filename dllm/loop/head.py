@@ -115,7 +115,7 @@ class ScoredHead:
         return self.model.logits(hidden)
 
     def lookup(self) -> Lookup:
-        weight, columns = self.model.own_head_weight, self.columns
+        weight, columns = self.model.local_head_weight, self.columns
         if self.logits is not None or weight is None:
             assert self.logits is not None, "LogitLookup has them stored"
             return lookup_stored(self.logits, columns, self.proposer.triton)

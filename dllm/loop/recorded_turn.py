@@ -114,7 +114,7 @@ class SplitTurn:
         """The turn of these rows."""
         self.buffers.copy_in(rows.tensors())
         self.recording.replay()
-        questions = [inputs.memory.asking() for inputs in self.run.inputs]
+        questions = [inputs.memory.question() for inputs in self.run.inputs]
         reports = [None if question is None else HostReport.of(question[None]) for question in questions]
         usual = tuple(inputs.memory.usual for inputs in self.run.inputs)
         ahead = None if None in reports else self.second_parts.get(usual)
@@ -151,7 +151,7 @@ def answers_of(run: NetworkRun, rows: Rows, reports: Sequence[Sequence[int] | No
     by call, what it has read already."""
     memories, facts = [inputs.memory for inputs in run.inputs], rows.blocks.shapes.facts
     return [
-        memory.asked(facts, report) for memory, report in zip(memories, reports or [None] * len(memories), strict=True)
+        memory.answer(facts, report) for memory, report in zip(memories, reports or [None] * len(memories), strict=True)
     ]
 
 

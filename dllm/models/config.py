@@ -188,7 +188,7 @@ class ModelConfig:
     def shifts(self, masked: Tensor, start: Tensor) -> Tensor | int:
         """How many rows before each column [B, L] its prediction is; a number where that is the same for all.
         masked [B, L], start [B]: as in ``dllm.models.network.attention_order``."""
-        own = None if self.seed_shift is None else self.attention.own_rows(masked, start)
+        own = None if self.seed_shift is None else self.attention.block_rows(masked, start)
         if own is None or self.seed_shift is None:
             return self.prediction_shift
         return own.long() * (self.prediction_shift - self.seed_shift) + self.seed_shift

@@ -176,7 +176,7 @@ def test_without_transformers_it_says_what_to_install(folder: Path, monkeypatch:
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(UserError, match=r"needs transformers, which is not installed.*\[transformers\]"):
-        own_class.own_class_of("BertForMaskedLM")
+        own_class.transformers_class("BertForMaskedLM")
 
 
 def test_task_check_describes_it(folder: Path) -> None:

@@ -37,7 +37,7 @@ Case = Mapping[str, Any]
 class Recorded:
     """A network whose hidden rows say where they stand; its head reads the logits of the turn there."""
 
-    head_weight, own_head_weight, triton, streams, device = None, None, False, True, torch.device("cpu")
+    head_weight, local_head_weight, triton, streams, device = None, None, False, True, torch.device("cpu")
 
     def __init__(self, logits: list[list[list[float]]]) -> None:
         self.table, self.turn = torch.tensor(logits, dtype=torch.float64), -1

@@ -177,12 +177,12 @@ def decoded(model: Transformer, case: Case, parts: CaseParts) -> Row:
 
 def biased(model: Transformer, bias: float) -> Transformer:
     """The model whose mask has that much more of a logit."""
-    kind, own = type(model), type(model).own_head
+    kind, own = type(model), type(model).local_head
 
-    def own_head(self: Transformer, hidden: Tensor) -> Tensor:
+    def local_head(self: Transformer, hidden: Tensor) -> Tensor:
         return own(self, hidden).index_add(-1, torch.tensor([60]), torch.full((*hidden.shape[:-1], 1), bias))
 
-    model.__class__ = type("Biased", (kind,), {"own_head": own_head, "own_head_weight": None})
+    model.__class__ = type("Biased", (kind,), {"local_head": local_head, "local_head_weight": None})
     return model
 
 

@@ -30,7 +30,7 @@ class Readings(Extra):
     @staticmethod
     def of(readouts: Sequence[Readout[Any]], model: Transformer) -> Readings:
         """Of readouts that the loop does not make while layers run."""
-        stored = any(readout.stores_logits(model.own_head_weight) for readout in readouts)
+        stored = any(readout.stores_logits(model.local_head_weight) for readout in readouts)
         looks_up = any(isinstance(readout, LogitLookup) for readout in readouts)
         return Readings({readout: readout.on(model.device) for readout in readouts}, stored, looks_up)
 

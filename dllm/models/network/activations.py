@@ -69,12 +69,12 @@ def round_activations(model: Transformer, invariant: bool) -> str | None:
         return None
     round_rows(model.layers, here, NARROWING, model.ranks, invariant)
     if wide := left_wide(model.layers):
-        said = f"{len(wide)} products ({wide[0]}, ...) have sizes that this processor's operators do not take"
+        reason = f"{len(wide)} products ({wide[0]}, ...) have sizes that this processor's operators do not take"
         if invariant:
             raise Refusal(
-                f"{{kernels}} with {{model.activations=int8}}: {said}.", [INVARIANT], (Set("kernels", "auto"),)
+                f"{{kernels}} with {{model.activations=int8}}: {reason}.", [INVARIANT], (Set("kernels", "auto"),)
             )
-        warn_once(f"{{model.activations=int8}}: {said}. Rows of bfloat16 are multiplied with these.")
+        warn_once(f"{{model.activations=int8}}: {reason}. Rows of bfloat16 are multiplied with these.")
     if here.most < ROW_LEVELS[0]:
         warn_once(
             "{model.activations=int8}: this processor has no dot product of bytes (VNNI). Rows have seven bits "

@@ -64,11 +64,11 @@ class ByRank(MaskParts):
     windowed: bool = False  # whether this is the mask of layers with a window
 
     def mask(self, first: int, last: int) -> Tensor:
-        seen = self.rank[:, None] <= self.reach[:, first:last, None]
+        reached = self.rank[:, None] <= self.reach[:, first:last, None]
         if self.windowed:
             assert self.edge is not None, "some layers have a window"
-            seen = seen & (self.rank[:, None] > self.edge[:, first:last, None])
-        return seen if self.keys is None else seen & self.keys[:, None]
+            reached = reached & (self.rank[:, None] > self.edge[:, first:last, None])
+        return reached if self.keys is None else reached & self.keys[:, None]
 
     def in_window(self) -> ByRank | None:
         return None if self.edge is None else replace(self, windowed=True)
@@ -98,19 +98,19 @@ class Visible:
     near: Tensor | None = None  # [B, n, S] the same in layers with a window; None: no layer has one
     parts: MaskParts | None = None  # makes the masks of some queries in the place of both; None: they are made
     # what all layers of a call share, made in the first: parts by their rows, offsets by number and step
-    made: dict[tuple[int, ...], Any] = field(default_factory=dict, repr=False, compare=False)
+    memo: dict[tuple[int, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, rows: slice) -> Visible:
         """The same of some of the rows."""
-        own = [None if one is None else one[rows] for one in (self.mask, self.count, self.near)]
-        parts = None if self.parts is None else each_tensor(lambda one: one[rows], self.parts)
-        found = self._kept((rows.start, rows.stop, 1), lambda: Visible(own[0], own[1], own[2], parts))
-        assert isinstance(found, Visible)
-        return found
+        tensors = [None if tensor is None else tensor[rows] for tensor in (self.mask, self.count, self.near)]
+        parts = None if self.parts is None else each_tensor(lambda tensor: tensor[rows], self.parts)
+        visible = self._memo_of((rows.start, rows.stop, 1), lambda: Visible(tensors[0], tensors[1], tensors[2], parts))
+        assert isinstance(visible, Visible)
+        return visible
 
     def with_tensors(self, change: Callable[[Tensor], Tensor]) -> Visible:
         """The same of what ``change`` makes of each tensor."""
-        return each_tensor(change, replace(self, made={}))
+        return each_tensor(change, replace(self, memo={}))
 
     def of_queries(self, first: int, last: int) -> Visible:
         """The same for the queries from ``first`` to before ``last``, by a mask alone."""
@@ -122,23 +122,23 @@ class Visible:
         """Where each of ``rows`` begins, and where the last one ends, in a tensor of ``step`` entries a row: int32
         [rows + 1]. Made in every layer they took 64 launches of a forward (8B)."""
         end = rows * step + 1
-        made = self._kept((rows, step), lambda: torch.arange(0, end, step, dtype=torch.int32, device=device))
-        assert isinstance(made, Tensor)
-        return made
+        offsets = self._memo_of((rows, step), lambda: torch.arange(0, end, step, dtype=torch.int32, device=device))
+        assert isinstance(offsets, Tensor)
+        return offsets
 
     def places(self, rows: Tensor, step: int) -> Tensor:
         """The same of ``rows`` [b] in any order: int32 [b + 1], whose last entry counts of keys make idle."""
-        made = self._kept((-1, step), lambda: F.pad(rows * step, (0, 1)).int())
-        assert isinstance(made, Tensor)
-        return made
+        places = self._memo_of((-1, step), lambda: F.pad(rows * step, (0, 1)).int())
+        assert isinstance(places, Tensor)
+        return places
 
-    def _kept(self, key: tuple[int, ...], make: Callable[[], Any]) -> Any:
+    def _memo_of(self, key: tuple[int, ...], make: Callable[[], Any]) -> Any:
         """What ``make`` gave for this key in the first layer. Compiled layers make it themselves: one code serves the
         first layer and the others."""
-        made = {} if torch.compiler.is_compiling() else self.made
-        if key not in made:
-            made[key] = make()
-        return made[key]
+        memo = {} if torch.compiler.is_compiling() else self.memo
+        if key not in memo:
+            memo[key] = make()
+        return memo[key]
 
     def in_window(self) -> Visible:
         """The same in layers with a window."""
@@ -184,10 +184,10 @@ def attended_in_parts(
 ) -> Iterator[Tensor]:
     """``attend`` for as many queries at a time as share a mask, over the keys alone that they may see."""
     first = 0
-    for some, seen in queries_at_once(query, visible, QUERIES_OF_A_MASK):
-        at = [slice(*one) for one in parts.ranges(first, first + some.shape[1])] or [slice(None)]
-        mask = None if seen.mask is None else torch.cat([seen.mask[..., one] for one in at], -1)
-        keys, values = (torch.cat([kept[:, :, one] for one in at], 2) if at[1:] else kept for kept in (key, value))
+    for some, part_visible in queries_at_once(query, visible, QUERIES_OF_A_MASK):
+        at = [slice(*span) for span in parts.ranges(first, first + some.shape[1])] or [slice(None)]
+        mask = None if part_visible.mask is None else torch.cat([part_visible.mask[..., span] for span in at], -1)
+        keys, values = (torch.cat([store[:, :, span] for span in at], 2) if at[1:] else store for store in (key, value))
         yield attend(some, keys, values, Visible(mask), scale=scale)
         first += some.shape[1]
 
@@ -203,9 +203,9 @@ def attend_tiled(query: Tensor, key: Tensor, value: Tensor, visible: Visible, sc
     """``attend`` with ``TILE`` queries in every call, over a multiple of ``KEY_TILE`` keys."""
     rows, n, length = len(query), query.shape[1], key.shape[2]
     spare, out = -length % KEY_TILE, list[Tensor]()
-    key, value = (F.pad(one, (0, 0, 0, spare)) for one in (key, value))
-    for some, seen in queries_at_once(query, visible, TILE):
-        more, mask = TILE - some.shape[1], seen.mask
+    key, value = (F.pad(tensor, (0, 0, 0, spare)) for tensor in (key, value))
+    for some, part_visible in queries_at_once(query, visible, TILE):
+        more, mask = TILE - some.shape[1], part_visible.mask
         mask = torch.ones(rows, length, dtype=torch.bool, device=query.device) if mask is None else mask
         mask = F.pad(mask[:, None] if mask.dim() == 2 else mask, (0, spare)).expand(-1, some.shape[1], -1)
         some, mask = F.pad(some, (0, 0, 0, 0, 0, more)), F.pad(mask, (0, 0, 0, more), value=True)
@@ -216,8 +216,8 @@ def attend_tiled(query: Tensor, key: Tensor, value: Tensor, visible: Visible, sc
 def attention_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Tensor:
     """Softmax weights [B, H, r, S], in float32 or wider, of queries [B, r, H, h] over keys [B, H_kv, S, h]. Keys that
     are not ``visible`` [B, S] or [B, r, S] get 0; a row that sees none gets nan."""
-    (batch, shared, length, width), (rows, heads) = keys.shape, query.shape[1:3]
-    grouped = (query * width**-0.5).transpose(1, 2).reshape(batch * shared, heads // shared * rows, width)
+    (batch, kv_heads, length, width), (rows, heads) = keys.shape, query.shape[1:3]
+    grouped = (query * width**-0.5).transpose(1, 2).reshape(batch * kv_heads, heads // kv_heads * rows, width)
     scores = torch.bmm(grouped, keys.flatten(0, 1).transpose(1, 2)).view(batch, heads, rows, length)
     if visible is not None:
         scores = scores.masked_fill(~(visible[:, None] if visible.dim() == 2 else visible)[:, None], -torch.inf)
@@ -231,7 +231,7 @@ def attend_first(query: Tensor, key: Tensor, value: Tensor, visible: Visible, of
 
     (rows, n, heads, size), kv_heads, width = query.shape, key.shape[1], key.shape[2]
     step = key.stride(0) // key.stride(2)  # from row to row of the keys, counted in keys
-    keys, values = (one_row(one, (len(one) - 1) * step + width) for one in (key, value))
+    keys, values = (flat_keys(store, (len(store) - 1) * step + width) for store in (key, value))
     assert visible.count is not None, "counts are what it attends by"
     firsts = visible.offsets(rows, n, query.device)
     places = visible.offsets(rows, step, query.device) if of is None else visible.places(of, step)
@@ -250,7 +250,7 @@ def attend_first(query: Tensor, key: Tensor, value: Tensor, visible: Visible, of
     return out.view(rows, n, heads * size)
 
 
-def one_row(store: Tensor, length: int) -> Tensor:
+def flat_keys(store: Tensor, length: int) -> Tensor:
     """Keys [B, H, S, h] as one row [length, H, h] of all, without a copy: entry b * step + s is key s of row b."""
     _, heads, _, size = store.shape
     assert store.stride(0) % store.stride(2) == 0 and store.stride(3) == 1, "keys lie at a fixed step from row to row"
@@ -276,7 +276,7 @@ def agrees(device: torch.device, dtype: torch.dtype) -> bool:
     key, value = (torch.randn(3, 2, 40, 64, generator=noise).to(device, dtype)[:, :, :33] for _ in "kv")
     count = torch.tensor([33, 20, 1], dtype=torch.int32, device=device)
     visible = Visible(torch.arange(33, device=device) < count[:, None], count)
-    found, expected = (attend(query, key, value, visible, varlen) for varlen in (True, False))
+    actual, expected = (attend(query, key, value, visible, varlen) for varlen in (True, False))
     some = torch.tensor([2, 0], device=device)
     few = attend_first(query[some], key, value, Visible(count=count[some]), some)
-    return all(torch.allclose(*pair, rtol=2e-2, atol=2e-2) for pair in ((found, expected), (few, expected[some])))
+    return all(torch.allclose(*pair, rtol=2e-2, atol=2e-2) for pair in ((actual, expected), (few, expected[some])))

@@ -114,7 +114,7 @@ class AttentionKind:
         """Columns [B, L] that a forward commits at once and alone in their rows; None: never any."""
         return None
 
-    def own_rows(self, masked: Tensor, start: Tensor) -> Tensor | None:
+    def block_rows(self, masked: Tensor, start: Tensor) -> Tensor | None:
         """Columns [B, L] of a block that sees itself whole, but for one that is committed alone; None: there is no
         difference."""
         return None

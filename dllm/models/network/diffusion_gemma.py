@@ -113,8 +113,8 @@ class GemmaRouter(nn.Module):
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         rows = normed(rows, self.eps) * self.scale * rows.shape[-1] ** -0.5
         scores = self.proj(rows).to(at_least_float32(rows.dtype)).softmax(-1)
-        weights, chosen = top_experts(scores, self.top_k)
-        return weights / weights.sum(-1, keepdim=True) * self.per_expert_scale[chosen], chosen
+        weights, ids = top_experts(scores, self.top_k)
+        return weights / weights.sum(-1, keepdim=True) * self.per_expert_scale[ids], ids
 
 
 class GemmaLayer(Layer):
@@ -143,12 +143,12 @@ class GemmaLayer(Layer):
         self, x: Tensor, angles: Angles, columns: Tensor | None, denoised: Tensor | None, attend: Attend
     ) -> Tensor:
         """Rows [B, n, D] after the layer. denoised [B, n]: those of the denoising pass (None: no row is)."""
-        found = attend(self.attn.project(self.attn_norm(x), angles), columns)
-        x = x + self.attn_out_norm(self.ranks.sum(self.attn.o(found)))
+        context = attend(self.attn.project(self.attn_norm(x), angles), columns)
+        x = x + self.attn_out_norm(self.ranks.sum(self.attn.o(context)))
         rows = rearrange(x, "b n d -> (b n) d")
-        weights, chosen = self.router(rows)
+        weights, ids = self.router(rows)
         count = self.router.proj.out_features
-        routed = mixed_experts(self.experts, self.experts_norm(rows), weights, chosen, count, self.own)
+        routed = mixed_experts(self.experts, self.experts_norm(rows), weights, ids, count, self.own)
         dense = self.ranks.sum(self.mlp(self.mlp_norm(x)))  # each sum has a norm of its own
         x = x + self.out_norm(self.mlp_out_norm(dense) + self.experts_out_norm(self.ranks.sum(routed).view_as(x)))
         if denoised is None:
@@ -204,7 +204,7 @@ class DiffusionGemma(Transformer):
         for index, (layer, kind) in enumerate(zip(cast("Iterable[GemmaLayer]", self.layers), self.kinds, strict=True)):
             if self.places is not None and x.device != self.places.layers[index]:
                 here = self.places.layers[index]
-                x, positions, columns, denoised = (at(one, here) for one in (x, positions, columns, denoised))
+                x, positions, columns, denoised = (at(tensor, here) for tensor in (x, positions, columns, denoised))
                 angles = self.angles_by_kind(positions, columns)
             x = layer.denoise(x, angles[kind], columns, denoised, partial(memory.attend, index))
         if self.places is None:
@@ -227,14 +227,14 @@ class DiffusionGemma(Transformer):
         wide = at_least_float32(self.dtype)
         return {kind: rotary.at(positions, length, wide) for kind, rotary in self.rotaries.items()}
 
-    def own_head(self, hidden: Tensor) -> Tensor:
+    def local_head(self, hidden: Tensor) -> Tensor:
         """Capped logits of hidden states [..., D], in float32 or wider."""
         assert self.config.gemma is not None
-        cap, logits = self.config.gemma.softcap, super().own_head(hidden)
+        cap, logits = self.config.gemma.softcap, super().local_head(hidden)
         return (logits.to(at_least_float32(logits.dtype)) / cap).tanh() * cap
 
     @property
-    def own_head_weight(self) -> None:
+    def local_head_weight(self) -> None:
         """The head is not a plain product: its logits are capped."""
         return None
 
@@ -266,7 +266,7 @@ class DiffusionGemma(Transformer):
             columns = columns.masked_fill(~valid, tokens.shape[1])
         order = kind.order(masked, start)
         assert order is not None
-        seen = order.visible_to(order.at(columns), valid, self.config.window)
+        visible = order.visible_to(order.at(columns), valid, self.config.window)
         soft = torch.zeros(*tokens.shape, self.config.width, dtype=self.dtype) if soft is None else soft
-        given = Conditioning(denoised, soft.to(tokens.device))
-        return self(tokens, columns_of(tokens), NoCacheMemory(seen), conditioning=given, run=run)[0]  # type: ignore[no-any-return]
+        conditioning = Conditioning(denoised, soft.to(tokens.device))
+        return self(tokens, columns_of(tokens), NoCacheMemory(visible), conditioning=conditioning, run=run)[0]  # type: ignore[no-any-return]

@@ -51,52 +51,55 @@ class JoinedRows(Packing):
 
     @property
     def bytes(self) -> int:
-        return sum(one.bytes for group in self.experts for one in group)
+        return sum(tensor.bytes for group in self.experts for tensor in group)
 
     def numbers(self, part: Part, begin: int, end: int) -> Tensor:
-        return torch.stack([torch.cat([_read(one, part) for one in group]) for group in self.experts[begin:end]])
+        return torch.stack(
+            [torch.cat([_numbers(tensor, part) for tensor in group]) for group in self.experts[begin:end]]
+        )
 
 
-def _read(stored: Stored, part: Part) -> Tensor:
+def _numbers(stored: Stored, part: Part) -> Tensor:
     rows = stored.shape[0]
     return part(stored).float() if stored.packing is None else stored.packing.numbers(part, 0, rows)
 
 
-def with_published_experts(found: Contents, config: ModelConfig) -> Contents:
+def with_published_experts(contents: Contents, config: ModelConfig) -> Contents:
     """The tensors of a folder with its experts as the published checkpoint has them. Raises UserError for experts that
     are not all there, or differ in shape."""
     if config.moe is None:
-        return found
-    tensors = dict(found.tensors)
+        return contents
+    tensors = dict(contents.tensors)
     if config.gemma is not None:
         _as_gemma(tensors, config.moe.experts)
     else:
         _apart(tensors)
-    return replace(found, tensors=tensors)
+    return replace(contents, tensors=tensors)
 
 
 def _apart(tensors: dict[str, Stored]) -> None:
     for name in list(tensors):
-        if found := _ROUTER.fullmatch(name):
-            leaf = "weight" if found[2] == "weight" else "expert_bias"
-            tensors[f"{found[1]}.{leaf}"] = tensors.pop(name)
-        elif (found := _STACK.fullmatch(name)) and len(tensors[name].shape) == 3:
-            for number, one in enumerate(_experts_of(tensors.pop(name))):
-                own = f"{found[1]}.experts.{number}.{found[2]}_proj.weight"
-                tensors[own] = replace(one, name=own)
+        if match := _ROUTER.fullmatch(name):
+            leaf = "weight" if match[2] == "weight" else "expert_bias"
+            tensors[f"{match[1]}.{leaf}"] = tensors.pop(name)
+        elif (match := _STACK.fullmatch(name)) and len(tensors[name].shape) == 3:
+            for number, expert in enumerate(_experts_of(tensors.pop(name))):
+                key = f"{match[1]}.experts.{number}.{match[2]}_proj.weight"
+                tensors[key] = replace(expert, name=key)
 
 
 def _experts_of(stack: Stored) -> tuple[Stored, ...]:
     """The matrix of each expert in a tensor [E, N, D]."""
     rows, packing = stack.shape[1], stack.packing
-    made: Callable[[int], Packing] = partial(OneExpert, stack)
+    packing_of: Callable[[int], Packing] = partial(OneExpert, stack)
     if isinstance(packing, GgufPacking):
-        made = lambda number: replace(packing, rows=rows, first=number * rows, stacked=False)  # noqa: E731
+        packing_of = lambda number: replace(packing, rows=rows, first=number * rows, stacked=False)  # noqa: E731
     elif packing is not None:
         assert isinstance(packing, Scaled), "nothing else packs three sizes under these names"
-        made = lambda number: replace(packing, expert=number)  # noqa: E731
+        packing_of = lambda number: replace(packing, expert=number)  # noqa: E731
     return tuple(
-        Stored(stack.name, stack.file, stack.shape[1:], stack.dtype, made(number)) for number in range(stack.shape[0])
+        Stored(stack.name, stack.file, stack.shape[1:], stack.dtype, packing_of(number))
+        for number in range(stack.shape[0])
     )
 
 
@@ -104,35 +107,35 @@ def _as_gemma(tensors: dict[str, Stored], count: int) -> None:
     """Puts the published pair of tensors in the place of a layer's experts."""
     places: dict[str, dict[str, dict[int | None, Stored]]] = {}
     for name in list(tensors):
-        if found := _OF_GEMMA.fullmatch(name):
-            number = None if found[2] is None else int(found[2])
-            places.setdefault(found[1], {}).setdefault(found[3], {})[number] = tensors.pop(name)
+        if match := _OF_GEMMA.fullmatch(name):
+            number = None if match[2] is None else int(match[2])
+            places.setdefault(match[1], {}).setdefault(match[3], {})[number] = tensors.pop(name)
     for place, kinds in places.items():
         for published, parts in (("gate_up", ("gate_up",)), ("gate_up", ("gate", "up")), ("down", ("down",))):
             if all(part in kinds for part in parts):
                 name = f"{place}.{published}_proj"
                 tensors[name] = _joined(name, [kinds.pop(part) for part in parts], count)
         if kinds:
-            held = [f"{kind}_proj" for kind in kinds]
-            raise broken(f"{printed(place)} has {' and '.join(held)} without the rest of an expert")
+            names = [f"{kind}_proj" for kind in kinds]
+            raise broken(f"{printed(place)} has {' and '.join(names)} without the rest of an expert")
 
 
-def _joined(name: str, held: list[dict[int | None, Stored]], count: int) -> Stored:
-    wanted: set[int | None] = {*range(count)}
-    first = next(iter(held[0].values()))
-    if held[0].keys() == {None} and len(held) == 1:
+def _joined(name: str, groups: list[dict[int | None, Stored]], count: int) -> Stored:
+    numbers: set[int | None] = {*range(count)}
+    first = next(iter(groups[0].values()))
+    if groups[0].keys() == {None} and len(groups) == 1:
         return first if first.packing is None else replace(first, name=name)
     parts = []
-    for one in held:
-        stack = one.get(None)
-        if stack is None and one.keys() != wanted:
-            raise broken(f"{printed(name)} is made up of {max(map(len, held))} experts, and config.json has {count}")
+    for group in groups:
+        stack = group.get(None)
+        if stack is None and group.keys() != numbers:
+            raise broken(f"{printed(name)} is made up of {max(map(len, groups))} experts, and config.json has {count}")
         if stack is not None and len(stack.shape) != 3:  # noqa: PLR2004
             raise broken(f"{printed(stack.name)} has shape {list(stack.shape)}, not those of experts")
-        parts.append([one[number] for number in range(count)] if stack is None else _experts_of(stack))
-    shapes = {tuple(one.shape for one in group) for group in zip(*parts, strict=False)}
-    if len({len(one) for one in parts}) > 1 or len(shapes) != 1 or len({shape[1:] for shape in next(iter(shapes))}) > 1:
+        parts.append([group[number] for number in range(count)] if stack is None else _experts_of(stack))
+    shapes = {tuple(part.shape for part in expert) for expert in zip(*parts, strict=False)}
+    if len(set(map(len, parts))) > 1 or len(shapes) != 1 or len({shape[1:] for shape in next(iter(shapes))}) > 1:
         raise broken(f"the experts that make up {printed(name)} differ in number or shape")
     experts = tuple(zip(*parts, strict=True))
-    rows = sum(one.shape[0] for one in experts[0])
+    rows = sum(part.shape[0] for part in experts[0])
     return Stored(name, first.file, (len(experts), rows, *experts[0][0].shape[1:]), first.dtype, JoinedRows(experts))

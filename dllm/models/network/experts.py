@@ -98,16 +98,14 @@ class MoE(nn.Module):
         self.router = Router(width, config)
         self.own = config.own
         self.expert_bias = nn.Parameter(torch.zeros(config.experts)) if config.expert_bias else None
-        held = range(*(config.own or (0, config.experts)))
-        self.experts: nn.Module = Experts(MLP(width, config.width) for _ in held)
+        numbers = range(*(config.own or (0, config.experts)))
+        self.experts: nn.Module = Experts(MLP(width, config.width) for _ in numbers)
         self.shared = MLP(width, config.shared_width) if config.shared_width else None
 
     def forward(self, x: Tensor) -> Tensor:
         rows = rearrange(x, "... d -> (...) d")
-        weights, chosen = self.route(rows)
-        out = mixed_experts(self.experts, rows, weights.to(rows.dtype), chosen, self.config.experts, self.own).view_as(
-            x
-        )
+        weights, ids = self.route(rows)
+        out = mixed_experts(self.experts, rows, weights.to(rows.dtype), ids, self.config.experts, self.own).view_as(x)
         return out if self.shared is None else out + self.shared(x)
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,14 +113,14 @@ class MoE(nn.Module):
         sigmoid: LLaDA2's."""
         if self.config.router == "softmax":
             scores = self.router(rows).to(at_least_float32(rows.dtype)).softmax(-1)
-            weights, chosen = top_experts(scores, self.config.top_k)
-            return (weights / weights.sum(-1, keepdim=True) if self.config.renormalised else weights), chosen
+            weights, ids = top_experts(scores, self.config.top_k)
+            return (weights / weights.sum(-1, keepdim=True) if self.config.renormalised else weights), ids
         scores = self.router(rows).sigmoid()
-        _, chosen = top_experts(self.limit_to_groups(scores), self.config.top_k)
-        weights = scores.gather(-1, chosen)
+        _, ids = top_experts(self.limit_to_groups(scores), self.config.top_k)
+        weights = scores.gather(-1, ids)
         if self.config.top_k > 1:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
-        return weights * self.config.scale, chosen
+        return weights * self.config.scale, ids
 
     def limit_to_groups(self, scores: Tensor) -> Tensor:
         """Scores [R, E] plus the expert bias, -inf outside the best groups (by the sum of their best two scores)."""
@@ -130,29 +128,29 @@ class MoE(nn.Module):
             scores = scores + self.expert_bias.to(scores.dtype)
         grouped = rearrange(scores, "r (group expert) -> r group expert", group=self.config.groups)
         strength = reduce(top_experts(grouped, min(2, grouped.shape[-1]))[0], "r group best -> r group", "sum")
-        _, kept = top_experts(strength, self.config.top_groups)
-        closed = torch.ones_like(strength, dtype=torch.bool).scatter(-1, kept, False)
-        return rearrange(grouped.masked_fill(closed[..., None], -torch.inf), "r group expert -> r (group expert)")
+        _, groups = top_experts(strength, self.config.top_groups)
+        is_closed = torch.ones_like(strength, dtype=torch.bool).scatter(-1, groups, False)
+        return rearrange(grouped.masked_fill(is_closed[..., None], -torch.inf), "r group expert -> r (group expert)")
 
 
 def mixed_experts(
-    experts: nn.Module, rows: Tensor, weights: Tensor, chosen: Tensor, count: int, own: tuple[int, int] | None = None
+    experts: nn.Module, rows: Tensor, weights: Tensor, ids: Tensor, count: int, own: tuple[int, int] | None = None
 ) -> Tensor:
-    """Rows [R, D] through those of the ``count`` experts that are ``chosen`` [R, k], in a sum by ``weights`` [R, k].
-    own: the experts, from and to, that ``experts`` holds (None: all); the sum leaves the others out."""
-    chosen, place = chosen.sort(dim=-1)  # the published code adds up the experts of a row in ascending order
+    """Rows [R, D] through their experts ``ids`` [R, k], of ``count``, in a sum by ``weights`` [R, k].
+    own: the range of experts that ``experts`` holds (None: all); the sum leaves the others out."""
+    ids, place = ids.sort(dim=-1)  # the published code adds up the experts of a row in ascending order
     first, end = own or (0, count)
     if own is not None:  # rows of experts that are elsewhere come last, after the last of ``ends``
-        chosen = (chosen - first) % count
-    expert, order = chosen.flatten().sort(stable=True)
+        ids = (ids - first) % count
+    expert, order = ids.flatten().sort(stable=True)
     ends = torch.searchsorted(expert, torch.arange(end - first, device=expert.device), right=True)
-    done = experts(rows[order // chosen.shape[1]], ends)
-    parts = torch.empty_like(done).index_copy_(0, order, done).view(*chosen.shape, -1)
+    outputs = experts(rows[order // ids.shape[1]], ends)
+    parts = torch.empty_like(outputs).index_copy_(0, order, outputs).view(*ids.shape, -1)
     parts = (parts * weights.gather(-1, place).unsqueeze(-1)).to(rows.dtype)
     if own is not None:
-        parts = torch.where((chosen < end - first).unsqueeze(-1), parts, 0.0)
+        parts = torch.where((ids < end - first).unsqueeze(-1), parts, 0.0)
     out = parts[:, 0]
-    for rank in range(1, chosen.shape[1]):
+    for rank in range(1, ids.shape[1]):
         out = out + parts[:, rank]
     return out
 

@@ -33,8 +33,8 @@ def fuse_products(model: nn.Module, meta: bool = False) -> None:
                 continue
             linears = [module.get_submodule(part) for part in parts]
             if are_plain(linears, meta):
-                setattr(module, name, one_linear(cast("list[nn.Linear]", linears)))
-            elif any(isinstance(one, SteppedLinear) for one in linears):
+                setattr(module, name, joint_linear(cast("list[nn.Linear]", linears)))
+            elif any(isinstance(linear, SteppedLinear) for linear in linears):
                 setattr(module, name, SteppedLinear.joined(linears))
             else:
                 continue
@@ -42,7 +42,7 @@ def fuse_products(model: nn.Module, meta: bool = False) -> None:
                 delattr(module, part)
 
 
-def one_linear(parts: Sequence[nn.Linear]) -> nn.Linear:
+def joint_linear(parts: Sequence[nn.Linear]) -> nn.Linear:
     """A linear layer whose outputs are those of all ``parts``, in order."""
     first = parts[0]
     with torch.device("meta"):
@@ -67,7 +67,7 @@ def stacked(experts: Experts, meta: bool = False) -> nn.Module:
     return StackedExperts(gate_up, down).eval()
 
 
-def opened_stacks(part: nn.Module, prefix: str, device: str, dtype: torch.dtype) -> dict[str, Tensor]:
+def open_stacks(part: nn.Module, prefix: str, device: str, dtype: torch.dtype) -> dict[str, Tensor]:
     """Put empty stacks in the place of a part's experts, which are on the meta device. Returns where in them each
     expert's matrix goes, by the name that it has before: so no layer's experts are in memory twice."""
     room = dict[str, Tensor]()
@@ -88,7 +88,7 @@ def opened_stacks(part: nn.Module, prefix: str, device: str, dtype: torch.dtype)
 
 def are_plain(linears: Sequence[nn.Module], meta: bool) -> bool:
     """Whether all are plain linear layers whose weights are here, or, with meta, nowhere."""
-    return all(type(one) is nn.Linear and one.weight.is_meta == meta for one in linears)
+    return all(type(linear) is nn.Linear and linear.weight.is_meta == meta for linear in linears)
 
 
 def apart(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -79,8 +79,8 @@ class Rotary:
         """The angles [..., d / 2] at ``places`` [..., 1] of rows of ``totals`` columns."""
         if self.scaling is None:
             return places / self.theta ** (torch.arange(0, self.dim, 2, dtype=dtype, device=places.device) / self.dim)
-        own = self.scaling.frequencies(self.theta, self.dim, totals.to(places.device).flatten()).to(dtype)
-        return places * own.view(*totals.shape, -1)
+        frequencies = self.scaling.frequencies(self.theta, self.dim, totals.to(places.device).flatten()).to(dtype)
+        return places * frequencies.view(*totals.shape, -1)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Attention(nn.Module):
         """Queries, keys and values of rows x [B, n, D], and the norms that come before the rotation."""
         heads, both = self.heads, None
         if self.qkv is None:
-            q, k, v = (one(x).unflatten(-1, (-1, self.head_dim)) for one in (self.q, self.k, self.v))
+            q, k, v = (product(x).unflatten(-1, (-1, self.head_dim)) for product in (self.q, self.k, self.v))
         else:
             rows = self.qkv(x).unflatten(-1, (-1, self.head_dim))
             both, v = rows.split_with_sizes([heads[0] + heads[1], heads[2]], -2)
@@ -177,10 +177,10 @@ class Layer(nn.Module):
         that reads it adds up. ``attend`` decides what the rows attend to. drafts: these rows draft. keep: where what
         enters is kept."""
         x, normal = self.attn_norm(x, residual, keep)
-        found = attend(self.attn.project(normal, angles), columns)
-        out = self.attn.o(found)
+        context = attend(self.attn.project(normal, angles), columns)
+        out = self.attn.o(context)
         if drafts and self.attn.draft is not None:
-            out = out + self.attn.draft(found)
+            out = out + self.attn.draft(context)
         x, normal = self.mlp_norm(x, self.ranks.sum(out))
         return x, self.ranks.sum(self.mlp(normal))
 
@@ -195,8 +195,8 @@ class Layer(nn.Module):
     def values(self, normal: Tensor) -> Tensor:
         return self.attn.values(normal)
 
-    def mixed(self, found: Tensor) -> Tensor:
-        return self.ranks.sum(self.attn.o(found))
+    def mixed(self, context: Tensor) -> Tensor:
+        return self.ranks.sum(self.attn.o(context))
 
     def fed(self, hidden: Tensor) -> Tensor:
         return self.ranks.sum(self.mlp(self.mlp_norm(hidden, None)[1]))

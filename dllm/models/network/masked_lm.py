@@ -20,7 +20,7 @@ from dllm.models.agreement import FILE
 from dllm.models.network.conditioning import Conditioning
 from dllm.models.network.experts import at_least_float32
 from dllm.models.network.layer import RunLayer, run_layer
-from dllm.models.network.masked_lm_class import own_class_of
+from dllm.models.network.masked_lm_class import transformers_class
 from dllm.models.network.memory import Memory
 from dllm.models.network.transformer import Transformer
 
@@ -59,12 +59,12 @@ class MaskedLM(Transformer):
     ) -> tuple[Tensor, Tensor | None]:
         """Logits [B, n, V] in the place of hidden states, and their columns. What is computed of a row are its first
         columns, so that the class counts positions as we do."""
-        return self._called(tokens, memory.access().visible.mask), columns
+        return self._logits(tokens, memory.access().visible.mask), columns
 
-    def _called(self, tokens: Tensor, seen: Tensor | None) -> Tensor:
-        seen = torch.ones_like(tokens) if seen is None else seen.long()
+    def _logits(self, tokens: Tensor, attention_mask: Tensor | None) -> Tensor:
+        attention_mask = torch.ones_like(tokens) if attention_mask is None else attention_mask.long()
         with evaluating(self.lm):
-            logits: Tensor = self.lm(input_ids=tokens, attention_mask=seen).logits
+            logits: Tensor = self.lm(input_ids=tokens, attention_mask=attention_mask).logits
         return logits
 
     def encode(
@@ -76,7 +76,7 @@ class MaskedLM(Transformer):
         *,
         run: RunLayer = run_layer,
     ) -> Tensor:
-        return self._called(tokens, valid)
+        return self._logits(tokens, valid)
 
     def head(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -85,7 +85,7 @@ class MaskedLM(Transformer):
         return hidden.to(at_least_float32(hidden.dtype))
 
     @property
-    def own_head_weight(self) -> None:
+    def local_head_weight(self) -> None:
         """There is no matrix apart from the class."""
         return None
 
@@ -108,30 +108,35 @@ def without_progress() -> Iterator[None]:
     """No bars of transformers, which writes one for every file."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    was_enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if was_enabled:
             logging.enable_progress_bar()
 
 
 def load_masked_lm(folder: Path, config: Any, device: torch.device, dtype: torch.dtype) -> MaskedLM:
     """The checkpoint through its own class. Raises UserError for tensors that are missing or have another shape, and
     where padding changes what a row computes."""
-    kind = own_class_of(config.architecture)
-    own = kind.config_class.from_dict(json.loads((folder / FILE).read_text(encoding="utf-8")))
-    if hasattr(own, "reference_compile"):  # ModernBERT would compile itself on a GPU
-        own.reference_compile = False
+    kind = transformers_class(config.architecture)
+    lm_config = kind.config_class.from_dict(json.loads((folder / FILE).read_text(encoding="utf-8")))
+    if hasattr(lm_config, "reference_compile"):  # ModernBERT would compile itself on a GPU
+        lm_config.reference_compile = False
     try:
         with without_progress():
-            lm, found = kind.from_pretrained(
-                folder, config=own, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+            lm, report = kind.from_pretrained(
+                folder,
+                config=lm_config,
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
             )
     except Exception as error:  # transformers raises all kinds
         raise UserError(f"{folder}: transformers' {kind.__name__} cannot read it: {first_line(error)}.") from error
-    for what, names in (("is missing", found["missing_keys"]), ("has another shape", found.get("mismatched_keys"))):
+    for what, names in (("is missing", report["missing_keys"]), ("has another shape", report.get("mismatched_keys"))):
         if names:
             raise UserError(
                 f"{folder}: tensor {sorted(map(str, names))[0]} {what}, so transformers would draw it at "
@@ -144,19 +149,19 @@ def checked_padding(model: MaskedLM) -> MaskedLM:
     """The model, if rows compute the same beside padding as alone. Raises UserError else: rows of a batch would depend
     on one another."""
     tokens = torch.arange(2 * PROBED_TOKENS, device=model.device)[None] % model.config.vocab
-    seen = (torch.arange(2 * PROBED_TOKENS, device=model.device) < PROBED_TOKENS)[None]
+    attention_mask = (torch.arange(2 * PROBED_TOKENS, device=model.device) < PROBED_TOKENS)[None]
     with torch.no_grad():
-        alone, padded = model.encode(tokens[:, :PROBED_TOKENS]), model.encode(tokens, seen)
-    called = type(model.lm).__name__
+        alone, padded = model.encode(tokens[:, :PROBED_TOKENS]), model.encode(tokens, attention_mask)
+    name = type(model.lm).__name__
     if alone.shape != (1, PROBED_TOKENS, model.config.vocab):
         raise UserError(
-            f"{called} gives logits of the shape {list(alone.shape)} for {PROBED_TOKENS} tokens, and must give "
+            f"{name} gives logits of the shape {list(alone.shape)} for {PROBED_TOKENS} tokens, and must give "
             f"a row of {model.config.vocab} for each. Use another model."
         )
     apart = float((alone - padded[:, :PROBED_TOKENS]).abs().max())
     if not apart <= PADDING_TOLERANCE.get(model.dtype, 0.1) * float(alone.abs().max().clamp(min=1)):
         raise UserError(
-            f"{called} computes other logits beside padding than alone (by {apart:.1g}), so rows of a batch would "
+            f"{name} computes other logits beside padding than alone (by {apart:.1g}), so rows of a batch would "
             "depend on one another. Use a model that attends by its mask alone."
         )
     return model

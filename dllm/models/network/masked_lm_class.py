@@ -23,7 +23,7 @@ BEHIND_PADDING = ("roberta", "camembert", "data2vec-text", "esm", "ibert")
 
 
 @dataclass(frozen=True)
-class OwnClass(AttentionKind):
+class TransformersKind(AttentionKind):
     """Full attention that only the model's own class computes: nothing of its layers is seen here."""
 
     name = "own-class"
@@ -36,7 +36,7 @@ class OwnClass(AttentionKind):
         return "full, both ways, computed by transformers' own class; blocks of any length"
 
 
-OWN_CLASS = OwnClass()
+TRANSFORMERS_KIND = TransformersKind()
 
 
 def is_masked_lm(architecture: str) -> bool:
@@ -51,7 +51,7 @@ class MaskedLMFamily(Family):
     def fields(self, published: Mapping[str, Any], architecture: str) -> Fields:
         """Raises UserError, too, where transformers is not installed or has no such class."""
         refuse_quantised(published, FILE)
-        kind = own_class_of(architecture).config_class
+        kind = transformers_class(architecture).config_class
         try:
             config = kind.from_dict(dict(published))
         except Exception as error:  # validation of any kind
@@ -91,7 +91,7 @@ def _fields(config: Any) -> Fields:
         "mask_id": getattr(config, "mask_token_id", None),
         "eos_id": getattr(config, "eos_token_id", None),
         "pad_id": config.pad_token_id,
-        "attention": OWN_CLASS,
+        "attention": TRANSFORMERS_KIND,
     }
 
 
@@ -101,7 +101,7 @@ def _offset(config: Any) -> int:
     return config.pad_token_id + 1 if behind and config.pad_token_id is not None else 0
 
 
-def own_class_of(architecture: str) -> Any:
+def transformers_class(architecture: str) -> Any:
     """transformers' own class of that name. Raises UserError if it has none."""
     try:
         import transformers

@@ -51,7 +51,7 @@ class AnyLayer(Protocol):
     def values(self, normal: Tensor) -> Tensor:
         """The values [B, n, H_kv * h] alone."""
 
-    def mixed(self, found: Tensor) -> Tensor:
+    def mixed(self, context: Tensor) -> Tensor:
         """What attention adds [B, n, D], from what its rows attended to."""
 
     def fed(self, hidden: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class AnyStack(Protocol):
         """What leaves layer ``last`` - 1 (None: the last one), as a sum x + residual, and its columns, from rows x
         [B, n, D] that enter layer ``first``."""
 
-    def left(self, x: Tensor, residual: Tensor | None, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def final_rows(self, x: Tensor, residual: Tensor | None, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Hidden rows after the final norm, and their columns, of rows x + residual that leave the last layer."""
 
 
@@ -139,7 +139,7 @@ class Projected:
     def by_call(self, shapes: Sequence[tuple[int, int]]) -> list[Projected]:
         """The rows of a stream [1, T, ...] by the calls of ``shapes`` (b, n) that make it up, rotated together."""
         query, key, value = self.rotated()
-        calls = (by_call(one, shapes) for one in (query, key.transpose(1, 2), value.transpose(1, 2)))
+        calls = (by_call(tensor, shapes) for tensor in (query, key.transpose(1, 2), value.transpose(1, 2)))
         return [
             replace(self, query=query, key=key, value=value, angles=None, norms=None, together=None)
             for query, key, value in zip(*calls, strict=True)
@@ -147,8 +147,8 @@ class Projected:
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, visible: Visible) -> Tensor:
         """What rotated queries [B, n, H, h] of this layer attend to [B, n, H * h]."""
-        seen = visible.in_window() if self.windowed else visible
-        return attend(query, keys, values, seen, self.varlen, self.tiled, self.scale)
+        visible_keys = visible.in_window() if self.windowed else visible
+        return attend(query, keys, values, visible_keys, self.varlen, self.tiled, self.scale)
 
     def into(
         self,
@@ -221,24 +221,24 @@ class Memory:
 
     def through(self, layers: AnyStack, x: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Hidden rows after the last norm and their columns, from rows x [B, n, D] that enter the first layer."""
-        return layers.left(*layers(x, columns, self))
+        return layers.final_rows(*layers(x, columns, self))
 
-    def asked(self, facts: Sequence[Sequence[int]], read: Sequence[int] | None = None) -> Hashable:
+    def answer(self, facts: Sequence[Sequence[int]], report: Sequence[int] | None = None) -> Hashable:
         """What the host must know before the call goes on, after ``through``. It asks the device at most once, or takes
-        what the rows have reported (``CacheTraits.facts``). read: the numbers of ``asking``, if it has read them."""
+        what the rows have reported (``CacheTraits.facts``). report: the numbers of ``question``, if read."""
         return ()
 
-    def asking(self) -> Tensor | None:
-        """The numbers [B] that ``asked`` reads, where a recorded turn need not wait for them: it goes on as if what was
-        asked were ``usual``, and goes on once more where it was not (None: it waits)."""
+    def question(self) -> Tensor | None:
+        """The numbers [B] that ``answer`` reads, where a recorded turn need not wait for them: it goes on as if the
+        answer were ``usual``, and goes on once more where it was not (None: it waits)."""
         return None
 
-    def rounded(self, asked: Any) -> Hashable:
-        """What was ``asked``, so that recordings of how a call goes on serve others too."""
-        return asked
+    def rounded(self, answer: Any) -> Hashable:
+        """``answer``, rounded so that a recording of how a call goes on serves other calls too."""
+        return answer
 
-    def resume(self, asked: Any) -> None:
-        """End the call, by what was ``asked`` or ``rounded``."""
+    def resume(self, answer: Any) -> None:
+        """End the call by the host's ``answer``, or by what ``rounded`` makes of it."""
 
     def run(
         self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None
@@ -275,32 +275,32 @@ class DeviceCopies:
     """Copies of what the layers of one call share, made once for every device that has layers."""
 
     def __init__(self) -> None:
-        self.made: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
-        self.seen: tuple[Visible | None, torch.device | None, Visible] = None, None, ALL
+        self.copies: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
+        self.last: tuple[Visible | None, torch.device | None, Visible] = None, None, ALL
 
     def __call__(self, tensor: M, device: torch.device) -> M:
         """The tensor itself, or its copy on ``device``."""
         if tensor is None or tensor.device == device:
             return tensor
         key = id(tensor), device  # holding the tensor keeps its id
-        if key not in self.made:
-            self.made[key] = tensor, tensor.to(device)
-        return self.made[key][1]  # type: ignore[return-value]
+        if key not in self.copies:
+            self.copies[key] = tensor, tensor.to(device)
+        return self.copies[key][1]  # type: ignore[return-value]
 
     def of(self, visible: Visible, device: torch.device) -> Visible:
         """What is visible, on ``device``."""
-        if visible is self.seen[0] and device == self.seen[1]:  # as in the layer before
-            return self.seen[2]
+        if visible is self.last[0] and device == self.last[1]:  # as in the layer before
+            return self.last[2]
         moved = list[Tensor]()
 
-        def there(one: Tensor) -> Tensor:
-            copy = self(one, device)
-            moved.extend([] if copy is one else [copy])
+        def there(tensor: Tensor) -> Tensor:
+            copy = self(tensor, device)
+            moved.extend([] if copy is tensor else [copy])
             return copy
 
-        found = visible.with_tensors(there)
-        self.seen = visible, device, found if moved else visible
-        return self.seen[2]
+        moved_visible = visible.with_tensors(there)
+        self.last = visible, device, moved_visible if moved else visible
+        return self.last[2]
 
 
 class NoCacheMemory(Memory):
@@ -363,9 +363,9 @@ class StaticMemory(Memory):
             return attend_first(query, keys[:, :, : self.reach], values[:, :, : self.reach], self.visible, self.rows)
         begin, out = 0, list[Tensor]()
         for first, last in self.ranges:
-            own = slice(begin, begin := begin + last - first)
+            rows = slice(begin, begin := begin + last - first)
             key, value = keys[first:last, :, : self.reach], values[first:last, :, : self.reach]
-            out.append(fresh.attend(query[own], key, value, self.visible.of(own)))
+            out.append(fresh.attend(query[rows], key, value, self.visible.of(rows)))
         return torch.cat(out)
 
 

@@ -35,8 +35,8 @@ class Inputs:
     @property
     def more(self) -> dict[str, Any]:
         """What only some networks take."""
-        named = {"conditioning": self.conditioning, "run": self.run, "totals": self.totals}
-        return {name: value for name, value in named.items() if value is not None}
+        options = {"conditioning": self.conditioning, "run": self.run, "totals": self.totals}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 class Stream(Memory):
@@ -49,7 +49,7 @@ class Stream(Memory):
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         assert columns is not None, "a stream names the column of every row"
         calls = zip(self.memories, fresh.by_call(self.shapes), by_call(columns, self.shapes), strict=True)
-        return torch.cat([memory.attend(layer, part, own).flatten(0, 1) for memory, part, own in calls])[None]
+        return torch.cat([memory.attend(layer, part, at).flatten(0, 1) for memory, part, at in calls])[None]
 
 
 def run_together(model: Transformer, calls: Sequence[Inputs]) -> list[Tensor]:
@@ -59,8 +59,8 @@ def run_together(model: Transformer, calls: Sequence[Inputs]) -> list[Tensor]:
     columns = torch.cat([call.columns.flatten() for call in calls if call.columns is not None])[None]
     positions = calls[0].positions[:1]  # a column has the same position in every row
     stream = Stream([call.memory for call in calls], shapes)
-    given = [call.conditioning for call in calls if call.conditioning is not None]
-    more: dict[str, Any] = {"conditioning": Conditioning.joined(given)} if given else {}
+    conditionings = [call.conditioning for call in calls if call.conditioning is not None]
+    more: dict[str, Any] = {"conditioning": Conditioning.joined(conditionings)} if conditionings else {}
     lengths = [
         call.totals.expand(shape).flatten()
         for call, shape in zip(calls, shapes, strict=True)

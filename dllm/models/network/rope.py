@@ -99,21 +99,21 @@ class Angles(NamedTuple):
 def flat(published: Mapping[str, Any], file: str) -> dict[str, Any]:
     """The file's keys, with ``rope_theta`` and ``partial_rotary_factor`` at the top, wherever they are. Raises
     UserError where two places contradict each other."""
-    found = dict(published)
+    keys = dict(published)
     for key, rule in _MOVED.items():
         places = dict(_places(published, key, rule, file))
         if len(set(places.values())) > 1:
-            given = ", ".join(f"{place}={shown(value)}" for place, value in places.items())
-            raise wrong_value(file, f"{given}: they contradict each other")
+            conflict = ", ".join(f"{place}={shown(value)}" for place, value in places.items())
+            raise wrong_value(file, f"{conflict}: they contradict each other")
         if places:
-            found[key] = next(iter(places.values()))
-    return found
+            keys[key] = next(iter(places.values()))
+    return keys
 
 
 def _places(published: Mapping[str, Any], key: str, rule: KeyRule, file: str) -> Iterator[tuple[str, Any]]:
     """Every place that gives ``key``, with its value."""
-    named = ((f"{place}.{key}", inner.get(key)) for place, inner in _objects(published, file))
-    for place, value in ((key, published.get(key)), *named):
+    nested = ((f"{place}.{key}", inner.get(key)) for place, inner in _objects(published, file))
+    for place, value in ((key, published.get(key)), *nested):
         if value is None:
             continue
         if not rule.fits(value):
@@ -149,23 +149,23 @@ def scaling_of(
     that the family's class reads. Raises UserError for another kind, for a key that the kind does not have, and where
     two places contradict each other.
     """
-    read = [
+    settings = [
         (place, kind_of(place, inner, file, kinds))
         for place, inner in _objects(published, file)
         if inner.keys() - _MOVED.keys()
     ]
-    if not read:
+    if not settings:
         if "default" in kinds:
             return None
         raise wrong_value(file, "neither rope_parameters nor rope_scaling, and this architecture needs one")
-    (place, (kind, values)), *others = read
-    for other, found in others:
-        if found != (kind, values):
-            given = (f"{one}={shown(inner)}" for one, inner in _objects(published, file) if one in (place, other))
-            raise wrong_value(file, f"{', '.join(given)}: they contradict each other")
+    (place, (kind, values)), *rest = settings
+    for other, setting in rest:
+        if setting != (kind, values):
+            conflict = (f"{at}={shown(inner)}" for at, inner in _objects(published, file) if at in (place, other))
+            raise wrong_value(file, f"{', '.join(conflict)}: they contradict each other")
     trained = published.get(_ORIGINAL) or values.get(_ORIGINAL) or length  # the top wins
     try:
-        return _made(kind, values, theta, dim, length, trained)
+        return _rope(kind, values, theta, dim, length, trained)
     except ValueError as error:
         raise wrong_value(file, f"{place}: {error}") from None
 
@@ -188,8 +188,8 @@ def kind_of(
     table = {**_ANY, **kinds[kind]}
     for key, value in inner.items():
         if key not in table and value is not None:
-            given = f"{place}.{printed(key)}={shown(value)}"
-            raise wrong_value(file, f"{given}, which is not a key of a rotary embedding of rope_type {kind!r}")
+            entry = f"{place}.{printed(key)}={shown(value)}"
+            raise wrong_value(file, f"{entry}, which is not a key of a rotary embedding of rope_type {kind!r}")
     values = read_keys(
         {f"{place}.{key}": rule for key, rule in table.items()},
         {f"{place}.{key}": value for key, value in inner.items()},
@@ -199,7 +199,7 @@ def kind_of(
     return kind, {key: value for key, value in values.items() if key not in ("rope_type", "type", *_MOVED)}
 
 
-def _made(kind: str, values: Mapping[str, Any], theta: float, dim: int, length: int, trained: int) -> Scaling | None:
+def _rope(kind: str, values: Mapping[str, Any], theta: float, dim: int, length: int, trained: int) -> Scaling | None:
     """The embedding of a kind by its checked ``values``. Raises ValueError where they do not fit each other or the
     head."""
     factor = values.get("factor")
@@ -224,11 +224,11 @@ def _yarn(values: Mapping[str, Any], factor: float, trained: int, theta: float, 
     fast, slow = float(values["beta_fast"] or 32), float(values["beta_slow"] or 1)
     _must(fast >= slow, f"beta_fast={fast:g} must not be below beta_slow={slow:g}")
     _must(theta > 1, "a YaRN embedding needs a rope_theta above 1")
-    own = yarn_attention(factor, values["mscale"], values["mscale_all_dim"])
+    attention = yarn_attention(factor, values["mscale"], values["mscale_all_dim"])
     return Yarn(
         factor,
         trained,
-        float(values["attention_factor"] or own),
+        float(values["attention_factor"] or attention),
         fast,
         slow,
         values["truncate"] is not False,
@@ -238,10 +238,10 @@ def _yarn(values: Mapping[str, Any], factor: float, trained: int, theta: float, 
 
 def _longrope(values: Mapping[str, Any], factor: float, trained: int, theta: float, dim: int) -> LongRope:
     short, long = (tuple(map(float, values[key])) for key in ("short_factor", "long_factor"))
-    for key, one in (("short_factor", short), ("long_factor", long)):
-        _must(len(one) == dim // 2, f"{key} has {len(one)} numbers, and {dim // 2} frequencies rotate")
-    own = float(values["attention_factor"] or longrope_attention(factor, trained))
-    return LongRope(factor, trained, own, short, long)
+    for key, factors in (("short_factor", short), ("long_factor", long)):
+        _must(len(factors) == dim // 2, f"{key} has {len(factors)} numbers, and {dim // 2} frequencies rotate")
+    attention = float(values["attention_factor"] or longrope_attention(factor, trained))
+    return LongRope(factor, trained, attention, short, long)
 
 
 def _must(holds: bool, otherwise: str) -> None:

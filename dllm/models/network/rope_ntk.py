@@ -29,26 +29,28 @@ class RopeSetting:
     doubled: bool = False  # relative positions count both ways, as UltraLLaDA has it
 
     @staticmethod
-    def of(given: Mapping[str, Any] | RopeSetting | None) -> RopeSetting:
+    def of(setting: Mapping[str, Any] | RopeSetting | None) -> RopeSetting:
         """The setting by its names. Raises UserError for another name or kind, and where two say one thing."""
-        if isinstance(given, RopeSetting):
-            return given
+        if isinstance(setting, RopeSetting):
+            return setting
         kinds = {entry.name: entry.type for entry in fields(RopeSetting)}
-        for name in given or {}:
+        for name in setting or {}:
             if name not in kinds:
                 raise Refusal(f"{{model.rope:name}} has no {name}; it has {', '.join(kinds)}.{nearest(name, kinds)}")
-        read = {name: coerce(f"model.rope.{name}", value, str(kinds[name])) for name, value in (given or {}).items()}
-        found = RopeSetting(**read)
-        if found.factor is not None and found.target is not None:
+        values = {
+            name: coerce(f"model.rope.{name}", value, str(kinds[name])) for name, value in (setting or {}).items()
+        }
+        rope = RopeSetting(**values)
+        if rope.factor is not None and rope.target is not None:
             raise Refusal(
                 "{model.rope.factor} and {model.rope.target} say one thing twice. Set one of them.",
-                [found.factor, found.target],
+                [rope.factor, rope.target],
             )
-        if found.doubled and found.factor is None and found.target is None:
+        if rope.doubled and rope.factor is None and rope.target is None:
             raise Refusal(
                 "{model.rope.doubled=true} needs {model.rope.target:name} or {model.rope.factor:name}. Set one of them."
             )
-        return found
+        return rope
 
     def reach(self, theta: float, dim: int, trained: int) -> NtkReach | None:
         """What it makes of a model whose heads rotate ``dim`` features (None: nothing). Raises UserError for numbers

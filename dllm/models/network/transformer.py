@@ -151,12 +151,12 @@ class Transformer(nn.Module):
         all, prompt and answer, where the rotary embedding depends on them (``Rotary.by_length``). conditioning: queries
         that show a mixture (None: no query does).
         """
-        x = self.embed(self._known(tokens))
+        x = self.embed(self._embedded_ids(tokens))
         x = x if conditioning is None else conditioning.over(x)
         x = x * self.config.embed_scale if self.config.embed_scale != 1.0 else x
         return memory.through(LayerStack(self, positions, run, totals), x, columns)
 
-    def _known(self, tokens: Tensor) -> Tensor:
+    def _embedded_ids(self, tokens: Tensor) -> Tensor:
         """The ids of rows of the embedding. What marks the undecided columns of a model of next tokens is none of them,
         and no decided row sees these columns, so any row will do."""
         return tokens.clamp(max=self.config.vocab - 1) if self.config.attention.next_token else tokens
@@ -174,9 +174,9 @@ class Transformer(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden rows [..., D]; of several ranks gathered."""
-        return self.ranks.whole(self.own_head(hidden), self.config.vocab)
+        return self.ranks.whole(self.local_head(hidden), self.config.vocab)
 
-    def own_head(self, hidden: Tensor) -> Tensor:
+    def local_head(self, hidden: Tensor) -> Tensor:
         """The same at the ids that this rank holds."""
         there = hidden if self.places is None else hidden.to(self.places.head)
         # As a matrix: of a part of one row, hidden[:, :32] say, PyTorch 2.13 makes a bfloat16 product 43 times as slow.
@@ -189,16 +189,16 @@ class Transformer(nn.Module):
         logits = self.head(hidden)
         return logits.to(at_least_float32(logits.dtype))
 
-    def own_logits(self, hidden: Tensor) -> Tensor:
+    def local_logits(self, hidden: Tensor) -> Tensor:
         """The same at the ids that this rank holds."""
-        logits = self.own_head(hidden)
+        logits = self.local_head(hidden)
         return logits.to(at_least_float32(logits.dtype))
 
     @property
     def head_slice(self) -> HeadSlice:
         """The ids of the head that this rank holds."""
         config = self.config
-        return HeadSlice(self.ranks, config.vocab, self.own_logits, self.own_head_weight, config.logit_scale)
+        return HeadSlice(self.ranks, config.vocab, self.local_logits, self.local_head_weight, config.logit_scale)
 
     def soft(self, logits: Tensor) -> Tensor:
         """The embeddings [..., D] that a network that carries something expects under tempered ``logits`` [..., V]."""
@@ -207,10 +207,10 @@ class Transformer(nn.Module):
     @property
     def head_weight(self) -> Tensor | None:
         """The head's matrix [V, D]; None if it is quantised, offloaded, on another device or a slice of the whole."""
-        return self.own_head_weight if self.ranks.size == 1 else None
+        return self.local_head_weight if self.ranks.size == 1 else None
 
     @property
-    def own_head_weight(self) -> Tensor | None:
+    def local_head_weight(self) -> Tensor | None:
         """The same of the ids that this rank holds."""
         weight, elsewhere = self.lm_head.weight, self.places is not None and self.places.offloaded
         return weight if type(weight) is nn.Parameter and not elsewhere and weight.device == self.device else None
@@ -264,12 +264,12 @@ class LayerStack:
         [B, n, D] that enter layer ``first``."""
         model, positions, residual, places = self.model, self.positions, None, self.model.places
         if places is not None:
-            positions, columns = (at(one, x.device) for one in (positions, columns))
+            positions, columns = (at(tensor, x.device) for tensor in (positions, columns))
         angles, placed = model.angles(positions, columns, self.totals), columns
         for index, layer in islice(enumerate(cast("Iterable[Layer]", model.layers)), first, last):
             if places is not None and x.device != places.layers[index]:
                 here, x, residual = places.layers[index], summed(x, residual), None
-                x, positions, columns = (at(one, here) for one in (x, positions, columns))
+                x, positions, columns = (at(tensor, here) for tensor in (x, positions, columns))
             if memory.widens:
                 x, residual = summed(x, residual), None
                 x, columns = memory.enter(index, x, columns)
@@ -278,7 +278,7 @@ class LayerStack:
             x, residual = self.run(layer, x, residual, angles, columns, memory, index)
         return x, residual, columns
 
-    def left(self, x: Tensor, residual: Tensor | None, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def final_rows(self, x: Tensor, residual: Tensor | None, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Hidden rows after the final norm, and their columns, of rows x + residual that leave the last layer."""
         model, home = self.model, self.model.device
         if model.places is None:

@@ -143,7 +143,7 @@ class Seeded(ActiveBlock):
     def alone(self, masked: Tensor, start: Tensor) -> Tensor:
         return masked & (columns_of(masked) == self._begin(masked, start))
 
-    def own_rows(self, masked: Tensor, start: Tensor) -> Tensor:
+    def block_rows(self, masked: Tensor, start: Tensor) -> Tensor:
         return self._inside(masked, self._begin(masked, start)) & ~self.alone(masked, start)
 
 
@@ -315,9 +315,9 @@ ORDERED_KINDS = (
 CAUSAL = frozenset(kind.name for kind in ORDERED_KINDS)  # in which decided text becomes final, piece by piece
 
 
-def kinds_called(kinds: Collection[str]) -> str:
+def kinds_phrase(kinds: Collection[str]) -> str:
     """What messages say of the models that a cache of these ``kinds`` serves."""
     if set(kinds) == {ContextCausal.name}:
         return "context-causal"
-    found = ("causal" if kind.causal else "block-causal" for kind in ORDERED_KINDS if kind.name in kinds)
-    return "full" if "full" in kinds else " or ".join(dict.fromkeys(found))
+    names = ("causal" if kind.causal else "block-causal" for kind in ORDERED_KINDS if kind.name in kinds)
+    return "full" if "full" in kinds else " or ".join(dict.fromkeys(names))

@@ -34,7 +34,7 @@ from dllm.models.formats.packed_settings import with_files_beside
 from dllm.models.formats.prequantized import QUANTISED_KEYS
 from dllm.models.network.expert_stacks import with_published_experts
 from dllm.models.network.experts import at_least_float32
-from dllm.models.network.fused import apart, fuse_products, opened_stacks
+from dllm.models.network.fused import apart, fuse_products, open_stacks
 from dllm.models.network.networks import network_of
 from dllm.models.network.rope_ntk import RopeSetting
 from dllm.models.network.transformer import Places, Transformer
@@ -264,7 +264,7 @@ def fill(
     with TensorReader(stored) as reader:
         for prefix, words in parts_of(model, head_early):
             part, names = model.get_submodule(prefix), [name for name in sources if name.startswith(prefix + ".")]
-            room = opened_stacks(part, prefix, place(names[0]), dtype) if stack and names else {}
+            room = open_stacks(part, prefix, place(names[0]), dtype) if stack and names else {}
             for ours in names:
                 done += sizes[ours]
                 if prefix in skip:

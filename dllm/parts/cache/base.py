@@ -23,7 +23,7 @@ from dllm.contract.shapes import HostView
 from dllm.contract.traits import CacheTraits, declared
 from dllm.models.config import ModelConfig
 from dllm.models.network.memory import KeyValues, Memory
-from dllm.models.network.visibility import kinds_called
+from dllm.models.network.visibility import kinds_phrase
 from dllm.parts.cache.calls import RowNumbers
 from dllm.parts.cache.kept import LAYER_KEYS, LAYER_VALUES, Kept, KeptTensors
 from dllm.parts.cache.passes import Call, ForwardPass
@@ -205,7 +205,7 @@ class Cache:
               "{cache} has no forward that verifies what {sampler} drafts.", kind=IncompatibleParts),
         Clash(lambda c: c.does.branches and not c.part.traits.branches,
               "{cache} cannot share its rows among the several candidates of {sampler}.", kind=IncompatibleParts),
-        Clash(lambda c: c.attention.name not in c.part.traits.kinds and kinds_called(c.part.traits.kinds),
+        Clash(lambda c: c.attention.name not in c.part.traits.kinds and kinds_phrase(c.part.traits.kinds),
               "{cache} is for models with {what:value} attention; this one is {kind:value}.", kind=IncompatibleParts),
     )  # fmt: skip
     shares = False  # what ``Session.final`` says of its columns may be taken over by other requests

@@ -110,10 +110,10 @@ class WholeRows(Memory):
         x, residual, _ = layers.of(self.rerun, self.first.call.reach)(self.x, None, self, begin, end)
         self.x, self.ran = summed(x, residual), True
 
-    def left(self, layers: AnyStack) -> Rerun:
+    def final_rows(self, layers: AnyStack) -> Rerun:
         """What the rows have after the last layer."""
         first, reach, last = self.first, self.first.call.reach, self.session.config.layers
-        hidden, columns = layers.left(self.x, None, None)
+        hidden, columns = layers.final_rows(self.x, None, None)
         if first.call.visible.mask is not None or reach < self.session.length:
             valid = select_or_all(self.forward.valid[:, :reach], self.rerun)
             columns = torch.where(valid, self.forward.columns[:reach], self.session.length)

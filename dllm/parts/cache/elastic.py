@@ -227,43 +227,43 @@ class NarrowMemory(BufferMemory):
                 progress.bounds = progress.bound.tolist()
                 self.whole = self.whole or WholeRows(self, self.forward, progress.received)
                 self.whole.advance(layers, first, last)
-        return layers.left(x, residual, columns)
+        return layers.final_rows(x, residual, columns)
 
-    def asking(self) -> Tensor | None:
+    def question(self) -> Tensor | None:
         """The usual way is that no row runs again."""
         return self.forward.progress.bound if self._asks else None
 
-    def asked(self, facts: Sequence[Sequence[int]], read: Sequence[int] | None = None) -> tuple[int, ...]:
+    def answer(self, facts: Sequence[Sequence[int]], report: Sequence[int] | None = None) -> tuple[int, ...]:
         """The first whole layer of each row; empty: the forward is whole, or no row runs again."""
         progress, count = self.forward.progress, self.session.config.layers
         if self.forward.whole:
             return ()
         if self._asks or (self.forward.fixed and [len(progress.bound)] != list(map(len, facts))):  # under guidance
-            return tuple(progress.bound.tolist() if read is None else read)
+            return tuple(progress.bound.tolist() if report is None else report)
         return tuple(count - whole for whole in facts[0]) if facts else tuple(progress.bounds)
 
-    def rounded(self, asked: tuple[int, ...]) -> Redo | None:
+    def rounded(self, answer: tuple[int, ...]) -> Redo | None:
         count = self.session.config.layers
-        drifted = [bound for bound in asked if bound < count]
+        drifted = [bound for bound in answer if bound < count]
         if not drifted:
             return None
         step = max(1, count // REDO_STARTS)
-        return Redo(min(len(asked), 1 << (len(drifted) - 1).bit_length()), min(drifted) // step * step)
+        return Redo(min(len(answer), 1 << (len(drifted) - 1).bit_length()), min(drifted) // step * step)
 
-    def resume(self, asked: tuple[int, ...] | Redo | None) -> None:
+    def resume(self, answer: tuple[int, ...] | Redo | None) -> None:
         progress, layers = self.forward.progress, self.layers
         # A recording goes on from the same first part again and again.
         whole = self.whole or WholeRows(self, self.forward, dict(progress.received))
         self.whole = None  # else the cycle keeps a decode's memory until it is collected
         progress.redo, progress.again = None, None
-        if isinstance(asked, Redo):
-            progress.redo, progress.again = asked, whole.redo(layers, asked)
-        elif asked:
-            progress.bounds = asked
+        if isinstance(answer, Redo):
+            progress.redo, progress.again = answer, whole.redo(layers, answer)
+        elif answer:
+            progress.bounds = answer
             whole.advance(layers, self.first, self.session.config.layers)
         self._show()
         self._track(whole.received)
-        self.reruns = [whole.left(layers)] if whole.ran else []
+        self.reruns = [whole.final_rows(layers)] if whole.ran else []
 
     def _keep(self, layer: int, hidden: Tensor, columns: Tensor | None) -> None:
         """Keep rows as what enters a layer that does not run them: on its device, where they have not come yet."""

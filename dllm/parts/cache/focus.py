@@ -276,30 +276,30 @@ class FocusMemory(BufferMemory):
         rows, told = self.call.candidates, self.forward.deep
         told[name] = found if rows is None else told[name].index_copy(0, rows, found)
 
-    def asked(self, facts: Sequence[Sequence[int]], read: Sequence[int] | None = None) -> int:
+    def answer(self, facts: Sequence[Sequence[int]], report: Sequence[int] | None = None) -> int:
         """How many columns of the widest row go on."""
         if facts and not any(facts[0]):
             return self.columns.shape[1]
         return int(self.stay.sum(1).amax())
 
-    def rounded(self, asked: int) -> Hashable:
-        return bucket(asked, self.columns.shape[1])
+    def rounded(self, answer: int) -> Hashable:
+        return bucket(answer, self.columns.shape[1])
 
-    def resume(self, asked: int) -> None:
+    def resume(self, answer: int) -> None:
         home, here, (rows, n) = self.columns.device, self.hidden.device, self.columns.shape
-        index = packed(self.stay, torch.arange(n, device=home), asked)
+        index = packed(self.stay, torch.arange(n, device=home), answer)
         columns, mask = gather_padded(self.columns, index, self.session.length), self.whole.visible.mask
         assert mask is not None, "attention is by blocks"
         # A row that waits has no last column, and its padding must see something.
         reach = torch.where(self.last < 0, self.session.length, self.last)[:, None, None]
         seen = gather_rows(mask, index) & (torch.arange(mask.shape[2], device=home) <= reach)
         self.call = replace(self.whole, columns=columns, slots=columns, visible=Visible(seen))
-        self._find("width", columns.new_full((rows,), asked))
+        self._find("width", columns.new_full((rows,), answer))
         there = self.copies(index, here)
         attended = self._second(gather_rows(self.query, there), here)
         hidden = gather_rows(self.hidden, there) + self.second.mixed(attended)
         x, _, columns_there = self.layers(summed(hidden, self.second.fed(hidden)), columns, self, 2, None)
-        self.reruns = [Rerun(None, *self.layers.left(x, _, columns_there))]
+        self.reruns = [Rerun(None, *self.layers.final_rows(x, _, columns_there))]
 
     def _second(self, query: Tensor, device: torch.device) -> Tensor:
         """What the queries [b, w, H, h] attend to in the second layer [b, w, H * h]."""
