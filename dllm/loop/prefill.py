@@ -27,7 +27,8 @@ PREFILL_CHUNK = 1024  # columns of a chunk, unless a server's limits say otherwi
 class Prefill:
     """The final columns of a request's prompt, as far as they are computed. ``step`` computes the next chunk.
 
-    known: what is known of them (None: nothing). chunk: the most columns of a chunk, unless a page is longer.
+    prefix: what is computed of them already (None: nothing). chunk: the most columns of a chunk, unless a page is
+    longer.
     """
 
     def __init__(self, network: Transformer, request: Request, prefix: KnownPrefix | None, chunk: int) -> None:

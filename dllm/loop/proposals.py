@@ -194,7 +194,7 @@ class Proposer:
         self, logits: Tensor, filtered: Tensor, values: dict[str, Tensor], temperature: Tensor
     ) -> dict[str, Tensor]:
         """Log-probabilities [...] of the proposed tokens, where a part reads them. logits [..., V]: the model's
-        own. kept [..., V]: what is drawn from. temperature [..., 1] or [...]: where it is 0, nothing is drawn."""
+        own. filtered [..., V]: what is drawn from. temperature [..., 1] or [...]: where it is 0, nothing is drawn."""
         if self.sampling.plain:
             return self.chances_of_argmax(values)
         out, sure = dict[str, Tensor](), values["confidence"].log()

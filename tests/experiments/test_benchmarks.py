@@ -85,7 +85,7 @@ def test_every_way_of_batching_serves_everybody(way: str) -> None:
     assert len(found.latencies) == 3 and min(found.latencies) > 0 and found.computed >= found.wanted > 0
     assert found.seconds > 1  # the clock waits for who arrives late
     turns = {"one by one": 3 + 4 + 5, "static, as published": 3 + 9, "static": 3 + 5, "continuous": 3 + 5}
-    assert scheduler.told.turns == turns[way]  # the second one ends early
+    assert scheduler.stats.turns == turns[way]  # the second one ends early
 
 
 @pytest.mark.parametrize("words", bench_attention.ASKED)

@@ -119,7 +119,7 @@ class OneByOne:
         deliver(event)
 
     def decode(self, job: Job, deliver: Deliver) -> None:
-        parts = job.chosen.parts
+        parts = job.setting.parts
         decoder = Decoder(
             self.model,
             parts.sampler,

@@ -20,9 +20,9 @@ def test_a_body_gets_the_parts_and_the_request_that_the_command_line_makes(
     plan = plan_of(*overrides)
     (job,) = chat(mini, diffusion=diffusion, seed=5).jobs
     for group in GROUPS:
-        assert alike(getattr(job.chosen.parts, group), getattr(plan.parts, group)), group
-    assert replace(job.chosen.parts.sampling, tempered=False) == plan.sampling
-    assert job.chosen.parts.sampling.tempered == plan.parts.sampler.traits.tempered
+        assert alike(getattr(job.setting.parts, group), getattr(plan.parts, group)), group
+    assert replace(job.setting.parts.sampling, tempered=False) == plan.sampling
+    assert job.setting.parts.sampling.tempered == plan.parts.sampler.traits.tempered
     request = plan.prompts.request(MESSAGES[0]["content"], 5)
     assert job.request == replace(request, temperature=0.0)
 
@@ -40,15 +40,15 @@ def test_what_the_server_was_told_holds_where_a_request_says_nothing(mini_model:
         seed=9,
     )
     first = chat(server, diffusion={"threshold": 0.8}).jobs[0]
-    sampler: Any = first.chosen.parts.sampler
-    assert (sampler.radius, sampler.threshold, first.chosen.parts.blocks.fixed_length) == (3, 0.8, 16)
-    assert first.chosen.parts.sampling == Sampling(0.4, 0.9, suppress_mask=False) and first.request.temperature == 0.4
+    sampler: Any = first.setting.parts.sampler
+    assert (sampler.radius, sampler.threshold, first.setting.parts.blocks.fixed_length) == (3, 0.8, 16)
+    assert first.setting.parts.sampling == Sampling(0.4, 0.9, suppress_mask=False) and first.request.temperature == 0.4
     assert sum(first.request.masked) == 24
-    other: Any = chat(server, diffusion={"sampler": "localleap"}).jobs[0].chosen.parts.sampler
+    other: Any = chat(server, diffusion={"sampler": "localleap"}).jobs[0].setting.parts.sampler
     assert other.radius == 4, "a part that is named comes as its file has it"
     cold = chat(server, temperature=0, top_p=1, max_tokens=5)
     request = cold.jobs[0].request
-    assert request.seed == 9 and cold.jobs[0].chosen.parts.sampling.plain and sum(request.masked) == 5
+    assert request.seed == 9 and cold.jobs[0].setting.parts.sampling.plain and sum(request.masked) == 5
 
 
 def test_a_part_that_may_do_harm_is_a_warning_once(mini_model: Model) -> None:
@@ -62,7 +62,7 @@ def test_a_part_that_may_do_harm_is_a_warning_once(mini_model: Model) -> None:
 
 def test_a_cache_brings_its_blocks_as_on_the_command_line(mini_model: Model) -> None:
     def blocks(defaults: Defaults, **diffusion: Any) -> tuple[str, int | None]:
-        found = chat(defaults, diffusion=diffusion).jobs[0].chosen.parts.blocks
+        found = chat(defaults, diffusion=diffusion).jobs[0].setting.parts.blocks
         return type(found).__name__, found.fixed_length
 
     sixteen = mini_defaults(mini_model, "blocks.block_length=16")
@@ -76,7 +76,7 @@ def test_a_cache_brings_its_blocks_as_on_the_command_line(mini_model: Model) -> 
 
 def test_a_schedule_brings_its_policy_as_on_the_command_line(mini_model: Model) -> None:
     def policy(defaults: Defaults, **diffusion: Any) -> str:
-        return type(chat(defaults, diffusion=diffusion).jobs[0].chosen.parts.eos).__name__
+        return type(chat(defaults, diffusion=diffusion).jobs[0].setting.parts.eos).__name__
 
     usual, sliding = mini_defaults(mini_model), mini_defaults(mini_model, "blocks=sliding")
     assert [policy(usual), policy(usual, blocks="sliding"), policy(usual, blocks="sliding", eos="none")] == [
@@ -95,7 +95,7 @@ def test_a_schedule_brings_its_policy_as_on_the_command_line(mini_model: Model) 
 
 def test_a_server_with_a_class_of_its_own_serves_it_but_none_of_its_options(mini_model: Model) -> None:
     server = mini_defaults(mini_model, "sampler=static", "sampler._target_=tests.serve.own.Mine")
-    assert type(chat(server).jobs[0].chosen.parts.sampler).__name__ == "Mine"
+    assert type(chat(server).jobs[0].setting.parts.sampler).__name__ == "Mine"
     refused = refusal(server, diffusion={"steps": 4})
     assert "sampler=tests.serve.own.Mine is the server's own; none of its options can be set." in refused.message
     assert refused.param == "diffusion.steps"
@@ -104,7 +104,7 @@ def test_a_server_with_a_class_of_its_own_serves_it_but_none_of_its_options(mini
 def test_rows_that_may_share_a_batch_have_one_key(mini: Defaults) -> None:
     def key(temperature: float = 0, top_p: float | None = None, length: int = 32, **diffusion: Any) -> Any:
         fields = {"temperature": temperature, "top_p": top_p, "max_tokens": length}
-        return chat(mini, **fields, diffusion=diffusion).jobs[0].chosen.key
+        return chat(mini, **fields, diffusion=diffusion).jobs[0].setting.key
 
     plain = key()
     same = [
@@ -141,8 +141,8 @@ def test_parts_stay_built_and_threads_may_ask_at_once(mini_model: Model) -> None
     choices = [{"sampler": name, "threshold": 0.8} for name in ("confidence", "localleap", "klass")]
     bodies = [choices[number % 3] for number in range(24)]
     with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda diffusion: chat(server, diffusion=diffusion).jobs[0].chosen, bodies))
-    again = [chat(server, diffusion=diffusion).jobs[0].chosen for diffusion in bodies]
+        found = list(pool.map(lambda diffusion: chat(server, diffusion=diffusion).jobs[0].setting, bodies))
+    again = [chat(server, diffusion=diffusion).jobs[0].setting for diffusion in bodies]
     assert [one.key for one in found] == [one.key for one in again]
     assert len({id(one) for one in again}) == 3
 

@@ -74,7 +74,7 @@ def made(parts: RequestParts) -> RequestParts:
 class Knowing(Follower):
     """One that has the parts of a test, whatever their classes."""
 
-    def chosen(self, recipe: str) -> RequestParts:
+    def setting_of(self, recipe: str) -> RequestParts:
         return KNOWN[recipe]
 
 
@@ -249,14 +249,14 @@ def test_a_job_and_its_parts_arrive_whole(constraint: dict[str, Any] | None) -> 
     )
     sent_job = job(request, parts, ident="x", tenant="key", likeliest=3, grows_to=40)
     data = json.loads(json.dumps(job_data(sent_job)))
-    there = job_of(data, came.chosen(data["chosen"]))
+    there = job_of(data, came.setting_of(data["setting"]))
     assert (there.request, there.deadline) == (request, 0.0)
-    assert replace(there, chosen=parts, deadline=sent_job.deadline) == sent_job
-    assert (there.chosen.config, there.chosen.key) == (parts.config, parts.key)
-    assert {group: configuration_of(group, getattr(there.chosen.parts, group)) for group in parts.config} == {
+    assert replace(there, setting=parts, deadline=sent_job.deadline) == sent_job
+    assert (there.setting.config, there.setting.key) == (parts.config, parts.key)
+    assert {group: configuration_of(group, getattr(there.setting.parts, group)) for group in parts.config} == {
         group: configuration_of(group, getattr(parts.parts, group)) for group in parts.config
     }
-    assert there.chosen.parts.sampling == parts.parts.sampling
+    assert there.setting.parts.sampling == parts.parts.sampling
 
 
 @dataclass

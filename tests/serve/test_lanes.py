@@ -268,7 +268,7 @@ def test_reads_are_bounded_and_take_turns_with_decodes(exact: bool, monkeypatch:
         return run
 
     monkeypatch.setattr(reads_module, "read_canvases", counted)
-    monkeypatch.setattr(scheduler, "_read", noted("read", scheduler._read))
+    monkeypatch.setattr(scheduler, "_run_read", noted("read", scheduler._run_read))
     monkeypatch.setattr(scheduler, "_turn", noted("turn", scheduler._turn))
     decodes, readers = [Client() for _ in range(3)], [Told() for _ in range(2)]
     for seed, client in enumerate(decodes):

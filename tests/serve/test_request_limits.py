@@ -202,4 +202,4 @@ def test_out_of_memory_halves_the_rows_of_a_forward(served: Model, monkeypatch: 
     canvases = [ReadCanvas((5, 6, number, 7), frozenset({3}), 3) for number in range(6)]
     group = [ReadQuery(one, ((3, (5,)),)) for one in canvases]
     queue.add(ReadEntry(1, ReadJob([group], time.monotonic() + 60), lambda event: None), 0.0)
-    assert len(queue.chosen()) == 6 and queue.turn() == ([], []) and len(queue.chosen()) == 3
+    assert len(queue.coming_units()) == 6 and queue.turn() == ([], []) and len(queue.coming_units()) == 3

@@ -41,7 +41,7 @@ def test_mixed_requests_are_alike_alone_and_under_load(server: Live, count: int)
 def test_a_request_names_what_the_model_attends_by() -> None:
     model = load("mini-llada", attention_block=8)
     defaults = mini_defaults(model, *PIPELINE)
-    same, other = chat(defaults).jobs[0].chosen, chat(defaults, diffusion={"threshold": 0.5}).jobs[0].chosen
+    same, other = chat(defaults).jobs[0].setting, chat(defaults, diffusion={"threshold": 0.5}).jobs[0].setting
     assert same.key == other.key  # rows of both share a batch
     words = refusal(defaults, diffusion={"block_length": 4}).message
     assert "block_length=4" in words and "model.attention_block=8" in words

@@ -106,8 +106,8 @@ def test_what_cannot_grow_has_the_length_asked_for(mini_model: Model) -> None:
     start = grown.request.answer_start
     assert (len(grown.request.tokens) - start, grown.columns - start) == (5, 20)
     assert len(fixed.request.tokens) - start == fixed.columns - start == 20
-    assert grown.chosen.parts.length.traits.changes and not fixed.chosen.parts.length.traits.changes
-    assert grown.chosen.key == chat(defaults, max_tokens=9).jobs[0].chosen.key != fixed.chosen.key
+    assert grown.setting.parts.length.traits.changes and not fixed.setting.parts.length.traits.changes
+    assert grown.setting.key == chat(defaults, max_tokens=9).jobs[0].setting.key != fixed.setting.key
     assert "length=daedal changes the length of rows" in refusal(defaults, diffusion={"guidance": 2.0}).message
 
 

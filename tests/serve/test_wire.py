@@ -30,7 +30,7 @@ def test_the_plain_fields_arrive(mini: Defaults) -> None:
     assert asked.is_chat and asked.stream and asked.include_usage and asked.logprobs
     assert found.stop == ("x", "y") and found.jobs[0].snapshots and found.jobs[0].trace
     assert (
-        found.prompt_tokens == len(found.jobs[0].request.tokens) - 9 and found.jobs[0].chosen.parts.sampling.top_k == 5
+        found.prompt_tokens == len(found.jobs[0].request.tokens) - 9 and found.jobs[0].setting.parts.sampling.top_k == 5
     )
     plain = parse_request({"prompt": "a", "logprobs": 0, "stop": "x"}, False, mini)
     assert plain.request.logprobs and plain.jobs[0].follow and plain.stop == ("x",)
@@ -90,7 +90,7 @@ def test_null_is_not_set_wherever_it_stands(mini: Defaults) -> None:
     )  # fmt: skip
     assert replace(again, request=once.request) == once
     endless = {"name": "dpad", "suffix_window": None, "suffix_drop": "none"}
-    found = chat(mini, diffusion={"cache": endless}).jobs[0].chosen
+    found = chat(mini, diffusion={"cache": endless}).jobs[0].setting
     assert found.config["cache"]["suffix_window"] is None, "null is a value of this option"
 
 

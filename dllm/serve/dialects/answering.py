@@ -59,7 +59,7 @@ class Answering(Response):
         """The reply piece by piece, which begins once a row has joined: what fails before has a status, by which a
         proxy asks another server. What has come by then goes in one piece. Raises ApiError before, and SlowReader."""
         with self._noted():
-            await self.decoding.begun()
+            await self.decoding.first_turn()
         self.begun = True
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         pieces = list(self.writer.write(ReplyBegun()))

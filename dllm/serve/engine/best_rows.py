@@ -21,32 +21,32 @@ from dllm.serve.engine.jobs import RequestParts
 from dllm.serve.http.log import log
 
 USUAL_ROWS = 8  # where nothing is measured; never fewer
-TRIED_ROWS = (1, USUAL_ROWS, 16, 32)  # that are tried; one row tells how long the others take
-TRIED_SECONDS = 2.0  # that trying may take
-TRIED_TURNS = 4  # of each size; the first computes prompts, and of the others the fastest counts
+BATCH_SIZES = (1, USUAL_ROWS, 16, 32)  # that are tried; one row tells how long the others take
+MOST_SECONDS = 2.0  # that trying may take
+TURNS_OF_EACH = 4  # of each size; the first computes prompts, and of the others the fastest counts
 ENOUGH = 0.95  # of the best rate: fewer rows answer each client sooner
-TRIED_PROMPT = 32  # tokens
+PROMPT_TOKENS = 32  # tokens
 
 
-def best_rows(runner: Runner, chosen: RequestParts, length: int) -> int:
+def best_rows(runner: Runner, setting: RequestParts, length: int) -> int:
     """The rows to decode together. length: of an answer. Tells the log what was taken, and why."""
     model = runner.model
-    name = json_digest([model.config, model.transformer.dtype, chosen.recipe, length, str(runner.runtime)])
+    name = json_digest([model.config, model.transformer.dtype, setting.recipe, length, str(runner.runtime)])
     rates = noted_rates(noted(f"rows a second {name}", lambda: rates_by_rows(runner, length)))
     rows = fewest_at_best(rates)
-    told = ", ".join(f"{rate:.3g} at {size}" for size, rate in sorted(rates.items())) or "nothing was measured"
+    measurements = ", ".join(f"{rate:.3g} at {size}" for size, rate in sorted(rates.items())) or "nothing was measured"
     log.info(
         "at most %d rows are decoded together: rows times turns a second, %s; task.max_rows says another number",
         rows,
-        told,
+        measurements,
     )
     return rows
 
 
-def noted_rates(kept: Any) -> dict[int, float]:
+def noted_rates(note: Any) -> dict[int, float]:
     """The rates by rows of a note, which others may have written."""
-    entries = kept.items() if isinstance(kept, Mapping) else ()
-    sizes = {str(size): size for size in TRIED_ROWS}
+    entries = note.items() if isinstance(note, Mapping) else ()
+    sizes = {str(size): size for size in BATCH_SIZES}
     return {sizes[key]: rate for key, rate in entries if key in sizes and is_number(rate) and rate > 0}
 
 
@@ -58,39 +58,39 @@ def fewest_at_best(rates: Mapping[int, float]) -> int:
 
 
 def rates_by_rows(runner: Runner, length: int) -> dict[int, float]:
-    """Rows times turns a second by the size of a batch, as far as ``TRIED_SECONDS`` reach. A larger batch is not begun
+    """Rows times turns a second by the size of a batch, as far as ``MOST_SECONDS`` reach. A larger batch is not begun
     that would take, row by row, more than is left."""
-    found, left, before = dict[int, float](), TRIED_SECONDS, 0.0
-    for rows in TRIED_ROWS:
-        if rows > 1 and before * rows > left:
+    rates, seconds, before = dict[int, float](), MOST_SECONDS, 0.0
+    for rows in BATCH_SIZES:
+        if rows > 1 and before * rows > seconds:
             break
         try:
-            turns = first_turns(runner, rows, length, left)
+            turns = first_turns(runner, rows, length, seconds)
         except (UserError, torch.OutOfMemoryError):
             break
         if len(turns) > 1:
-            found[rows] = rows / min(turns[1:])
+            rates[rows] = rows / min(turns[1:])
         before = sum(turns) / rows
-        left -= sum(turns)
-    return found
+        seconds -= sum(turns)
+    return rates
 
 
 def first_turns(runner: Runner, rows: int, length: int, most: float) -> list[float]:
     """Seconds of the first turns of so many rows, until they have taken ``most``: of all threads on a CPU, by the clock
     on a GPU."""
     network, ids = runner.model.transformer, runner.model.ids
-    on_gpu, found = network.device.type == "cuda", list[float]()
+    on_gpu, turns = network.device.type == "cuda", list[float]()
     usual = [
-        token for token in range(TRIED_PROMPT * 2) if token not in (ids.mask, ids.eos, ids.placeholder, *ids.stops)
+        token for token in range(PROMPT_TOKENS * 2) if token not in (ids.mask, ids.eos, ids.placeholder, *ids.stops)
     ]
-    requests = [Request.answer(usual[:TRIED_PROMPT], length, ids.placeholder) for _ in range(rows)]
+    requests = [Request.answer(usual[:PROMPT_TOKENS], length, ids.placeholder) for _ in range(rows)]
     clock = time.perf_counter if on_gpu else time.process_time
     began = clock()
-    for _, _ in zip(range(TRIED_TURNS), runner.turns(runner.start(requests)), strict=False):
+    for _, _ in zip(range(TURNS_OF_EACH), runner.turns(runner.start(requests)), strict=False):
         if on_gpu:
             torch.cuda.synchronize(network.device)
-        found.append(clock() - began)
+        turns.append(clock() - began)
         began = clock()
-        if sum(found) > most:
+        if sum(turns) > most:
             break
-    return found
+    return turns

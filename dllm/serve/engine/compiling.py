@@ -22,7 +22,7 @@ from dllm.serve.engine.jobs import Full, Job, RequestParts
 
 MOMENT = 0.5  # seconds of a thread; 95 of 100 schemas that people write take less
 MAX_LONG = 4  # constraints that wait for their full time
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
 class Compiling:
@@ -31,7 +31,7 @@ class Compiling:
 
     def __init__(self, runner_of: Callable[[RequestParts], Runner], seconds: float, most: int) -> None:
         self.runner_of, self.seconds = runner_of, seconds
-        self.brief, self.long = OneThread("compile", most), OneThread("compile-long", MAX_LONG)
+        self.brief, self.long = SingleThread("compile", most), SingleThread("compile-long", MAX_LONG)
 
     async def compiled(self, job: Job) -> object:
         """The language of a job's constraint, at hand as long as the caller holds it. Raises UserError for one that
@@ -47,15 +47,15 @@ class Compiling:
         """The same at once if it is compiled already, else None. Raises UserError as ``compiled``."""
         constraint = job.request.constraint
         assert isinstance(constraint, Constraint)
-        known = self.runner_of(job.chosen).constraints.knows(constraint)
-        return self.checked(job, self.seconds) if known else None
+        is_compiled = self.runner_of(job.setting).constraints.knows(constraint)
+        return self.checked(job, self.seconds) if is_compiled else None
 
     def checked(self, job: Job, seconds: float) -> object:
         """The language, compiled in that many seconds of this thread. Raises UserError."""
-        request: Request = job.chosen.parts.sampler.prepare(job.request)
+        request: Request = job.setting.parts.sampler.prepare(job.request)
         assert isinstance(request.constraint, Constraint)
         timed = replace(request, constraint=replace(request.constraint, seconds=seconds))
-        constrained = self.runner_of(job.chosen).constraints.row(timed)
+        constrained = self.runner_of(job.setting).constraints.row(timed)
         assert constrained is not None, "the request is under a constraint"
         return constrained.compiled.language
 
@@ -65,13 +65,13 @@ class Compiling:
             queue.threads.shutdown(wait=False, cancel_futures=True)
 
 
-class OneThread:
+class SingleThread:
     """One thread, and at most that many that wait for it."""
 
     def __init__(self, name: str, most: int) -> None:
         self.threads, self.most, self.waiting = ThreadPoolExecutor(1, thread_name_prefix=name), most, 0
 
-    async def run(self, act: Callable[[], Made]) -> Made:
+    async def run(self, act: Callable[[], T]) -> T:
         """What ``act`` returns. Raises Full. If the caller is cancelled, what has not begun never does."""
         if self.waiting > self.most:
             raise Full(self.waiting)

@@ -33,22 +33,22 @@ class Apart(Protocol):
 
 
 async def decisions_of(
-    asked: ParsedDecisions, scheduler: Scheduler, apart: Apart, timeout: float, most: int, ident: str = ""
+    parsed: ParsedDecisions, scheduler: Scheduler, apart: Apart, timeout: float, most: int, ident: str = ""
 ) -> Decisions:
     """The answers. most: canvases that they may take. Raises ApiError for questions that cannot be laid on a canvas,
     and where they cannot be read; Full and Closing as the scheduler does."""
     began, waited = time.monotonic(), 0.0
-    check_count(asked, most)
-    work = deciding(asked.prompts, scheduler.model.ids, asked.state, asked.questions, asked.options, most)
-    names = list(asked.questions)
+    check_count(parsed, most)
+    work = deciding(parsed.prompts, scheduler.model.ids, parsed.state, parsed.questions, parsed.options, most)
+    names = list(parsed.questions)
     step: list[list[ReadQuery]] | Decisions = await apart(partial(advanced, work, None, names))
     while not isinstance(step, Decisions):
         check_rows(step, most)
-        done = await _read(ReadJob(step, began + timeout, ident), scheduler, timeout)
-        waited += done.waited
-        step = await apart(partial(advanced, work, done.readings, names))
+        reading = await _await_reading(ReadJob(step, began + timeout, ident), scheduler, timeout)
+        waited += reading.waited
+        step = await apart(partial(advanced, work, reading.readings, names))
     costs = {"waited": waited, "seconds": time.monotonic() - began}
-    return replace(step, model=asked.model, more=costs, unnamed=asked.unnamed)
+    return replace(step, model=parsed.model, more=costs, unnamed=parsed.unnamed)
 
 
 def advanced(
@@ -70,9 +70,9 @@ def advanced(
             raise ApiError(400, f"{place}: {error.sentence}", place) from None
 
 
-def check_count(asked: ParsedDecisions, most: int) -> None:
+def check_count(parsed: ParsedDecisions, most: int) -> None:
     """Raise ApiError for questions that take too many canvases, however their texts are written."""
-    if len(asked.questions) > most:  # each has a canvas of its own
+    if len(parsed.questions) > most:  # each has a canvas of its own
         raise too_many(TooManyCanvases(most))
 
 
@@ -86,30 +86,30 @@ def too_many(error: TooManyCanvases) -> ApiError:
     return ApiError(413, str(error), "questions", "too_many_rows")
 
 
-async def _read(job: ReadJob, scheduler: Scheduler, timeout: float) -> ReadDone:
+async def _await_reading(job: ReadJob, scheduler: Scheduler, timeout: float) -> ReadDone:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[ReadDone | Failed] = loop.create_future()
 
-    def put(event: ReadDone | Failed) -> None:
+    def resolve(event: ReadDone | Failed) -> None:
         if not future.done():
             future.set_result(event)
 
     def deliver(event: ReadDone | Failed) -> None:
         with suppress(RuntimeError):  # the event loop has gone, and with it the client
-            loop.call_soon_threadsafe(put, event)
+            loop.call_soon_threadsafe(resolve, event)
 
     with as_refusal("input"):
         number = scheduler.submit_read(job, deliver)
     try:
-        found = await asyncio.wait_for(future, job.deadline - time.monotonic() + OVERRUN)
+        event_of_read = await asyncio.wait_for(future, job.deadline - time.monotonic() + OVERRUN)
     except TimeoutError:
         raise too_late(timeout) from None
     finally:
         if not future.done() or future.cancelled():
             scheduler.abort(number)
-    if isinstance(found, Failed) and found.kind == "timeout":
+    if isinstance(event_of_read, Failed) and event_of_read.kind == "timeout":
         raise too_late(timeout)
-    if isinstance(found, Failed):
-        message = f"{found.message} The log has it as {found.id}."
-        raise ApiError(STATUS.get(found.kind, 500), message, code=found.kind)
-    return found
+    if isinstance(event_of_read, Failed):
+        message = f"{event_of_read.message} The log has it as {event_of_read.id}."
+        raise ApiError(STATUS.get(event_of_read.kind, 500), message, code=event_of_read.kind)
+    return event_of_read

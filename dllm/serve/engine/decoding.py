@@ -34,24 +34,25 @@ class Decoding:
 
     def __init__(
         self,
-        asked: ParsedRequest,
+        parsed: ParsedRequest,
         scheduler: Scheduler,
         prompts: Prompts,
         ident: str,
         timeout: float,
         config: dict[str, Any],
     ) -> None:
-        self.parsed, self.scheduler, self.prompts, self.ident, self.config = asked, scheduler, prompts, ident, config
+        self.parsed, self.scheduler, self.prompts, self.ident, self.config = parsed, scheduler, prompts, ident, config
         self.timeout, self.began = timeout, time.monotonic()
         self.ends = frozenset((prompts.ids.eos, *prompts.ids.stops))
-        marked = asked.thinking is not None
-        text, least = prompts.marked_text if marked else prompts.text, asked.request.min_tokens
+        marked = parsed.thinking is not None
+        text, least = prompts.marked_text if marked else prompts.text, parsed.request.min_tokens
         self.texts = [
-            replace(AnswerText.of(job.request, text, self.ends, asked.stop, least), marked=marked) for job in asked.jobs
+            replace(AnswerText.of(job.request, text, self.ends, parsed.stop, least), marked=marked)
+            for job in parsed.jobs
         ]
-        self.splitters = [ThoughtSplitter(asked.thinking) for _ in asked.jobs] if asked.thinking is not None else []
-        self.calls = [CallSplitter(asked.tools, row) for row in range(len(asked.jobs))] if asked.tools else []
-        self.box, self.numbers = Mailbox(len(asked.jobs)), dict[int, int]()
+        self.splitters = [ThoughtSplitter(parsed.thinking) for _ in parsed.jobs] if parsed.thinking is not None else []
+        self.calls = [CallSplitter(parsed.tools, row) for row in range(len(parsed.jobs))] if parsed.tools else []
+        self.box, self.numbers = Mailbox(len(parsed.jobs)), dict[int, int]()
         self.first_text: float | None = None  # seconds until the first final text
         self.language: object = None  # of its constraint: compiled, and kept at hand while its rows decode
 
@@ -71,7 +72,7 @@ class Decoding:
         for row in list(self.numbers):
             self.scheduler.abort(self.numbers.pop(row))
 
-    async def begun(self) -> None:
+    async def first_turn(self) -> None:
         """Wait for the first turn of a row that is followed. Raises ApiError if one fails before."""
         try:
             await self.box.some(self._seconds)
@@ -83,21 +84,21 @@ class Decoding:
     async def news(self, seconds: float = inf) -> Iterator[ReplyEvent] | None:
         """What comes next, until every choice is finished (``numbers`` is empty); None: nothing within ``seconds``.
         Raises ApiError at the deadline; so does the iterator where a choice fails."""
-        left = self._seconds
+        seconds_left = self._seconds
         try:
-            found = await self.box.take(min(left, seconds))
+            mails = await self.box.take(min(seconds_left, seconds))
         except TimeoutError:
-            if left > seconds:
+            if seconds_left > seconds:
                 return None
             raise too_late(self.timeout) from None
-        return (event for row, mail in found if row in self.numbers for event in self._read(row, mail))
+        return (event for row, mail in mails if row in self.numbers for event in self._events_of(row, mail))
 
     @property
     def _seconds(self) -> float:
         """In which the scheduler tells something, be it that the time is up."""
         return self.began + self.timeout + OVERDUE - time.monotonic()
 
-    def _read(self, row: int, mail: Update) -> Iterator[ReplyEvent]:
+    def _events_of(self, row: int, mail: Update) -> Iterator[ReplyEvent]:
         """What the mail of a row says. Raises ApiError if the row has failed."""
         if mail.latest is not None:
             yield from self._grown(row, mail.latest, mail.grown)
@@ -123,25 +124,25 @@ class Decoding:
             )  # they come with the whole answer
             if ending is not None and not whole:
                 self.scheduler.abort(self.numbers.pop(row))
-                written = written_of(job, text, ending)
-                yield from self._pieces(row, "", written, final=True)
-                yield self._ended(row, ending, written, self._cost_so_far(job, written, turn), now.cached)
+                count = decoded_count(job, text, ending)
+                yield from self._pieces(row, "", count, final=True)
+                yield self._ended(row, ending, count, self._cost_so_far(job, count, turn), now.cached)
                 return
 
-    def _finished(self, row: int, done: Done, before: Progress | None) -> Iterator[ReplyEvent]:
+    def _finished(self, row: int, finished: Done, before: Progress | None) -> Iterator[ReplyEvent]:
         """The rest of a row's text, and its end. before: what has come with it."""
         job, text = self.parsed.jobs[row], self.texts[row]
         if job.snapshots:
-            yield CanvasSnapshot(row, self._last(job, done, before))
-        new, ending = text.finish(done.result)
-        written = written_of(job, text, ending)
-        yield from self._pieces(row, new, written, final=True)
-        ended = self._ended(row, ending, written, self._cost(row, done, written), done.cached)
+            yield CanvasSnapshot(row, self._last(job, finished, before))
+        new, ending = text.finish(finished.result)
+        count = decoded_count(job, text, ending)
+        yield from self._pieces(row, new, count, final=True)
+        ended = self._ended(row, ending, count, self._cost(row, finished, count), finished.cached)
         if self.parsed.request.logprobs:
-            ended = replace(ended, scored=tuple(self._scored(text, ending, done)))
+            ended = replace(ended, scored=tuple(self._scored(text, ending, finished)))
         if self.parsed.request.return_token_ids:
-            ended = self._with_ids(ended, job, text, len(ending.tokens), done.result)
-        yield replace(ended, replay=self._replay(job, done)) if self.parsed.request.diffusion.replay else ended
+            ended = self._with_ids(ended, job, text, len(ending.tokens), finished.result)
+        yield replace(ended, replay=self._replay(job, finished)) if self.parsed.request.diffusion.replay else ended
 
     def _pieces(self, row: int, new: str, written: int | None, final: bool = False) -> Iterator[ReplyEvent]:
         """New text of a row, its thought apart from its answer, and calls from both. written: the row's tokens up to
@@ -169,7 +170,7 @@ class Decoding:
         """The tokens of what has been told of a row's text, if each chunk tells its usage."""
         if not self.parsed.request.usage_so_far:
             return None
-        return written_of(self.parsed.jobs[row], self.texts[row], self.texts[row].written(tokens, final))
+        return decoded_count(self.parsed.jobs[row], self.texts[row], self.texts[row].written(tokens, final))
 
     def _failure(self, failed: Failed) -> ApiError:
         if failed.kind == "timeout":
@@ -190,31 +191,31 @@ class Decoding:
             masked = [hidden and not turn for hidden, turn in zip(asked, done.result.turns, strict=True)]
         return Progress(done.result.nfe, block, canvas, masked, len(canvas), done.result.turns)
 
-    def _cost(self, row: int, done: Done, written: int) -> dict[str, Any]:
-        result = done.result
+    def _cost(self, row: int, finished: Done, tokens: int) -> dict[str, Any]:
+        result = finished.result
         cost: dict[str, Any] = {
             "nfe": result.nfe,
-            "tpf": written / result.nfe if result.nfe else 0.0,
+            "tpf": tokens / result.nfe if result.nfe else 0.0,
             "seed": result.seed,
-            "waited": done.waited,
+            "waited": finished.waited,
             "seconds": time.monotonic() - self.began,
-            "turns": done.turns,
+            "turns": finished.turns,
         }
         if result.constraint is not None:
             cost["constraint"] = asdict(result.constraint)
         if result.trace is None:
             return cost
         job = self.parsed.jobs[row]
-        job = replace(job, request=done.request or job.request)
+        job = replace(job, request=finished.request or job.request)
         return {**cost, "trace": trace_file(f"{self.ident}-{row}", job, result.trace, self.config)}
 
-    def _replay(self, job: Job, done: Done) -> dict[str, Any]:
+    def _replay(self, job: Job, finished: Done) -> dict[str, Any]:
         """The ids of a row's answer, its end included, and what replays it."""
-        canvas, prompt, parts = done.result.canvas, job.request.answer_start, job.chosen.parts
+        canvas, prompt, parts = finished.result.canvas, job.request.answer_start, job.setting.parts
         stop = next((at + 1 for at, token in enumerate(canvas) if token in self.ends), len(canvas))
         block = block_of(parts, self.prompts.config)
-        found = replay_of(prompt, canvas, done.result.turns, stop, block)
-        return {"token_ids": found.tokens[:stop], "meta_info": found.meta_info()}
+        replay = replay_of(prompt, canvas, finished.result.turns, stop, block)
+        return {"token_ids": replay.tokens[:stop], "meta_info": replay.meta_info()}
 
     def _with_ids(self, ended: ChoiceEnded, job: Job, text: AnswerText, count: int, result: Result) -> ChoiceEnded:
         """The choice with the ids of its prompt and of its answer, the end of a text included, and with the forward
@@ -240,28 +241,28 @@ class Decoding:
             "turns": None,
         }
 
-    def _scored(self, text: AnswerText, ending: Ending, done: Done) -> list[Scored]:
+    def _scored(self, text: AnswerText, ending: Ending, finished: Done) -> list[Scored]:
         """The reply's tokens, whose pieces make up its text: of an infilling with its head, without its ends of text;
         before a stop string that begins inside a token, with the part of that token."""
-        result: Result = done.result
-        others = done.likeliest or [[]] * len(result.canvas)
-        entries = list(zip(result.canvas, done.logprobs, others, strict=True))
+        result: Result = finished.result
+        likeliest = finished.likeliest or [[]] * len(result.canvas)
+        entries = list(zip(result.canvas, finished.logprobs, likeliest, strict=True))
         if text.head is not None:
             head: list[Any] = [(token, (nan, nan), []) for token in text.head]
-            entries = head + [one for one in entries if one[0] not in self.ends]
+            entries = head + [entry for entry in entries if entry[0] not in self.ends]
         else:
             entries = entries[: len(result.tokens)]
-        tokens, left = [token for token, _, _ in entries], len(ending.text.encode())
-        found: list[Scored] = []
+        tokens, bytes_left = [token for token, _, _ in entries], len(ending.text.encode())
+        out: list[Scored] = []
         for (token, (own, drawn), pairs), piece in zip(entries, self.prompts.pieces(tokens), strict=True):
-            if left <= 0 and len(found) >= len(ending.tokens):
+            if bytes_left <= 0 and len(out) >= len(ending.tokens):
                 break
             name = "" if self.prompts.tokenizer else self.prompts.words([token])[0]
             beside = tuple(self._alone(*pair) for pair in pairs)
-            said = own if isfinite(own) else UNKNOWN, beside, drawn if isfinite(drawn) else None
-            found.append(Scored(piece[: max(left, 0)], name, *said))
-            left -= len(piece)
-        return found
+            numbers = own if isfinite(own) else UNKNOWN, beside, drawn if isfinite(drawn) else None
+            out.append(Scored(piece[: max(bytes_left, 0)], name, *numbers))
+            bytes_left -= len(piece)
+        return out
 
     def _alone(self, token: int, p: float) -> Scored:
         """A token that might have been in a place, by itself: special ones by name."""
@@ -273,7 +274,7 @@ def too_late(seconds: float) -> ApiError:
     return ApiError(504, f"the request took more than {seconds:g} seconds.", code="timeout")
 
 
-def written_of(job: Job, text: AnswerText, ending: Ending) -> int:
+def decoded_count(job: Job, text: AnswerText, ending: Ending) -> int:
     """The tokens of an answer that were decoded, not given."""
     start, count = job.request.answer_start, len(ending.tokens)
     masked = job.request.masked[start:] if text.head is not None else job.request.masked[start : start + count]
@@ -282,7 +283,7 @@ def written_of(job: Job, text: AnswerText, ending: Ending) -> int:
 
 def trace_file(name: str, job: Job, trace: Trace, config: Mapping[str, Any]) -> dict[str, Any]:
     """The file's content. config: the settings of the server's model."""
-    chosen, masked = job.chosen, job.request.masked
-    sampling = {one.name: getattr(chosen.parts.sampling, one.name) for one in fields(chosen.parts.sampling)}
-    settings = {**config, **chosen.config, "gen_length": list(masked).count(True), "sampling": sampling}
+    setting, masked = job.setting, job.request.masked
+    sampling = {part.name: getattr(setting.parts.sampling, part.name) for part in fields(setting.parts.sampling)}
+    settings = {**config, **setting.config, "gen_length": list(masked).count(True), "sampling": sampling}
     return replace(trace, origin=origin_of(job.request, (name, 0), [(name, 0)], settings)).content()

@@ -78,17 +78,17 @@ def job_data(job: Job) -> dict[str, Any]:
     """A job as plain data, its parts by their recipe. Clocks differ between processes, so it has no deadline."""
     constraint = job.request.constraint
     assert constraint is None or isinstance(constraint, Constraint)
-    asked = {**vars(job.request), "constraint": None if constraint is None else constraint.to_json()}
-    return {**vars(job), "deadline": 0.0, "chosen": job.chosen.recipe, "request": asked}
+    request = {**vars(job.request), "constraint": None if constraint is None else constraint.to_json()}
+    return {**vars(job), "deadline": 0.0, "setting": job.setting.recipe, "request": request}
 
 
-def job_of(data: Mapping[str, Any], chosen: RequestParts) -> Job:
-    """The job that ``job_data`` said. chosen: what its recipe made."""
-    asked = data["request"]
-    constraint = None if asked["constraint"] is None else part_of("constraint", asked["constraint"])
-    probes = tuple((size, p) for size, p in asked["probes"])
+def job_of(data: Mapping[str, Any], setting: RequestParts) -> Job:
+    """The job that ``job_data`` describes. setting: what its recipe makes."""
+    request = data["request"]
+    constraint = None if request["constraint"] is None else part_of("constraint", request["constraint"])
+    probes = tuple((size, p) for size, p in request["probes"])
     return Job(
-        **{**data, "chosen": chosen, "request": Request(**{**asked, "constraint": constraint, "probes": probes})}
+        **{**data, "setting": setting, "request": Request(**{**request, "constraint": constraint, "probes": probes})}
     )
 
 
@@ -98,10 +98,10 @@ def query_data(query: ReadQuery) -> list[Any]:
 
 
 def query_of(data: Sequence[Any]) -> ReadQuery:
-    """The query that ``query_data`` said."""
-    tokens, masked, start, wanted = data
+    """The query that ``query_data`` describes."""
+    tokens, masked, start, pairs = data
     canvas = ReadCanvas(tuple(tokens), frozenset(masked), start)
-    return ReadQuery(canvas, tuple((column, tuple(ids)) for column, ids in wanted))
+    return ReadQuery(canvas, tuple((column, tuple(ids)) for column, ids in pairs))
 
 
 class Lead:
@@ -109,22 +109,28 @@ class Lead:
 
     def __init__(self, links: Links) -> None:
         self.links, self.number = links, 0
-        self.told: set[int] = set()  # lanes that followers have
+        self.lane_numbers: set[int] = set()  # lanes that followers have
         self.runners: dict[int, Runner] = {}  # those that followers have, by number
-        self.made = 0  # runners so far
+        self.runner_count = 0  # runners so far
 
     def turn(self, lane: SettingBatch, lanes: Iterable[SettingBatch], runners: Iterable[Runner]) -> None:
         """Order the coming turn of a lane. lanes, runners: all that there are."""
-        there, kept = tuple(lanes), [*runners, *(one.runner_made for one in lanes)]
-        self.runners = {number: one for number, one in self.runners.items() if any(one is other for other in kept)}
+        open_lanes, alive = tuple(lanes), [*runners, *(each.base_runner for each in lanes)]
+        self.runners = {number: each for number, each in self.runners.items() if any(each is other for other in alive)}
         opening = None
-        if lane.number not in self.told:
+        if lane.number not in self.lane_numbers:
             kind = lane.trace, lane.logprobs, lane.offers
-            opening = LaneOpening(self._number_of(lane.runner_made), lane.waiting[0].job.chosen.recipe, kind)
-        self.told = (self.told & {one.number for one in there}) | {lane.number}
+            opening = LaneOpening(self._number_of(lane.base_runner), lane.waiting[0].job.setting.recipe, kind)
+        self.lane_numbers = (self.lane_numbers & {each.number for each in open_lanes}) | {lane.number}
         joins = [(entry.number, job_data(entry.job)) for entry in lane.waiting]
         order = TurnOrder(
-            self._next(), lane.number, opening, joins, tuple(lane.gone), tuple(self.told), tuple(self.runners)
+            self._next(),
+            lane.number,
+            opening,
+            joins,
+            tuple(lane.aborted),
+            tuple(self.lane_numbers),
+            tuple(self.runners),
         )
         self.links.tell("turn", asdict(order))
 
@@ -153,12 +159,12 @@ class Lead:
         return self.number
 
     def _number_of(self, runner: Runner) -> int:
-        for number, known in self.runners.items():
-            if known is runner:
+        for number, other in self.runners.items():
+            if other is runner:
                 return number
-        self.made += 1
-        self.runners[self.made] = runner
-        return self.made
+        self.runner_count += 1
+        self.runners[self.runner_count] = runner
+        return self.runner_count
 
 
 class Follower:
@@ -171,7 +177,7 @@ class Follower:
         self.lanes: dict[int, SettingBatch] = {}
         self.runners: dict[int, Runner] = {}
 
-    def chosen(self, recipe: str) -> RequestParts:
+    def setting_of(self, recipe: str) -> RequestParts:
         """The parts of a recipe."""
         return self.parts.of(recipe)
 
@@ -188,14 +194,14 @@ class Follower:
         for number in order.leaves:
             lane.drop(number)
         for number, data in order.joins:
-            lane.add(Entry(number, job_of(data, self.chosen(data["chosen"])), _undelivered))
+            lane.add(Entry(number, job_of(data, self.setting_of(data["setting"])), _undelivered))
         turn = lane.turn()
         for entry in [] if turn is None else lane.finish(turn):
             lane.collector.forget(entry.number)
 
     def _opened(self, opening: LaneOpening) -> SettingBatch:
         if opening.runner not in self.runners:
-            self.runners[opening.runner] = Runner.of(self.model, self.chosen(opening.recipe).parts, self.runtime)
+            self.runners[opening.runner] = Runner.of(self.model, self.setting_of(opening.recipe).parts, self.runtime)
         return SettingBatch(self.runners[opening.runner], self.prompts, *opening.kind)
 
 

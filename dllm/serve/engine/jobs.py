@@ -39,7 +39,7 @@ class Job:
     """One row to decode."""
 
     request: Request  # the row to decode; a gap of unknown size in it is sized before it joins
-    chosen: RequestParts  # its parts and sampling
+    setting: RequestParts  # its parts and sampling
     deadline: float  # by ``time.monotonic``
     follow: bool = True  # its progress is told, which costs a copy from the device in every turn
     snapshots: bool = False  # its progress has the model's guesses
@@ -141,7 +141,7 @@ class DeviceShare:
 
     @property
     def due(self) -> float:
-        """What it will have had after its coming turn."""
+        """Seconds of the device that it will have had after its coming turn."""
         return self.had + self.last
 
     def take(self, seconds: float) -> None:
@@ -224,15 +224,15 @@ class Mailbox:
         await self.some(seconds)
         self._ready.clear()
         with self._lock:
-            found = [(row, mail) for row, mail in enumerate(self._slots) if mail.latest or mail.end]
-            for row, _ in found:
+            mails = [(row, mail) for row, mail in enumerate(self._slots) if mail.latest or mail.end]
+            for row, _ in mails:
                 self._slots[row] = Update()
-        return found
+        return mails
 
 
 LONGEST_WAIT = 60  # seconds; OpenAI's clients take no longer ones
 FIRST_GUESS = 0.1  # seconds that an answer takes, as long as none has ended
-MOST_PROMISED = 4096  # clients that are told apart
+MOST_RETURNS = 4096  # clients that are told apart
 SLACK = 1.25  # the queue must be empty by then, not about to be
 
 
@@ -241,14 +241,14 @@ class RetryTimes:
     before. A crowd then returns one by one, not all at once to be refused again."""
 
     def __init__(self) -> None:
-        self.promised: deque[float] = deque(maxlen=MOST_PROMISED)  # when clients come back, by ``time.monotonic``
+        self.returns: deque[float] = deque(maxlen=MOST_RETURNS)  # when clients come back, by ``time.monotonic``
 
     def next(self, figures: Stats) -> int:
         """Whole seconds, from 1 to ``LONGEST_WAIT``."""
         now = time.monotonic()
-        self.promised = deque((until for until in self.promised if until > now), MOST_PROMISED)
+        self.returns = deque((until for until in self.returns if until > now), MOST_RETURNS)
         each = (figures.turn_seconds + FIRST_GUESS) / (figures.ended["done"] + 1)
-        ahead = figures.waiting + figures.rows + len(self.promised)
+        ahead = figures.waiting + figures.rows + len(self.returns)
         seconds = min(LONGEST_WAIT, max(1, ceil(ahead * each * SLACK)))
-        self.promised.append(now + seconds)
+        self.returns.append(now + seconds)
         return seconds

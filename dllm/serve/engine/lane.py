@@ -48,7 +48,7 @@ class Entry:
     along: bool = False  # another row of its request has joined, so that the request is under way
     stuck: UserError | None = None  # why it would never end
     reached: int = 0  # forwards at its last event; a job that began again is silent until it is there again
-    told: tuple[list[int], list[bool]] | None = None  # tokens and masks of its last event
+    last_told: tuple[list[int], list[bool]] | None = None  # tokens and masks of its last event
     # by column and forward the tokens that were likeliest there, where it wrote
     likeliest: dict[tuple[int, int], Likeliest] = field(default_factory=dict)
     # by column, forward and token the log-probabilities of what it wrote
@@ -60,7 +60,7 @@ class Entry:
         return -(-self.job.columns // COLUMNS) * COLUMNS
 
     @property
-    def asked_by(self) -> str | int:
+    def request_name(self) -> str | int:
         """Its request: several choices of an answer are one."""
         return self.job.ident or self.number
 
@@ -68,7 +68,7 @@ class Entry:
     def key(self) -> tuple[object, ...]:
         """Equal for jobs that may share a lane."""
         job = self.job
-        return (job.chosen.key, job.trace, job.logprobs, job.likeliest > 0, self.number if self.alone else None)
+        return (job.setting.key, job.trace, job.logprobs, job.likeliest > 0, self.number if self.alone else None)
 
     @property
     def width(self) -> int:
@@ -80,20 +80,20 @@ class Entry:
         if not self.job.logprobs or not bool(turn.active[row]):
             return
         forward = int(turn.view.blocks.turn[row])
-        for (column, token), said in own_and_drawn(turn, row).items():
-            self.logprobs[column, forward, token] = said
+        for (column, token), pair in own_and_drawn(turn, row).items():
+            self.logprobs[column, forward, token] = pair
         if self.job.likeliest:
-            found = likeliest(turn, row, self.job.likeliest)
-            self.likeliest.update({(column, forward): tokens for column, tokens in found.items()})
+            tokens_by_column = likeliest(turn, row, self.job.likeliest)
+            self.likeliest.update({(column, forward): tokens for column, tokens in tokens_by_column.items()})
 
     def follow(self, turn: Turn, row: int) -> None:
         """Keep what was noted by the columns of its row, where these are after a turn that moved them."""
         if turn.reshape is None or not (self.logprobs or self.likeliest):
             return
-        kept = turn.reshape.kept[row]
-        columns = dict(zip(turn.reshape.source[row, kept].tolist(), kept.nonzero()[:, 0].tolist(), strict=True))
-        self.logprobs = {(columns[at], *more): said for (at, *more), said in self.logprobs.items() if at in columns}
-        self.likeliest = {(columns[at], turn): said for (at, turn), said in self.likeliest.items() if at in columns}
+        is_kept = turn.reshape.kept[row]
+        columns = dict(zip(turn.reshape.source[row, is_kept].tolist(), is_kept.nonzero()[:, 0].tolist(), strict=True))
+        self.logprobs = {(columns[at], *more): value for (at, *more), value in self.logprobs.items() if at in columns}
+        self.likeliest = {(columns[at], turn): value for (at, turn), value in self.likeliest.items() if at in columns}
 
     def logprobs_of(self, result: Result) -> list[tuple[float, float]]:
         """Of each token of the answer, in the forward that decided it; nothing where no one asked."""
@@ -124,7 +124,7 @@ class SettingBatch:
         pages: PageStore | None = None,
         chunk: int | None = None,
     ) -> None:
-        self.runner_made, self.logprobs, self.offers, self.number = runner, logprobs, offers, number
+        self.base_runner, self.logprobs, self.offers, self.number = runner, logprobs, offers, number
         self.pages, self.chunk = pages if runner.shares_prompts else None, chunk if runner.in_chunks else None
         self.prefills: dict[int, Prefill] = {}  # prompts of waiting jobs that are computed in chunks
         self.searches: dict[int, Iterator[list[Request]]] = {}  # for the sizes of waiting jobs' gaps
@@ -139,15 +139,15 @@ class SettingBatch:
         self.entries: dict[int, Entry] = {}  # in the order of the rows
         self.waiting: list[Entry] = []
         self.running: Iterator[Turn] | None = None
-        self.gone: set[int] = set()
+        self.aborted: set[int] = set()
         self.columns, self.share = 0, DeviceShare()
 
     def __len__(self) -> int:
-        return len(self.entries) - len(self.gone) + len(self.waiting)
+        return len(self.entries) - len(self.aborted) + len(self.waiting)
 
     def everyone(self) -> list[Entry]:
         """Its jobs, those included that join before the coming turn."""
-        return [entry for entry in self.entries.values() if entry.number not in self.gone] + self.waiting
+        return [entry for entry in self.entries.values() if entry.number not in self.aborted] + self.waiting
 
     def add(self, entry: Entry) -> None:
         """Let a job join before the coming turn."""
@@ -157,7 +157,7 @@ class SettingBatch:
     def drop(self, number: int) -> None:
         """Let a row leave before the coming turn."""
         if number in self.entries:
-            self.gone.add(number)
+            self.aborted.add(number)
         self.waiting = [entry for entry in self.waiting if entry.number != number]
         self.prefills.pop(number, None)
         self.searches.pop(number, None)
@@ -170,7 +170,7 @@ class SettingBatch:
         while self.running is not None or self._in_turn()[0]:
             if self.running is None:
                 self._forget(list(self.entries))
-                self.running = self.runner.turns(self._fresh(), self._between, self._stuck, self._seen)
+                self.running = self.runner.turns(self._fresh(), self._between, self._stuck, self._keep_pages)
             turn = next(self.running, None)
             if turn is not None:
                 return turn
@@ -187,10 +187,10 @@ class SettingBatch:
             entry.follow(turn, row)
             entry.turns += 1
         self.collector.observe(turn)
-        done = [order[row] for row in turn.finished]
-        for entry in done:
+        finished = [order[row] for row in turn.finished]
+        for entry in finished:
             del self.entries[entry.number]
-        return [entry for entry in done if entry.number not in self.gone]
+        return [entry for entry in finished if entry.number not in self.aborted]
 
     def progress(self, turn: Turn, names: Sequence[Entry], rows: Sequence[int]) -> list[Progress]:
         """What the ``rows`` look like after a turn, whose rows were the jobs ``names``. Copies them from the device."""
@@ -205,12 +205,12 @@ class SettingBatch:
         joining, self.waiting = self._in_turn()
         alike: dict[str, list[Entry]] = {}
         for entry in joining:
-            alike.setdefault(entry.job.chosen.recipe, []).append(entry)
+            alike.setdefault(entry.job.setting.recipe, []).append(entry)
         rows: Rows | None = None
         for entries in alike.values():
-            chosen, requests = entries[0].job.chosen, [entry.job.request for entry in entries]
+            setting, requests = entries[0].job.setting, [entry.job.request for entry in entries]
             names = [entry.number for entry in entries]
-            fresh = self.runner.start(requests, names, COLUMNS, chosen.parts, self._known(entries))
+            fresh = self.runner.start(requests, names, COLUMNS, setting.parts, self._prefixes(entries))
             rows = fresh if rows is None else rows.join(fresh)
             for entry in entries:
                 entry.started = entry.started or time.monotonic()
@@ -224,26 +224,26 @@ class SettingBatch:
         turn for a job before them that computes what they begin with."""
         ahead, now, later = set[bytes](), list[Entry](), list[Entry]()
         for entry in self.waiting:
-            own, pages = beginning_of(entry.job.request, entry.job.tenant), self.pages
-            missing = pages.missing(own) if pages is not None and own.decided <= pages.most else None
+            beginning, pages = beginning_of(entry.job.request, entry.job.tenant), self.pages
+            missing = pages.missing(beginning) if pages is not None and beginning.decided <= pages.most else None
             unsized = entry.job.request.gap is not None
-            (later if unsized or missing in ahead or self._chunks_left(entry) else now).append(entry)
+            (later if unsized or missing in ahead or self._has_chunks(entry) else now).append(entry)
             ahead |= {missing} if missing is not None else set()
         return now, later
 
     def _prefill(self) -> None:
         """Compute a chunk of the first long prompt that waits for one."""
-        for entry in filter(self._chunks_left, self.waiting):
+        for entry in filter(self._has_chunks, self.waiting):
             request = entry.job.request
             if entry.number not in self.prefills:
-                known, network = self._found(entry), self.runner.model.transformer
-                self.prefills[entry.number] = Prefill(network, request, known, self.chunk or 0)
-            own = self.prefills[entry.number]
-            if not own.columns_to_compute:
+                prefix, network = self._stored_prefix(entry), self.runner.model.transformer
+                self.prefills[entry.number] = Prefill(network, request, prefix, self.chunk or 0)
+            prefill = self.prefills[entry.number]
+            if not prefill.columns_to_compute:
                 continue
-            own.step()
-            if not own.columns_to_compute and self.pages is not None:
-                self.pages.add(beginning_of(request, entry.job.tenant), 0, own.stores, own.end)
+            prefill.step()
+            if not prefill.columns_to_compute and self.pages is not None:
+                self.pages.add(beginning_of(request, entry.job.tenant), 0, prefill.stores, prefill.end)
             return
 
     def _size(self) -> None:
@@ -258,43 +258,46 @@ class SettingBatch:
             del self.searches[entry.number]
             entry.job = replace(entry.job, request=request)
 
-    def _chunks_left(self, entry: Entry) -> bool:
+    def _has_chunks(self, entry: Entry) -> bool:
         """Whether a job that waits has a long prompt that is not computed yet."""
         request = entry.job.request
         if self.chunk is None or not is_long(request, self.chunk):
             return False
         return entry.number not in self.prefills or self.prefills[entry.number].columns_to_compute > 0
 
-    def _known(self, entries: Sequence[Entry]) -> list[KnownPrefix | None]:
+    def _prefixes(self, entries: Sequence[Entry]) -> list[KnownPrefix | None]:
         """What is computed of each job's first columns."""
-        own = [self.prefills.pop(entry.number, None) for entry in entries]
-        return [self._found(entry) if one is None else one.prefix() for entry, one in zip(entries, own, strict=True)]
+        prefills = [self.prefills.pop(entry.number, None) for entry in entries]
+        return [
+            self._stored_prefix(entry) if prefill is None else prefill.prefix()
+            for entry, prefill in zip(entries, prefills, strict=True)
+        ]
 
-    def _found(self, entry: Entry) -> KnownPrefix | None:
+    def _stored_prefix(self, entry: Entry) -> KnownPrefix | None:
         """What earlier requests have computed of a job's first columns."""
         if self.pages is None:
             return None
-        found = self.pages.find(beginning_of(entry.job.request, entry.job.tenant))
-        entry.cached = 0 if found is None else min(found.columns, entry.job.request.answer_start)
-        return found
+        prefix = self.pages.find(beginning_of(entry.job.request, entry.job.tenant))
+        entry.cached = 0 if prefix is None else min(prefix.columns, entry.job.request.answer_start)
+        return prefix
 
-    def _seen(self, rows: Rows, turn: Turn) -> None:
+    def _keep_pages(self, rows: Rows, turn: Turn) -> None:
         """Keep what is final of a row after its first turn, which has computed its prompt, and after its last."""
         if self.pages is None:
             return
-        kept = {
+        tenants = {
             row: entry.job.tenant
             for row, entry in enumerate(self.entries.values())
             if entry.turns == 0 or row in turn.finished
         }
-        if kept:
-            keep_pages(self.pages, rows, kept, kept.values())
+        if tenants:
+            keep_pages(self.pages, rows, tenants, tenants.values())
 
     def _between(self, rows: Rows) -> Rows:
         """Let rows leave and join."""
-        if self.gone:
-            rows = rows.without([row for row, number in enumerate(self.entries) if number in self.gone])
-            self._forget(list(self.gone))
+        if self.aborted:
+            rows = rows.without([row for row, number in enumerate(self.entries) if number in self.aborted])
+            self._forget(list(self.aborted))
         return rows.join(self._fresh()) if len(rows) and self._in_turn()[0] else rows
 
     def _stuck(self, row: int, error: UserError) -> None:
@@ -305,7 +308,7 @@ class SettingBatch:
         for number in numbers:
             self.entries.pop(number, None)
             self.collector.forget(number)
-            self.gone.discard(number)
+            self.aborted.discard(number)
 
 
 Guesses = dict[int, tuple[int, float]]  # token and probability by position
@@ -321,17 +324,17 @@ def progress_of(
     final = torch.zeros_like(turn.view.blocks.turn) if cuts else final_end(turn, takes_back)
     of_rows = torch.stack([turn.view.blocks.turn, turn.blocks.index, final], 1)[at]
     counts = torch.cat([of_rows, canvas.initial_end[:, None]], 1).tolist()
-    found = list(map(_progress, jobs, counts, canvas.tokens.tolist(), canvas.masked.tolist()))
+    out = list(map(_progress, jobs, counts, canvas.tokens.tolist(), canvas.masked.tolist()))
     if not any(job.snapshots for job in jobs):
-        return found
+        return out
     turns = turn.ledger.commit_turn[at].masked_fill(canvas.masked, 0).tolist()
-    pictured = map(_pictured, jobs, found, turns, guesses_of(turn, canvas, at))
+    pictured = map(_pictured, jobs, out, turns, guesses_of(turn, canvas, at))
     if "where" not in turn.carried:
         return list(pictured)
-    shown = (mixtures_of(turn, row, job.request.answer_start) for row, job in zip(rows, jobs, strict=True))
+    mixtures = (mixtures_of(turn, row, job.request.answer_start) for row, job in zip(rows, jobs, strict=True))
     return [
-        replace(one, mixtures=mixed.likeliest()) if mixed and job.snapshots else one
-        for one, mixed, job in zip(pictured, shown, jobs, strict=True)
+        replace(progress, mixtures=mixed.likeliest()) if mixed and job.snapshots else progress
+        for progress, mixed, job in zip(pictured, mixtures, jobs, strict=True)
     ]
 
 
@@ -348,18 +351,18 @@ def _pictured(job: Job, progress: Progress, turns: list[int], guesses: Guesses) 
     if not job.snapshots:
         return progress
     begin, end = job.request.answer_start, job.request.answer_start + len(progress.tokens)
-    shown = {column - begin: guess for column, guess in guesses.items() if begin <= column < end}
-    return replace(progress, turns=turns[begin:end], guesses=shown)
+    visible = {column - begin: guess for column, guess in guesses.items() if begin <= column < end}
+    return replace(progress, turns=turns[begin:end], guesses=visible)
 
 
 def guesses_of(turn: Turn, canvas: Canvas, at: Tensor) -> list[Guesses]:
     """The model's proposals for what is masked on ``canvas``, the rows ``at`` of the turn, by their columns."""
     token, sure = turn.guesses
     scored, token, sure = map(turn.followed, (turn.view.scores.scored, token, sure))
-    told = (canvas.masked & scored[at], token[at], sure[at])
+    parts = (canvas.masked & scored[at], token[at], sure[at])
     return [
         {column: (token, sure) for column, (hidden, token, sure) in enumerate(zip(*row, strict=True)) if hidden}
-        for row in zip(*(part.tolist() for part in told), strict=True)
+        for row in zip(*(part.tolist() for part in parts), strict=True)
     ]
 
 

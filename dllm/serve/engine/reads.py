@@ -57,7 +57,7 @@ class ReadEntry:
     started: float | None = None  # of its first forward, seconds by ``time.monotonic``; None: not yet
     alone: bool = False  # a forward that it shared has failed
     todo: deque[Unit] = field(default_factory=deque)  # what is still to be read
-    found: dict[tuple[int, int], Reading] = field(default_factory=dict)  # by question and query
+    results: dict[tuple[int, int], Reading] = field(default_factory=dict)  # by question and query
 
     def __post_init__(self) -> None:
         for number, queries in enumerate(self.job.groups):
@@ -66,10 +66,10 @@ class ReadEntry:
                 places.setdefault(query.canvas, []).append(place)
             self.todo += [Unit(number, canvas, tuple(at)) for canvas, at in places.items()]
 
-    def done(self) -> ReadDone:
+    def outcome(self) -> ReadDone:
         """All its readings."""
         readings = [
-            [self.found[number, place] for place in range(len(queries))]
+            [self.results[number, place] for place in range(len(queries))]
             for number, queries in enumerate(self.job.groups)
         ]
         return ReadDone(readings, (self.started or self.submitted) - self.submitted)
@@ -96,37 +96,37 @@ class ReadQueue:
         """Take entries out."""
         self.entries = deque(entry for entry in self.entries if entry.number not in numbers)
 
-    def chosen(self) -> list[tuple[ReadEntry, Unit]]:
+    def coming_units(self) -> list[tuple[ReadEntry, Unit]]:
         """What the coming forward reads."""
-        picked: list[tuple[ReadEntry, Unit]] = []
+        units: list[tuple[ReadEntry, Unit]] = []
         widest = 0
         for entry in self.entries:
-            if picked and (self.exact or entry.alone or picked[0][0].alone):
+            if units and (self.exact or entry.alone or units[0][0].alone):
                 break
             for unit in entry.todo:
-                if picked and self.exact and unit.group != picked[0][1].group:
+                if units and self.exact and unit.group != units[0][1].group:
                     break
                 widest = max(widest, len(unit.canvas.tokens))
-                if picked and (len(picked) + 1) * widest > self.columns:
-                    return picked
-                picked.append((entry, unit))
-        return picked
+                if units and (len(units) + 1) * widest > self.columns:
+                    return units
+                units.append((entry, unit))
+        return units
 
     def turn(self) -> tuple[list[ReadEntry], list[tuple[ReadEntry, str, UserError | str]]]:
         """Run one forward. Returns the entries that it finished, and those that failed, with the kind and a sentence.
         For the scheduler's thread."""
-        picked = self.chosen()
-        entries = list({id(entry): entry for entry, _ in picked}.values())
+        units = self.coming_units()
+        entries = list({id(entry): entry for entry, _ in units}.values())
         for entry in entries:
             entry.started = entry.started or time.monotonic()
         began = time.perf_counter()
         try:
-            self._read(picked)
+            self._run_forward(units)
         except torch.OutOfMemoryError:
             if self.lead is not None:
                 self.lead.agree()
-            self.columns = max(len(picked) // 2, 1) * max(len(unit.canvas.tokens) for _, unit in picked)
-            if len(picked) > 1:
+            self.columns = max(len(units) // 2, 1) * max(len(unit.canvas.tokens) for _, unit in units)
+            if len(units) > 1:
                 return [], []
             return [], [(entries[0], "memory", "a canvas of this decision needs more memory than there is.")]
         except Exception as error:  # of one of them: it must not take its neighbours along
@@ -142,16 +142,16 @@ class ReadQueue:
         self.share.take((time.perf_counter() - began) / len(self.entries))
         return [entry for entry in entries if not entry.todo], []
 
-    def _read(self, picked: Sequence[tuple[ReadEntry, Unit]]) -> None:
-        keys = [(entry, unit.group, place) for entry, unit in picked for place in unit.places]
+    def _run_forward(self, units: Sequence[tuple[ReadEntry, Unit]]) -> None:
+        keys = [(entry, unit.group, place) for entry, unit in units for place in unit.places]
         queries = [entry.job.groups[group][place] for entry, group, place in keys]
         if self.lead is not None:
-            self.lead.read(queries, len(picked))
-        told = set[int]()  # each job counts the calls that it took part in
-        found = read_canvases(self.model, queries, len(picked))
-        begun = sum(one.forwards for one in found)
-        for (entry, group, place), one in zip(keys, found, strict=True):
-            entry.found[group, place] = replace(one, forwards=0 if id(entry) in told else begun)
-            told.add(id(entry))
-        for entry, _ in picked:
+            self.lead.read(queries, len(units))
+        counted = set[int]()  # each job counts the calls that it took part in
+        readings = read_canvases(self.model, queries, len(units))
+        forwards = sum(reading.forwards for reading in readings)
+        for (entry, group, place), reading in zip(keys, readings, strict=True):
+            entry.results[group, place] = replace(reading, forwards=0 if id(entry) in counted else forwards)
+            counted.add(id(entry))
+        for entry, _ in units:
             entry.todo.popleft()

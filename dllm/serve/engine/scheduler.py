@@ -37,7 +37,7 @@ from dllm.serve.engine.reads import ReadDone, ReadEntry, ReadJob, ReadQueue
 from dllm.serve.http.log import tell
 
 LOG = logging.getLogger("dllm.serve")
-KEPT = 16  # runners of past settings that are kept for the next request
+MOST_RUNNERS = 16  # runners of past settings that are kept for the next request
 LaneKey = tuple[object, int]  # settings, and width
 
 
@@ -64,7 +64,7 @@ class Scheduler:
         self.clock = 0.0  # the most that any has had of the device: a newcomer has no claim to what was before
         self.pages = page_store(model, limits.prefix_gib * 2**30)
         self.rows, self.count, self.opened, self.stops_at = limits.max_rows, 0, 0, 0.0
-        self.status, self.told, self.turned_away = "ready", Stats(), False
+        self.status, self.stats, self.turned_away = "ready", Stats(), False
         self.thread = threading.Thread(target=self._guarded, name="decode", daemon=True)
 
     def start(self) -> None:
@@ -86,19 +86,19 @@ class Scheduler:
         with self.condition:
             lanes = [lane for lane in self.lanes.values() if len(lane)]
             return replace(
-                self.told,
+                self.stats,
                 waiting=len(self.queue) + len(self.reads),
                 rows=sum(map(len, lanes)),
                 lanes=len(lanes),
                 tokens_in_flight=sum(len(lane) * lane.columns for lane in lanes),
                 prefix_columns=0 if self.pages is None else len(self.pages),
                 prefix_evicted=0 if self.pages is None else self.pages.evicted,
-                ended=Counter(self.told.ended),
+                ended=Counter(self.stats.ended),
             )
 
     def submit(self, job: Job, deliver: Callable[[Event], None]) -> int:
         """Queue a job, and return its number. Raises Full, Closing, and UserError for one that can never be decoded."""
-        job = replace(job, request=job.chosen.parts.sampler.prepare(job.request))
+        job = replace(job, request=job.setting.parts.sampler.prepare(job.request))
         entry = Entry(0, job, deliver, alone=self.limits.exact)
         if job.request.gap is not None and self.lead is not None:
             raise UserError("a hole without a number is not sized by a model of several ranks. Give it a number.")
@@ -108,7 +108,7 @@ class Scheduler:
                 f"{self.limits.max_tokens_in_flight} at a time (max_tokens_in_flight).",
                 note="Shorten the prompt or lower {gen_length:name}.",
             )
-        self.runner_of(job.chosen)
+        self.runner_of(job.setting)
         with self._place() as entry.number:
             self.queue.append(entry)
         return entry.number
@@ -155,18 +155,18 @@ class Scheduler:
             self.turned_away = self.turned_away or not waiting
             self.condition.notify()
 
-    def runner_of(self, chosen: RequestParts) -> Runner:
+    def runner_of(self, setting: RequestParts) -> Runner:
         """The runner of a setting, made once. Raises UserError for parts that the runtime cannot run."""
         with self.condition:
-            if chosen.key in self.runners:
-                self.runners.move_to_end(chosen.key)
-                return self.runners[chosen.key]
-        made = Runner.of(self.model, chosen.parts, self.runtime)
+            if setting.key in self.runners:
+                self.runners.move_to_end(setting.key)
+                return self.runners[setting.key]
+        runner = Runner.of(self.model, setting.parts, self.runtime)
         with self.condition:
-            self.runners[chosen.key] = made
-            while len(self.runners) > KEPT:
+            self.runners[setting.key] = runner
+            while len(self.runners) > MOST_RUNNERS:
                 self.runners.popitem(last=False)
-        return made
+        return runner
 
     def _guarded(self) -> None:
         try:
@@ -179,11 +179,11 @@ class Scheduler:
         """Decode nothing more, and tell all clients why."""
         with self.condition:
             self.status = "failed"
-            lost = self._everyone()
+            everyone = self._everyone()
             self.queue.clear()
             self.lanes.clear()
             self.reads.entries.clear()
-        for entry in lost:
+        for entry in everyone:
             self._fail(entry, kind, message)
 
     def _work(self) -> None:
@@ -207,7 +207,7 @@ class Scheduler:
             self._fail(entry, kind, message)
         key = min(lanes, key=lambda key: lanes[key].share.due, default=None)
         if reads and (key is None or self.reads.share.due <= lanes[key].share.due):
-            self._read()
+            self._run_read()
         elif key is not None:
             self._turn(key, lanes[key])
 
@@ -215,7 +215,7 @@ class Scheduler:
         """Drop what was aborted."""
         if not self.dropped:
             return
-        self.told.ended["aborted"] += sum(entry.number in self.dropped for entry in self._everyone())
+        self.stats.ended["aborted"] += sum(entry.number in self.dropped for entry in self._everyone())
         self._drop(self.dropped)
         self.dropped.clear()
 
@@ -238,8 +238,8 @@ class Scheduler:
         out: list[tuple[Entry | ReadEntry, str, UserError | str]] = []
         closing = self.status == "closing" and now > self.stops_at
         for entry in self._everyone():
-            begun = entry.started is not None or (isinstance(entry, Entry) and entry.along)
-            if closing or (self.turned_away and not begun):
+            is_under_way = entry.started is not None or (isinstance(entry, Entry) and entry.along)
+            if closing or (self.turned_away and not is_under_way):
                 out.append((entry, "closing", "the server has stopped."))
             elif now > entry.job.deadline:
                 out.append((entry, "timeout", "the answer took too long."))
@@ -264,7 +264,7 @@ class Scheduler:
                 return
             self.queue.popleft()
             for other in self.queue:
-                other.along = other.along or other.asked_by == entry.asked_by
+                other.along = other.along or other.request_name == entry.request_name
             forwards.add(forward)
             opening += 0 if shared else entry.columns
             if key not in self.lanes:
@@ -272,7 +272,7 @@ class Scheduler:
                 self.opened += 1
                 kind = job.trace, job.logprobs, job.likeliest > 0
                 lane = SettingBatch(
-                    self.runner_of(job.chosen), self.prompts, *kind, self.opened, self.pages, self.limits.prefill_chunk
+                    self.runner_of(job.setting), self.prompts, *kind, self.opened, self.pages, self.limits.prefill_chunk
                 )
                 lane.share.had = self.clock
                 self.lanes[key] = lane
@@ -280,22 +280,22 @@ class Scheduler:
 
     def _first_forward(self, entry: Entry) -> Hashable:
         """Equal for jobs that share their first forwards."""
-        chosen, runner = entry.job.chosen, self.runner_of(entry.job.chosen)
+        setting, runner = entry.job.setting, self.runner_of(entry.job.setting)
         if not runner.leads:
             return entry.number
-        return chosen.recipe, runner.first_forward(entry.job.request)
+        return setting.recipe, runner.first_forward(entry.job.request)
 
     def _lane_for(self, entry: Entry) -> LaneKey | None:
         """The key of the lane that a job joins or opens: of its settings and width, or where all are taken of its
         settings alone. None: none."""
-        own, most = (entry.key, entry.width), self.rows if self.limits.exact else self.limits.max_lanes
-        if own in self.lanes or len(self.lanes) < most:
-            return own
+        key_of_entry, most = (entry.key, entry.width), self.rows if self.limits.exact else self.limits.max_lanes
+        if key_of_entry in self.lanes or len(self.lanes) < most:
+            return key_of_entry
         return next((key for key in self.lanes if key[0] == entry.key), None)
 
     def _fits(self, entry: Entry, lane_key: LaneKey, opening: int) -> bool:
-        taken = sum(map(len, self.lanes.values()))
-        if taken > self.rows or (taken == self.rows and not self._shut_out(entry)):
+        rows = sum(map(len, self.lanes.values()))
+        if rows > self.rows or (rows == self.rows and not self._shut_out(entry)):
             return False
         if opening and opening + entry.columns > self.limits.max_prefill_tokens:
             return False
@@ -305,7 +305,7 @@ class Scheduler:
             cells += (len(lane) + joins) * max(lane.columns, entry.columns if joins else 0)
         if cells + (0 if lane_key in self.lanes else entry.columns) > self.limits.max_tokens_in_flight:
             return False
-        return not taken or self._has_room(entry, self.lanes.get(lane_key))
+        return not rows or self._has_room(entry, self.lanes.get(lane_key))
 
     def _has_room(self, entry: Entry, lane: SettingBatch | None) -> bool:
         """Whether memory is left for what the cache keeps of a lane's rows and a job's: a row that joins has all of it
@@ -314,33 +314,33 @@ class Scheduler:
             return True
         rows, widest = (0, 0) if lane is None else (len(lane), lane.columns)
         network = self.model.transformer
-        of_row = entry.job.chosen.parts.kept_numbers(max(widest, entry.columns), self.model.config)
+        of_row = entry.job.setting.parts.kept_numbers(max(widest, entry.columns), self.model.config)
         return (rows + 1) * of_row * network.dtype.itemsize <= free_bytes(network.device, 1)
 
     def _shut_out(self, entry: Entry) -> bool:
         """Whether a request has no row where another has several, which might be all: ``n`` answers of a long prompt
         take as long as they take. It gets one more, unless memory has run out."""
-        rows = Counter(one.asked_by for lane in self.lanes.values() for one in lane.everyone())
-        return self.rows == self.limits.max_rows and entry.asked_by not in rows and max(rows.values()) > 1
+        rows = Counter(entry_of_lane.request_name for lane in self.lanes.values() for entry_of_lane in lane.everyone())
+        return self.rows == self.limits.max_rows and entry.request_name not in rows and max(rows.values()) > 1
 
-    def _read(self) -> None:
+    def _run_read(self) -> None:
         """Run a forward of reads, and tell their clients."""
         began = time.perf_counter()
-        done, failed = self.reads.turn()
+        finished, failed = self.reads.turn()
         with self.condition:
-            self.reads.drop({entry.number for entry in done} | {entry.number for entry, _, _ in failed})
+            self.reads.drop({entry.number for entry in finished} | {entry.number for entry, _, _ in failed})
             self.clock = max(self.clock, self.reads.share.had)
-            self.told.read_forwards += 1
-            self.told.read_seconds += time.perf_counter() - began
-            self.told.reads += len(done)
-        for entry in done:
-            self._deliver(entry, entry.done())
+            self.stats.read_forwards += 1
+            self.stats.read_seconds += time.perf_counter() - began
+            self.stats.reads += len(finished)
+        for entry in finished:
+            self._deliver(entry, entry.outcome())
         for entry, kind, message in failed:
             self._fail(entry, kind, message)
 
     def _turn(self, key: LaneKey, lane: SettingBatch) -> None:
         """Take a turn of a lane, and tell its clients. If it fails, its jobs begin again."""
-        began, requests = time.perf_counter(), len({entry.asked_by for entry in lane.everyone()})
+        began, requests = time.perf_counter(), len({entry.request_name for entry in lane.everyone()})
         try:
             if self.lead is not None:
                 self.lead.turn(lane, self.lanes.values(), self.runners.values())
@@ -351,40 +351,40 @@ class Scheduler:
                     self._close_lanes()
                 return
             order = list(lane.entries.values())
-            done = lane.finish(turn)
-            events = [(entry, self._done(lane, entry)) for entry in done]
+            finished = lane.finish(turn)
+            events = [(entry, self._done_event(lane, entry)) for entry in finished]
             follow = [row for row, entry in enumerate(order) if entry.job.follow and row not in turn.finished]
-            found = lane.progress(turn, order, follow) if follow else []
+            progresses = lane.progress(turn, order, follow) if follow else []
         except torch.OutOfMemoryError:
             self._smaller(key, lane)
             return
         except Exception as error:  # of a part or a prompt: it must not take its neighbours along
             self._retry(key, lane, error)
             return
-        spent = time.perf_counter() - began
+        seconds = time.perf_counter() - began
         with self.condition:
-            lane.share.take(spent / max(requests, 1))
+            lane.share.take(seconds / max(requests, 1))
             self.clock = max(self.clock, lane.share.had)
-            self.told.turns += 1
-            self.told.turn_seconds += spent
+            self.stats.turns += 1
+            self.stats.turn_seconds += seconds
             self._close_lanes()
-        for row, progress in zip(follow, found, strict=True):
+        for row, progress in zip(follow, progresses, strict=True):
             entry, now = order[row], (progress.tokens, progress.masked)
-            if progress.turn > entry.reached and now != entry.told:
-                entry.told, entry.reached = now, progress.turn
+            if progress.turn > entry.reached and now != entry.last_told:
+                entry.last_told, entry.reached = now, progress.turn
                 self._deliver(entry, replace(progress, cached=entry.cached))
         for entry, event in events:
             self._deliver(entry, event)
 
-    def _done(self, lane: SettingBatch, entry: Entry) -> Done:
+    def _done_event(self, lane: SettingBatch, entry: Entry) -> Done:
         result = lane.collector.result(entry.number)
         lane.collector.forget(entry.number)
         with self.condition:
-            told = self.told
-            told.ended["done"] += 1
-            told.forwards, told.tokens = told.forwards + result.nfe, told.tokens + result.useful_tokens
-            told.cached += entry.cached or 0
-            told.wanted, told.computed = told.wanted + result.query_tokens, told.computed + result.computed_tokens
+            stats = self.stats
+            stats.ended["done"] += 1
+            stats.forwards, stats.tokens = stats.forwards + result.nfe, stats.tokens + result.useful_tokens
+            stats.cached += entry.cached or 0
+            stats.wanted, stats.computed = (stats.wanted + result.query_tokens, stats.computed + result.computed_tokens)
         waited = (entry.started or entry.submitted) - entry.submitted
         return Done(
             result,
@@ -436,10 +436,10 @@ class Scheduler:
     def _fail(self, entry: Entry | ReadEntry, kind: str, why: UserError | str, error: Exception | None = None) -> None:
         message = str(why)
         name = entry.job.ident or uuid.uuid4().hex[:12]
-        told = {"end": kind, "cause": message, "error": type(error).__name__ if error else None}
-        tell("failed", logging.WARNING, name, f"failed ({kind}): {message}", **told)
+        details = {"end": kind, "cause": message, "error": type(error).__name__ if error else None}
+        tell("failed", logging.WARNING, name, f"failed ({kind}): {message}", **details)
         with self.condition:
-            self.told.ended[kind] += 1
+            self.stats.ended[kind] += 1
         self._deliver(entry, Failed(kind, message, name, why if isinstance(why, Refusal) else None))
 
     def _deliver(self, entry: Entry | ReadEntry, event: Any) -> None:

@@ -37,7 +37,7 @@ from dllm.serve.dialects.response_formats import formats_offered
 from dllm.serve.dialects.responses import parse_response
 from dllm.serve.dialects.wire import ParsedRequest
 from dllm.serve.dialects.writer import Writer
-from dllm.serve.engine.compiling import Compiling, OneThread
+from dllm.serve.engine.compiling import Compiling, SingleThread
 from dllm.serve.engine.deciding import CANVASES_PER_ROW, Apart, decisions_of
 from dllm.serve.engine.decoding import Decoding, too_late
 from dllm.serve.engine.jobs import Closing, Full, RetryTimes
@@ -92,9 +92,9 @@ class Service:
         return ThreadPoolExecutor(READERS, thread_name_prefix="read")
 
     @cached_property
-    def large(self) -> OneThread:
+    def large(self) -> SingleThread:
         """Reads large bodies, so that small ones wait for none."""
-        return OneThread("read-large", MAX_LARGE)
+        return SingleThread("read-large", MAX_LARGE)
 
     @cached_property
     def compiling(self) -> Compiling:
@@ -274,7 +274,7 @@ class Service:
         """The request, once what decodes it is made. Raises ApiError for parts that the runtime cannot run."""
         with as_refusal(words=asked.request.words):
             for job in asked.jobs:
-                self.scheduler.runner_of(job.chosen)
+                self.scheduler.runner_of(job.setting)
         return asked
 
     @contextmanager
