@@ -21,6 +21,7 @@ from dllm.app.commands.filter_training import Records, ReplayedAnswers
 from dllm.models import bundle
 from dllm.models.fingerprint import fingerprint
 from dllm.parts import Fixed, Learn2PD
+from dllm.parts.samplers import learn2pd
 from dllm.parts.samplers.learn2pd import read_filter
 from tests.samplers.game import PROMPT, Game
 from tests.support.mini_llama import mini_llama
@@ -95,6 +96,28 @@ def test_a_filter_is_saved_beside_the_checkpoint_and_found(
     assert decoded(tmp_path / "renamed") == decoded(
         tmp_path / "renamed", filter={**read_filter(tmp_path / "renamed" / file.name)[0]}
     )
+
+
+def test_only_a_filter_in_the_cache_costs_a_fingerprint(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """13 s for an 8B model at every start, for those who have no filter."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    taken: list[Path] = []
+
+    def noted(checkpoint: Path) -> str:
+        taken.append(checkpoint)
+        return fingerprint(checkpoint)
+
+    monkeypatch.setattr(learn2pd, "fingerprint", noted)
+    model, cached = load(tiny), tmp_path / "dllm" / "filters" / "0123456789abcdef-learn2pd-b8.filter"
+    for length, expected in ((8, 0), (4, 0), (8, 1)):
+        with pytest.raises(UserError, match="Make one with: dllm train filter MODEL"):
+            Decoder(model, Learn2PD(), Fixed(length), gen_length=16)
+        assert len(taken) == expected
+        if length == 4:  # of another checkpoint
+            cached.parent.mkdir(parents=True)
+            cached.write_bytes(b"")
 
 
 @pytest.mark.parametrize("where", ["records", "training"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,7 @@ from dllm.parts.blocks.fixed import Fixed
 from dllm.parts.cache.none import NoCache
 from dllm.parts.eos.none import FullLength
 from dllm.parts.samplers.base import Sampler
-from dllm.parts.samplers.learn2pd import WEIGHTS, Learn2PD, filter_places
+from dllm.parts.samplers.learn2pd import WEIGHTS, Learn2PD, filter_beside, filter_in_cache
 from dllm.parts.samplers.static import Static
 from dllm.prompts import Prompt
 from dllm.record.decode_memory import MemoryModel
@@ -222,11 +223,9 @@ def filter_prompts(config: dict[str, Any], options: FilterOptions, shipped: bool
 
 def filter_file(out: str | None, checkpoint: Path, length: int) -> Path:
     """Where the filter goes. Raises UserError where nothing can be written."""
-    beside, *own = filter_places(checkpoint, length)
-    ours = is_shipped(checkpoint) or is_download(checkpoint if checkpoint.is_dir() else checkpoint.parent)
-    places = [Path(out).expanduser()] if out is not None else own if ours else [beside, *own]
-    reason = "this user has no home"
-    for place in places:
+    where, reason = filter_beside(checkpoint, length), "this user has no home"
+    for place in [Path(out).expanduser()] if out is not None else places_of_ours(checkpoint, length):
+        where = place
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=place.parent):
@@ -235,5 +234,13 @@ def filter_file(out: str | None, checkpoint: Path, length: int) -> Path:
                 reason = "it is a folder"
         except OSError as error:
             reason = error.strerror or str(error)
-    where = places[-1] if places else beside
     raise UserError(f"cannot write {where} ({reason}). Name a file of another folder by out=FILE.")
+
+
+def places_of_ours(checkpoint: Path, length: int) -> Iterator[Path]:
+    """Where ``sampler=learn2pd`` finds a checkpoint's filter: beside it, unless that folder is no place of the user's,
+    then in the cache."""
+    if not (is_shipped(checkpoint) or is_download(checkpoint if checkpoint.is_dir() else checkpoint.parent)):
+        yield filter_beside(checkpoint, length)
+    with suppress(UserError):  # a user without a home has no cache
+        yield filter_in_cache(checkpoint, length)

@@ -117,13 +117,28 @@ def right(view: View) -> Tensor:
     return out.scatter(1, torch.where(inside, columns, length), logits.sigmoid())[:, :-1]
 
 
-def filter_places(checkpoint: Path, length: int) -> Iterator[Path]:
-    """Where a checkpoint's filter is: beside it, or in the user's cache by its fingerprint. Neither loading nor
-    fingerprints read files of this suffix."""
+def filter_beside(checkpoint: Path, length: int) -> Path:
+    """The file of a checkpoint's filter. Neither loading nor fingerprints read files of this suffix."""
     name = f"learn2pd-b{length}.filter"
-    yield checkpoint / name if checkpoint.is_dir() else checkpoint.with_name(f"{checkpoint.stem}.{name}")
-    with suppress(UserError):  # a user without a home has no cache
-        yield cache_folder() / "filters" / f"{fingerprint(checkpoint)}-{name}"
+    return checkpoint / name if checkpoint.is_dir() else checkpoint.with_name(f"{checkpoint.stem}.{name}")
+
+
+def filter_in_cache(checkpoint: Path, length: int) -> Path:
+    """The same in the user's cache, by the checkpoint's fingerprint. Raises UserError for a user without a home."""
+    return cache_folder() / "filters" / f"{fingerprint(checkpoint)}-learn2pd-b{length}.filter"
+
+
+def filter_files(checkpoint: Path, length: int) -> Iterator[Path]:
+    """The filters that a checkpoint may have. Its fingerprint, 13 s for an 8B model, is taken only where some
+    checkpoint has a filter of this length in the cache."""
+    beside = filter_beside(checkpoint, length)
+    if beside.is_file():
+        yield beside
+    with suppress(UserError):
+        if any((cache_folder() / "filters").glob(f"*-learn2pd-b{length}.filter")):
+            cached = filter_in_cache(checkpoint, length)
+            if cached.is_file():
+                yield cached
 
 
 def filter_of_checkpoint(setting: Setting, length: int) -> tuple[dict[str, Tensor], dict[str, str]] | None:
@@ -132,7 +147,7 @@ def filter_of_checkpoint(setting: Setting, length: int) -> tuple[dict[str, Tenso
     other: tuple[Path, str] | None = None
     if setting.path is None or not setting.path.exists():
         return None
-    for file in filter(Path.is_file, filter_places(setting.path, length)):
+    for file in filter_files(setting.path, length):
         weights, trained = read_filter(file)
         width, weights_of = weights["linear1.weight"].shape[1], trained.get("checkpoint")
         if width == length and weights_of == fingerprint(setting.path):
