@@ -28,7 +28,8 @@ from dllm.models.network.rope_ntk import RopeSetting
 from dllm.models.network.transformer import Transformer
 from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of, unwrapped
 from dllm.models.text.ids import Ids, resolve_ids
-from dllm.models.text.tokenizer import Tokenizer, generation_ends
+from dllm.models.text.tokenizer import Tokenizer
+from dllm.models.text.tokenizer_files import generation_ends
 from dllm.models.weights.adapter import Adapter, attach_drafts
 from dllm.models.weights.checkpoint_path import called, locate
 from dllm.models.weights.cut import check_cut, own_device, refuse_object

@@ -31,7 +31,8 @@ from dllm.models.network.networks import network_of
 from dllm.models.network.rope_ntk import RopeSetting
 from dllm.models.network.transformer import Transformer
 from dllm.models.text.ids import Ids, resolve_ids
-from dllm.models.text.tokenizer import Tokenizer, generation_ends
+from dllm.models.text.tokenizer import Tokenizer
+from dllm.models.text.tokenizer_files import generation_ends
 from dllm.models.weights.checkpoint_path import locate
 from dllm.models.weights.files import Contents, read_contents
 from dllm.models.weights.fit import Fit, check_sizes

@@ -19,7 +19,8 @@ from dllm.common.errors import UserError
 from dllm.models.formats.gguf_file import GgufFile, is_gguf, read_gguf
 from dllm.models.keys import shown
 from dllm.models.text.pieces import SPACE
-from dllm.models.text.tokenizer import QWEN2_SPLIT, Tokenizer
+from dllm.models.text.tokenizer import Tokenizer
+from dllm.models.text.tokenizer_files import QWEN2_SPLIT
 from dllm.models.weights.files import broken
 
 _LING_SPLIT = (  # Ling's, whose tokenizer LLaDA-MoE and LLaDA2 have

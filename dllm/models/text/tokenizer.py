@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Template, TemplateError
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from dllm.common.errors import TooLong, UserError, first_line
@@ -33,16 +32,21 @@ from dllm.models.text.inside import without_prefix
 from dllm.models.text.least_tokens import LeastTokens
 from dllm.models.text.pieces import alone, pieces_of
 from dllm.models.text.spelling import encode_text, plain_pieces
-from dllm.models.weights.files import broken, read_json, read_text, refuse_pointer
+from dllm.models.text.tokenizer_files import (
+    backend_of,
+    generation_ends,
+    special_ids_of,
+    special_tokens_of,
+    templates_by_name,
+    templates_of,
+    tokenizer_settings,
+)
+from dllm.models.weights.files import broken
 
 _FAMILIES = (*FAMILIES.values(), MASKED_LM)
 STOP_TOKENS = tuple(text for family in _FAMILIES for text in family.stop_tokens)
 MASK_TOKENS = tuple(text for family in _FAMILIES for text in family.mask_tokens)
 PROBE = "Ab 1 ∑"  # encoded once at loading, where a vocabulary without its own unknown token fails
-# Qwen2's pre-tokenisation, which the published DreamTokenizer (remote code, never run) repeats.
-QWEN2_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +74,10 @@ class Tokenizer:
     @staticmethod
     def from_folder(folder: Path) -> Tokenizer:
         """Read tokenizer.json, or vocab.json and merges.txt (Dream). Raises UserError for missing or broken files."""
-        settings = _settings(folder)
-        backend = _backend(folder)
-        _add_tokens(backend, _added(folder, settings), folder)
+        settings = tokenizer_settings(folder)
+        backend = backend_of(folder, settings)
         encode_text(backend, PROBE)
-        file, templates = _templates(folder, settings)
+        file, templates = templates_of(folder, settings)
         return Tokenizer._of(backend, settings, templates, generation_ends(folder), file)
 
     @staticmethod
@@ -84,7 +87,7 @@ class Tokenizer:
         """From its parts. special_tokens: text by key. templates: by name, or the only one. ends: ids that end an
         answer. file: what they come from. Raises UserError for a template that is none, and a vocabulary that lacks
         bytes."""
-        named = _by_name(templates)
+        named = templates_by_name(templates)
         if not all(isinstance(one, str) for one in named.values()):
             raise broken(f"{file} holds a chat_template that is not text")
         backend.no_truncation()
@@ -101,11 +104,11 @@ class Tokenizer:
         more_ends: Sequence[int],
         file: Path,
     ) -> Tokenizer:
-        special_tokens, known = _special_tokens(settings), backend.get_vocab()
+        special_tokens, known = special_tokens_of(settings), backend.get_vocab()
         marked = [special_tokens["mask_token"]] if "mask_token" in special_tokens else []
         mask = next((known[text] for text in (*marked, *MASK_TOKENS) if text in known), None)
         ends = tuple(dict.fromkeys([*(known[text] for text in STOP_TOKENS if text in known), *more_ends]))
-        special_ids = _special_ids(backend, known, special_tokens, settings)
+        special_ids = special_ids_of(backend, known, special_tokens, settings)
         named = special_tokens.get("eos_token", special_tokens.get("sep_token", ""))  # BERT's is [SEP]
         used = {name: templates.get(name) for name in ("default", "tool_use")}
         for template in filter(None, used.values()):
@@ -305,130 +308,6 @@ class Tokenizer:
     def token_bytes(self, number: int) -> bytes:
         """The bytes of one id by itself. Special ids have none."""
         return b"" if number in self.special_ids else alone(self.backend, number)
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    """special_tokens_map.json, overridden by tokenizer_config.json. Both may be absent."""
-    merged = read_keys(token_tables.TOKENIZER, {}, "")
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).is_file():
-            content = read_json(folder / name)
-            read = read_keys({**token_tables.TOKENIZER, **token_tables.named_tokens(content)}, content, name)
-            merged |= {key: value for key, value in read.items() if content.get(key) is not None}
-    return merged
-
-
-def _backend(folder: Path) -> Backend:
-    whole, vocabulary, merges = folder / "tokenizer.json", folder / "vocab.json", folder / "merges.txt"
-    if not whole.is_file() and not (vocabulary.is_file() and merges.is_file()):
-        raise UserError(
-            f"{folder} holds neither tokenizer.json nor both vocab.json and merges.txt, so text cannot be turned "
-            "into ids. Copy the tokenizer files of the checkpoint, or pass prompts as token ids."
-        )
-    for file in (whole,) if whole.is_file() else (vocabulary, merges):
-        refuse_pointer(file)
-    try:
-        backend = Backend.from_file(str(whole)) if whole.is_file() else _byte_level(vocabulary, merges)
-    except Exception as error:
-        raise broken(f"the tokenizer in {folder} cannot be read ({error})") from error
-    backend.no_truncation()  # some published files still hold the limits of their training
-    backend.no_padding()
-    return backend
-
-
-def _byte_level(vocabulary: Path, merges: Path) -> Backend:
-    """Qwen2's byte-level BPE from its two files."""
-    backend = Backend(models.BPE.from_file(str(vocabulary), str(merges)))
-    backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(QWEN2_SPLIT), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    backend.decoder = decoders.ByteLevel()
-    return backend
-
-
-def _added(folder: Path, settings: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """Added tokens by id, from tokenizer_config.json and added_tokens.json."""
-    tokens: dict[int, AddedToken] = {}
-    if (folder / "added_tokens.json").is_file():
-        content = read_json(folder / "added_tokens.json")
-        numbers = read_keys(token_tables.added_tokens(content), content, "added_tokens.json")
-        tokens = {number: AddedToken(text, normalized=False) for text, number in numbers.items()}
-    for number, entry in settings["added_tokens_decoder"].items():
-        flags = {key: bool(entry.get(key)) for key in ("single_word", "lstrip", "rstrip", "normalized", "special")}
-        tokens[int(number)] = AddedToken(entry["content"], **flags)
-    return tokens
-
-
-def _add_tokens(backend: Backend, tokens: Mapping[int, AddedToken], folder: Path) -> None:
-    """Add the tokens that the backend lacks, at the ids of the files. Raises UserError where an id is taken."""
-    present = {token.content for token in backend.get_added_tokens_decoder().values()}
-    for number, token in sorted(tokens.items()):
-        if token.content not in present:
-            backend.add_tokens([token])
-        if backend.token_to_id(token.content) != number:
-            raise broken(
-                f"{folder}: added token {token.content!r} should have id {number} but gets "
-                f"{backend.token_to_id(token.content)}: the tokenizer files contradict each other"
-            )
-
-
-def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens that the settings name, by their keys: the usual ones, those of a model's own, and those of an
-    object under ``extra_special_tokens``, as transformers 5 hands them to templates."""
-    extra = settings["extra_special_tokens"]
-    own = [key for key in settings if key.endswith("_token") and key not in token_tables.SPECIAL_TOKEN_KEYS]
-    given = {key: settings.get(key) for key in (*token_tables.SPECIAL_TOKEN_KEYS, *own)}
-    given = {
-        **(extra if isinstance(extra, dict) else {}),
-        **{key: one for key, one in given.items() if one is not None},
-    }
-    return {key: text for key, value in given.items() if (text := _text(value)) is not None}
-
-
-def _special_ids(
-    backend: Backend, known: Mapping[str, int], special_tokens: Mapping[str, str], settings: Mapping[str, Any]
-) -> frozenset[int]:
-    flagged = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
-    given = (settings["additional_special_tokens"], settings["extra_special_tokens"])
-    more = [entry for entries in given for entry in (entries.values() if isinstance(entries, dict) else entries)]
-    listed = {*special_tokens.values(), *(text for entry in more if (text := _text(entry)) is not None)}
-    return frozenset(flagged | {known[text] for text in listed if text in known})
-
-
-def _text(entry: Any) -> str | None:
-    """The content of a special token, given as a string or an object."""
-    content = entry.get("content") if isinstance(entry, Mapping) else entry
-    return None if content is None else str(content)
-
-
-def generation_ends(folder: Path) -> list[int]:
-    """The ids that end a text by generation_config.json; none where the folder has no such file."""
-    file = folder / "generation_config.json"
-    ids = read_keys(token_tables.GENERATION, read_json(file), file.name)["eos_token_id"] if file.is_file() else None
-    return [] if ids is None else ids if isinstance(ids, list) else [ids]
-
-
-def _templates(folder: Path, settings: Mapping[str, Any]) -> tuple[Path, Mapping[str, str]]:
-    """The templates by name and the file that they are in: those of chat_template.jinja and of the folder
-    additional_chat_templates, else of tokenizer_config.json."""
-    single, more = folder / "chat_template.jinja", folder / "additional_chat_templates"
-    found = {file.name.removesuffix(".jinja"): read_text(file) for file in sorted(more.glob("*.jinja"))}
-    if single.is_file():
-        return single, {"default": read_text(single), **found}
-    if found:
-        return more, found
-    return folder / "tokenizer_config.json", _by_name(settings["chat_template"])
-
-
-def _by_name(templates: Any) -> Mapping[str, Any]:
-    """Templates by name, whether a file has one, or several as an object or a list."""
-    if isinstance(templates, list):
-        return {entry["name"]: entry["template"] for entry in templates}
-    return templates if isinstance(templates, Mapping) else {} if templates is None else {"default": templates}
 
 
 def _check_template(template: str, file: Path) -> None:
