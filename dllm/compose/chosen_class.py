@@ -9,7 +9,8 @@ from typing import Any
 
 from dllm.common.errors import Refusal
 from dllm.compose.choice_files import without_markup
-from dllm.compose.parts import add_class, arguments_of, class_of, takes_part
+from dllm.compose.choices import add_class
+from dllm.compose.parts import arguments_of, class_of, takes_part
 
 _CHOICE = re.compile(r"(sampler|blocks|cache|eos|sampler[/.]inner)(\._target_)?=(.*)", re.DOTALL)
 _CLASS = re.compile(r"(?!dllm\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from dllm.common.errors import UserError, nearest
+from dllm.compose.choices import choice_text, choices
 from dllm.compose.naming import CHOICES, typed_name
-from dllm.compose.parts import choice_text, choices, composed, plain_config
+from dllm.compose.parts import composed, plain_config
 
 COMPARED_GROUPS = ("sampler", "blocks", "cache", "eos", "length")
 OVERRIDE_LINE = re.compile(r"override /(\w+): (\w+)")  # what a choice's file says of other groups

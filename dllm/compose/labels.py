@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from dllm.compose.choices import choices
 from dllm.compose.naming import CHOICES, Config, own_options, part_words, typed_name, value_text
-from dllm.compose.parts import choices, composed, plain_config
+from dllm.compose.parts import composed, plain_config
 
 ALWAYS = ("sampler", "blocks", "cache")  # parts that a line always names, after the model
 UNUSUAL = ("eos", "length", "constraint")  # parts that it names where they are not the usual ones

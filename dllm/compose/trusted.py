@@ -15,8 +15,9 @@ from pkgutil import resolve_name
 from typing import Any
 
 from dllm.common.errors import Refusal, UserError
+from dllm.compose.choices import USER, choices, comes_along, options_of_choices
 from dllm.compose.importing import imported_family
-from dllm.compose.parts import BASE_CLASSES, USER, choices, comes_along, options_of_choices
+from dllm.compose.parts import BASE_CLASSES
 
 FAMILY = "model.family"
 VARIABLE = "DLLM_TRUSTED"  # what the command line names, for the processes that it starts: ranks, launchers' jobs

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from dllm.compose.choices import choices
 from dllm.compose.naming import CHOICES
-from dllm.compose.parts import choices, composed, plain_config
+from dllm.compose.parts import composed, plain_config
 from dllm.record.frame import typed_settings
 
 FIGURES = ("score", "tokens_per_second", "tpf", "nfe", "speedup")

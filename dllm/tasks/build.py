@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from dllm.common.errors import UserError, nearest
-from dllm.compose.parts import build_part, choices
+from dllm.compose.choices import choices
+from dllm.compose.parts import build_part
 from dllm.tasks.base import Task
 
 FOR_THE_COMMAND_LINE = ("name", "run")  # all others are arguments of the task's class

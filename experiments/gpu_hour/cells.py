@@ -15,8 +15,8 @@ from math import ceil
 import torch
 
 from dllm.common.errors import UserError
+from dllm.compose.choices import choices
 from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices
 from dllm.contract import ForwardCost
 from dllm.loop.runtime.runtime import COMPILED, FIXED, RECORDED, Runtime
 from dllm.models.config import ModelConfig

@@ -16,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from dllm.common.errors import Set, nearest
 from dllm.common.hints import as_advice, as_listed, meaning, other_choice, typed
-from dllm.compose.parts import choices, composed, config_groups, options_of_choices
+from dllm.compose.choices import choices, config_groups, options_of_choices
+from dllm.compose.parts import composed
 
 SEARCHED = ("task", "model", "sampler", "blocks", "cache", "eos", "length", "constraint", "engine")  # in this order
 UNSETTABLE = ("task.name", "task.run", "model.name")  # what the files of choices say, and no user sets

@@ -20,7 +20,8 @@ from dllm.app.command_line.overrides import hydra_quote, parsed_override, settin
 from dllm.app.command_line.refusals import refuse_settings
 from dllm.app.runs.destinations import fresh_folder, writing
 from dllm.common.errors import UserError
-from dllm.compose.parts import choices, composed
+from dllm.compose.choices import choices
+from dllm.compose.parts import composed
 from dllm.record.folders import CONFIG, SWEEP
 
 UNQUOTED = re.compile(r"[\w./+-]+|glob\(.*\)")  # values that are not quoted

@@ -23,7 +23,8 @@ from dllm.app.command_line.overrides import hydra_quote, parsed_override
 from dllm.app.command_line.program import program, see_help
 from dllm.common.errors import UserError, first_line, nearest, not_installed
 from dllm.common.hints import typed as shortened
-from dllm.compose.parts import BASE_CLASSES, INNER_GROUP, choices, composed, config_groups, options_of_choices, wrappers
+from dllm.compose.choices import INNER_GROUP, choices, config_groups, options_of_choices, wrappers
+from dllm.compose.parts import BASE_CLASSES, composed
 
 # Hydra's own settings that have an effect here; one that ends with a dot stands for all that begin with it.
 OF_RUN = ("hydra.run.dir",)

@@ -12,7 +12,7 @@ from dllm.app.runs.service import follow_turns, plan_of, served_names, service_o
 from dllm.common.errors import UserError, not_installed
 from dllm.common.links import follows
 from dllm.compose.auto_length import with_auto_length
-from dllm.compose.parts import choice_of
+from dllm.compose.choices import choice_of
 
 # Settings of a run that a server reads: as the defaults of requests, or for its model and device.
 READ = frozenset({"task", "model", "sampler", "blocks", "cache", "eos", "sampling", "engine", "gen_length", "seed",

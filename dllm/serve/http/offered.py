@@ -20,17 +20,8 @@ from dllm.common.coerce import PER_REQUEST, coerce, is_number, words_of
 from dllm.common.errors import Refusal, UnknownChoice, UserError, nearest
 from dllm.common.hints import other_choice
 from dllm.compose.choice_files import choice_notes, part_facts, serve_limits
-from dllm.compose.parts import (
-    arguments_of,
-    build_part,
-    choice_of,
-    choices,
-    class_of,
-    comes_along,
-    configurations,
-    options_of_choices,
-    takes_part,
-)
+from dllm.compose.choices import choice_of, choices, comes_along, options_of_choices
+from dllm.compose.parts import arguments_of, build_part, class_of, configurations, takes_part
 
 OFFERED_GROUPS = ("sampler", "blocks", "cache", "eos")
 LONGEST_LIST = 64

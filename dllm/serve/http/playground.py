@@ -13,8 +13,9 @@ from importlib.resources import files
 from typing import Any
 
 from dllm.common.palette import GRADIENT
+from dllm.compose.choices import choice_of, options_of_choices
 from dllm.compose.naming import own_options, part_words, typed_name
-from dllm.compose.parts import choice_of, composed, options_of_choices, plain_config
+from dllm.compose.parts import composed, plain_config
 from dllm.models.weights.shipped import shipped_models
 from dllm.serve.dialects.request_parts import Defaults
 from dllm.serve.http.offered import OFFERED_GROUPS
