@@ -24,7 +24,7 @@ from dllm.compose.parts import part, part_of
 from dllm.contract.setting import Sampling
 from dllm.loop.given_logits import GivenLogits
 from dllm.loop.rows import Rows
-from dllm.serve.http.offered import choice_given, validated_options
+from dllm.serve.http.offered import choice_and_options, validated_options
 
 ALGORITHM = "dllm"
 ARCHITECTURES = ("LLaDA2MoeModelLM", "SDARForCausalLM", "SDARMoeForCausalLM")
@@ -234,7 +234,7 @@ def request_choice(custom: Mapping[str, Any] | None) -> RequestChoice:
 
 def offered_part(given: Any) -> Any:
     """The sampler that a request names, if a server may offer it so."""
-    choice, options = choice_given("sampler", given)
+    choice, options = choice_and_options("sampler", given)
     return part("sampler", choice, **validated_options("sampler", choice, options))
 
 

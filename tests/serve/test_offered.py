@@ -21,15 +21,15 @@ from dllm.parts import (
     SamplerTraits,
     UserError,
     arguments_of,
+    choice_and_options,
     choice_file,
-    choice_given,
     choices,
     class_of,
     comments,
     composed,
     help_text,
     offers,
-    parts_offered,
+    parts_on_offer,
     plain_config,
     serve_limits,
     use_folder,
@@ -75,7 +75,7 @@ def test_what_names_a_file_is_not_offered() -> None:
             with pytest.raises(UserError, match=f"sampler.{key} is not offered; sampler={name} offers"):
                 validated_options("sampler", name, {key: "/etc/passwd"})
     with pytest.raises(UserError, match="sampler='oracle' is not offered; choose one of"):
-        choice_given("sampler", "oracle")
+        choice_and_options("sampler", "oracle")
     assert set(choices("sampler")) - set(offers("sampler")) == {"oracle"}
 
 
@@ -163,7 +163,7 @@ def test_words_are_those_of_the_parts_themselves() -> None:
 
 
 def test_the_page_is_told_everything_as_json() -> None:
-    page = json.loads(json.dumps(parts_offered()))
+    page = json.loads(json.dumps(parts_on_offer()))
     assert [list(page[group]) for group in OFFERED_GROUPS] == [list(offers(group)) for group in OFFERED_GROUPS]
     assert all(len(part["doc"]) > 8 for group in OFFERED_GROUPS for part in page[group].values())
     option = page["sampler"]["freedave"]["options"]["draft_steps"]
@@ -276,7 +276,7 @@ def test_a_rule_of_the_users_own_folder_is_offered_by_its_annotations_as_python_
         "probability from which a position is committed",
     )
     assert "rule" in offers("sampler")["credit"].options["inner"].choices
-    json.dumps(parts_offered())
+    json.dumps(parts_on_offer())
 
 
 @pytest.mark.parametrize("asked", ["rule", {"name": "rule", "low": 0.5}, {"name": "credit", "inner": "rule"}], ids=str)

@@ -139,11 +139,11 @@ def test_the_tables_of_the_page_are_complete(server: Live) -> None:
         ConstraintOptions,
         Diffusion,
         composed,
-        known_to,
+        names_near,
     )
 
     models = (ChatBody, CompletionBody, Diffusion, ConstraintOptions)
-    for name in (name for model in models for name in known_to(model)):
+    for name in (name for model in models for name in names_near(model)):
         assert f"`{name}`" in TEXT, f"the field {name} is missing"
     with server.client() as client:
         page = client.get("/metrics").text

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dllm.parts import Defaults, Model, Shown, final_commits, playground_page, read_trace, write
+from dllm.parts import Defaults, Model, PlaygroundContent, final_commits, playground_page, read_trace, write
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import writing
 from tests.serve.live import Live, live
@@ -25,7 +25,9 @@ PROMPT = "w5 w7 w9"
 
 
 def test_the_page_holds_all_it_needs_and_runs_nothing_else() -> None:
-    page, headers = playground_page(Shown("<b>", "</textarea><script>taken</script>", examples=("</script><b>",)))
+    page, headers = playground_page(
+        PlaygroundContent("<b>", "</textarea><script>taken</script>", examples=("</script><b>",))
+    )
     page = page.replace("https://arxiv.org/abs/", "")  # a link to a paper, which the reader may follow
     assert not re.search(r"https?:|//\w+\.\w|@import|\bsrc=|url\(|eval\(|innerHTML", page)
     assert "{{" not in page.replace("${{", "") and page.count("<script>") == 1 and "<b>" not in page

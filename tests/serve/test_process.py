@@ -25,7 +25,7 @@ from dllm.parts import (
     composed,
     key_of_server,
     plain_config,
-    serve_until_told,
+    serve_until_signal,
     server_of,
 )
 from tests.app.conftest import ROOT, Run, run  # noqa: F401  a fixture
@@ -76,7 +76,7 @@ def test_a_dead_decode_thread_ends_the_process(served: Model) -> None:
     place.scheduler.state = "failed"
     server = server_of(place.app, place.scheduler, ServeSettings())  # type: ignore[arg-type]
     with pytest.raises(SystemExit) as stop:
-        serve_until_told(server, bound_socket("127.0.0.1", 0))
+        serve_until_signal(server, bound_socket("127.0.0.1", 0))
     assert stop.value.code == DEAD == 70
 
 

@@ -25,7 +25,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     config = with_auto_length(config)
     try:
         from dllm.serve.http.loading import answering_meanwhile
-        from dllm.serve.http.server import bound_socket, serve_until_told, server_of
+        from dllm.serve.http.server import bound_socket, serve_until_signal, server_of
         from dllm.serve.http.settings import ServeSettings
     except ImportError:
         raise not_installed("task=serve", "Starlette", "serve") from None
@@ -49,7 +49,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     address = url_of(settings.host, listening.getsockname()[1])
     greeting = f"dllm serves {service.defaults.name}: playground at {address}, OpenAI's interface at {address}/v1"
     try:
-        serve_until_told(server_of(service.app(), service.scheduler, settings, greeting), listening)
+        serve_until_signal(server_of(service.app(), service.scheduler, settings, greeting), listening)
     finally:
         if service.scheduler.lead is not None:
             service.scheduler.lead.stop()

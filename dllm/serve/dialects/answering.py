@@ -14,7 +14,7 @@ from dllm.serve.dialects.reply_events import ReplyBegun, ReplyFailed
 from dllm.serve.dialects.writer import Writer
 from dllm.serve.engine.decoding import Decoding
 from dllm.serve.http.api_errors import ApiError
-from dllm.serve.http.guard import GONE, fault, log_fault
+from dllm.serve.http.guard import CLIENT_CLOSED, fault, log_fault
 from dllm.serve.http.log import AccessLine
 from dllm.serve.http.prometheus import Metrics
 
@@ -40,9 +40,9 @@ class Answering(Response):
                 await (self._stream(send) if streams else self._taken())
             if not streams:
                 await JSONResponse(self.writer.whole())(scope, receive, send)
-        except Left:
+        except ClientGone:
             if not self.begun:
-                await Response(status_code=GONE)(scope, receive, send)
+                await Response(status_code=CLIENT_CLOSED)(scope, receive, send)
         except SlowReader:
             reason = SLOW
         finally:
@@ -120,7 +120,7 @@ class Answering(Response):
             self.line.refuse(self.failed)
 
 
-class Left(Exception):  # noqa: N818  no fault
+class ClientGone(Exception):  # noqa: N818  no fault
     """The client has closed the connection."""
 
 
@@ -130,7 +130,7 @@ class SlowReader(Exception):  # noqa: N818
 
 @asynccontextmanager
 async def while_connected(receive: Receive) -> AsyncIterator[None]:
-    """A block that ends with Left once the client has closed the connection."""
+    """A block that ends with ClientGone once the client has closed the connection."""
     block, gone = asyncio.current_task(), False
     assert block is not None, "a request is a task"
 
@@ -146,7 +146,7 @@ async def while_connected(receive: Receive) -> AsyncIterator[None]:
         yield
     except asyncio.CancelledError:
         if gone and not block.uncancel():
-            raise Left from None
+            raise ClientGone from None
         raise
     finally:
         watching.cancel()

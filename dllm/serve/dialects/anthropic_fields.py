@@ -166,7 +166,7 @@ class InputTool(BodyObject):
     strict: bool = Field(False, description="an unknown keyword of the schema is refused")
 
     @classmethod
-    def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    def meaningful(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
         if value.get("type") not in (None, "custom"):
             raise wrong(f"is not served: {NO_TOOLS}.", "type", value["type"])
         return value

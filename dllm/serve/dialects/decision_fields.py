@@ -37,7 +37,7 @@ class JudgedPart(BodyObject):
     data: dict[str, Any] | list[Any] | None = Field(None, description="the same of input_json")
 
     @classmethod
-    def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    def meaningful(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = value.get("type")
         said = value.get(TEXT_PARTS[kind]) if is_text(kind) and kind in TEXT_PARTS else None
         if not isinstance(said, Mapping | list if kind == "input_json" else str):
@@ -70,7 +70,7 @@ class JudgedMessage(SentMessage):
     type: Literal["message"] = Field("message", description="its kind")  # type: ignore[assignment]
 
     @classmethod
-    def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    def meaningful(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
         if value.get("type") not in (None, "message"):
             raise wrong("must be message: write calls of tools into a message's text.", "type", value["type"])
         return value

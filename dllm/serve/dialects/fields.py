@@ -18,7 +18,7 @@ from dllm.serve.dialects.messages import SentConversation
 from dllm.serve.dialects.other_fields import others_of
 from dllm.serve.dialects.response_formats import ResponseFormat, SentSchema, StructuredOutputs, TextOptions
 from dllm.serve.dialects.tools import CallableTools
-from dllm.serve.http.typed import AnyText, BodyObject, known_to, must, names_of, slip_of, wrong
+from dllm.serve.http.typed import AnyText, BodyObject, must, names_near, names_of, slip_of, wrong
 
 ASKED = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
 CHAT_ONLY = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs")
@@ -232,7 +232,7 @@ class Sampled(Common):
 
     @classmethod
     def instead(cls, name: str, value: Any) -> str:
-        return _instead(name, value, known_to(cls))
+        return _instead(name, value, names_near(cls))
 
 
 class Answered(Sampled):

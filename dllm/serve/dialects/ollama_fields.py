@@ -118,7 +118,7 @@ class OllamaGenerateBody(OllamaBody):
     raw: bool = Field(False, description="the prompt is continued, without a chat template")
 
     @classmethod
-    def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    def meaningful(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
         if value.get("raw") is True and is_text(value.get("system")) and value["system"]:
             raise wrong("goes into a chat template, and raw=true uses none. Drop one.", "system")
         return value

@@ -24,7 +24,7 @@ LATEST = ":latest"  # a tag that says nothing
 UNBOUNDED = (-1, -2)  # lengths: as many tokens as there are
 
 
-class NothingAsked(Exception):  # noqa: N818  an answer, no fault
+class EmptyRequest(Exception):  # noqa: N818  an answer, no fault
     """A request without a prompt, or with a system message alone, by which clients load a model. name: of the model.
     body: as it was read."""
 
@@ -35,7 +35,7 @@ class NothingAsked(Exception):  # noqa: N818  an answer, no fault
 
 def parse_ollama(body: Mapping[str, Any], is_chat: bool, defaults: Defaults) -> ParsedRequest:
     """What a body asks for; is_chat: of ``/api/chat``. Raises ApiError, with fields as Ollama calls them, for what
-    cannot be served, and NothingAsked."""
+    cannot be served, and EmptyRequest."""
     kind: type[OllamaBody] = OllamaChatBody if is_chat else OllamaGenerateBody
     fields, unknown = read_body(kind, body, defaults.refuses_unknown)
     name = served_name(fields.model, defaults)
@@ -48,7 +48,7 @@ def parse_ollama(body: Mapping[str, Any], is_chat: bool, defaults: Defaults) -> 
         request = _generated(fields, request, defaults)
     asks = request.prompt or any(one.role != "system" for one in request.messages or ())
     if not asks and not writes.get("suffix"):
-        raise NothingAsked(name, fields)
+        raise EmptyRequest(name, fields)
     check_order(request.messages or ())
     if request.tools.named is not None or request.tools.mode == "required":
         request = replace(request, form=None)

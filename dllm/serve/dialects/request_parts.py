@@ -21,7 +21,7 @@ from dllm.parts.samplers.base import Sampler
 from dllm.prompts import Prompts
 from dllm.serve.engine.jobs import RequestParts
 from dllm.serve.http.api_errors import SHORT, ApiError, as_refusal
-from dllm.serve.http.offered import OFFERED_GROUPS, choice_given, is_offered, offer_of, offers, validated_options
+from dllm.serve.http.offered import OFFERED_GROUPS, choice_and_options, is_offered, offer_of, offers, validated_options
 
 KEPT_SETTINGS = 256  # settings, and parts, that stay built
 # Groups whose choices may bring one of another group, the nearest first.
@@ -157,12 +157,12 @@ class PartsBuilder:
     def _base(self, group: str, asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, dict[str, Any]]:
         """Configuration, name and options to set, as far as the group itself says."""
         if group in asked:
-            choice, options = choice_given(group, asked[group])
+            choice, options = choice_and_options(group, asked[group])
             return configurations(group, choice)[group], choice, options
         config: Mapping[str, Any] = getattr(self.defaults, group)
         for bringer in BRINGERS.get(group, ()):
             if bringer in asked:
-                config = self._brought(group, bringer, choice_given(bringer, asked[bringer])[0])
+                config = self._brought(group, bringer, choice_and_options(bringer, asked[bringer])[0])
                 break
         return config, choice_of(group, config), {}
 

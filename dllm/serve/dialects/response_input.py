@@ -129,7 +129,7 @@ class FlatTool(FunctionSpec):
     type: Literal["function"] = Field(description="its kind")
 
     @classmethod
-    def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    def meaningful(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
         if value.get("type") != "function":
             shape = '{"type": "function", "name": ..., "parameters": {...}}'
             raise wrong(f"of type {value.get('type')!r:.100} must be {shape}: there are no other tools here.")

@@ -34,7 +34,7 @@ from dllm.serve.dialects.response_formats import (
 from dllm.serve.dialects.response_input import FlatChoice, FlatToolChoice, FlatTools, Input, InputMessages
 from dllm.serve.dialects.tools import Tools
 from dllm.serve.dialects.wire import ParsedRequest, parsed_request
-from dllm.serve.http.typed import AnyText, BodyObject, known_to, read_body, slip_of, wrong
+from dllm.serve.http.typed import AnyText, BodyObject, names_near, read_body, slip_of, wrong
 
 RESPONSES_WORDS = CHAT_WORDS.but(
     {
@@ -110,7 +110,7 @@ class ResponseBody(Sampled):
     @classmethod
     def instead(cls, name: str, value: Any) -> str:
         meant = meaning(name, value, lambda _: False, RESPONSES_WORDS)
-        slip = slip_of(name, (*known_to(cls), *CHAT_LENGTHS))
+        slip = slip_of(name, (*names_near(cls), *CHAT_LENGTHS))
         if name in CHAT_LENGTHS or any(length in slip for length in CHAT_LENGTHS):
             return ": write max_output_tokens."
         if meant is not None:

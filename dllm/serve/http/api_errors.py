@@ -55,12 +55,12 @@ _KINDS = {
 }
 
 
-def error_form(refused: ApiError, path: str, ident: str) -> dict[str, Any]:
+def error_form(error: ApiError, path: str, ident: str) -> dict[str, Any]:
     """An error as clients of an address read it: Anthropic's, Ollama's or OpenAI's. ident: of the request."""
     if path.startswith("/v1/messages"):
-        kind = _KINDS.get(refused.status, "invalid_request_error" if refused.status < 500 else "api_error")
-        return {"type": "error", "error": {"type": kind, "message": refused.message}, "request_id": ident}
-    return {"error": refused.message} if path.startswith("/api/") else refused.to_json()
+        kind = _KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": ident}
+    return {"error": error.message} if path.startswith("/api/") else error.to_json()
 
 
 @contextmanager
@@ -70,23 +70,23 @@ def as_refusal(param: str | None = None, words: Wording = CHAT_WORDS) -> Iterato
     try:
         yield
     except UserError as error:
-        text, named = worded(error, words)
-        raise ApiError(400, text, named if param is None else short_name(error, words.name(param), words)) from None
+        text, field = worded(error, words)
+        raise ApiError(400, text, field if param is None else short_name(error, words.name(param), words)) from None
 
 
 def worded(error: UserError, words: Wording) -> tuple[str, str | None]:
     """The sentence of a refusal in the words of a request, and the field at fault."""
     if not isinstance(error, Refusal):
         return str(error), None
-    named = words.field(error.at)
-    return error.text(words), named and short_name(error, named, words)
+    field = words.field(error.at)
+    return error.text(words), field and short_name(error, field, words)
 
 
-def short_name(error: UserError, named: str, words: Wording) -> str:
+def short_name(error: UserError, field: str, words: Wording) -> str:
     """The field at fault, or the short name of an option of its that is meant, if the request gave it by that."""
     places = error.places if isinstance(error, Refusal) else ()
     for key, group in SHORT.items():
         option = words.name(f"{group}.{key}")
-        if f"{group}.{key}" in places and named == words.name(group) and not option.startswith(f"{named}."):
+        if f"{group}.{key}" in places and field == words.name(group) and not option.startswith(f"{field}."):
             return option
-    return named
+    return field

@@ -37,7 +37,7 @@ def keys_in_file(file: str) -> tuple[str, ...]:
     return keys
 
 
-def warn_of_others(file: Path) -> None:
+def warn_of_access(file: Path) -> None:
     """Say that other users of the machine may read or change ``file``, where they may."""
     mode = file.stat().st_mode & 0o777
     if os.name == "posix" and mode & 0o077:
@@ -45,48 +45,48 @@ def warn_of_others(file: Path) -> None:
 
 
 class Keys:
-    """What opens the server. given: the one key, or None. file: holds the keys, or None; with neither, all is open.
+    """What opens the server. key: the only key, or None. file: holds the keys, or None; with neither, all is open.
 
     A file that changes is read again within a second, so keys can be rotated while the server runs. One that has
     vanished or become unsound changes nothing: the keys read last hold, and the log says so once.
     """
 
-    def __init__(self, given: str | None = None, file: str | None = None) -> None:
-        self.file, self.told = file, ""
-        self.keys = keys_in_file(file) if file is not None else () if given is None else (given,)
-        self.seen, self.looked = self._stamp(), time.monotonic()
+    def __init__(self, key: str | None = None, file: str | None = None) -> None:
+        self.file, self.last_warning = file, ""
+        self.keys = keys_in_file(file) if file is not None else () if key is None else (key,)
+        self.stamp, self.looked = self._stamp(), time.monotonic()
         if file is not None:
-            warn_of_others(Path(file))
+            warn_of_access(Path(file))
 
     def opens(self, key: str) -> bool:
         """Whether ``key`` is one of them. It is compared with every one, each in the same time."""
         self._look()
-        return sum(hmac.compare_digest(key.encode(), one.encode()) for one in self.keys) > 0
+        return sum(hmac.compare_digest(key.encode(), candidate.encode()) for candidate in self.keys) > 0
 
     def _stamp(self) -> tuple[int, int, int] | None:
         """What changes with the file; None: it is not there."""
         if self.file is None:
             return None
         try:
-            found = Path(self.file).stat()
+            status = Path(self.file).stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _look(self) -> None:
         if self.file is None or time.monotonic() - self.looked < LOOK_SECONDS:
             return
         self.looked, now = time.monotonic(), self._stamp()
-        if now == self.seen and not self.told:
+        if now == self.stamp and not self.last_warning:
             return
         try:
             keys = keys_in_file(self.file)
         except UserError as error:
-            if self.told != str(error):
+            if self.last_warning != str(error):
                 log.warning("%s The keys that were read last still hold.", error)
-            self.told = str(error)
+            self.last_warning = str(error)
             return
-        self.seen, self.told = now, ""
+        self.stamp, self.last_warning = now, ""
         if keys != self.keys:
             self.keys = keys
             log.info("%d keys were read from task.api_key_file", len(keys))

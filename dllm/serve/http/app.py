@@ -25,12 +25,12 @@ from starlette.routing import Route
 from dllm.common.digest import digest
 from dllm.prompts import Prompts
 from dllm.serve.dialects import chat_request
-from dllm.serve.dialects.answering import Answering, Left, while_connected
+from dllm.serve.dialects.answering import Answering, ClientGone, while_connected
 from dllm.serve.dialects.anthropic_request import count_messages, parse_messages
 from dllm.serve.dialects.decision_fields import parse_decisions
 from dllm.serve.dialects.ollama_models import OllamaModels
 from dllm.serve.dialects.ollama_reply import loaded_reply
-from dllm.serve.dialects.ollama_request import NothingAsked, parse_ollama
+from dllm.serve.dialects.ollama_request import EmptyRequest, parse_ollama
 from dllm.serve.dialects.replies import error_reply, model_data
 from dllm.serve.dialects.request_parts import Defaults
 from dllm.serve.dialects.response_formats import formats_offered
@@ -44,17 +44,17 @@ from dllm.serve.engine.jobs import Closing, Full, RetryTimes
 from dllm.serve.engine.scheduler import Scheduler
 from dllm.serve.http.api_errors import ApiError, as_refusal
 from dllm.serve.http.body import body_of, parsed
-from dllm.serve.http.guard import GONE, Guard, key_in
+from dllm.serve.http.guard import CLIENT_CLOSED, Guard, key_in
 from dllm.serve.http.log import tell
-from dllm.serve.http.offered import parts_offered
-from dllm.serve.http.playground import Shown, playground_page
+from dllm.serve.http.offered import parts_on_offer
+from dllm.serve.http.playground import PlaygroundContent, playground_page
 from dllm.serve.http.prometheus import Metrics
 from dllm.serve.http.settings import ServeSettings
 from dllm.serve.http.typed import build_models, note_of
 
 READERS = 2
 LARGE_BODY, MAX_LARGE = 32 << 10, 8  # bytes of a body that takes a while to read, and how many of them wait
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 
 class FormReader(Protocol):
@@ -108,7 +108,7 @@ class Service:
     @cached_property
     def page(self) -> tuple[str, dict[str, str]]:
         """The playground, and its headers."""
-        return playground_page(Shown.of(self.defaults, self.config["model"]))
+        return playground_page(PlaygroundContent.of(self.defaults, self.config["model"]))
 
     @cached_property
     def openapi(self) -> dict[str, Any]:
@@ -173,24 +173,24 @@ class Service:
         """Answer in the form of Ollama's chat or generate. Raises ApiError."""
         try:
             return await self._reply(request, partial(parse_ollama, is_chat=request.url.path == "/api/chat"))
-        except NothingAsked as asked:
-            return JSONResponse(loaded_reply(asked.name, asked.is_chat, asked.leaves))
+        except EmptyRequest as empty:
+            return JSONResponse(loaded_reply(empty.name, empty.is_chat, empty.leaves))
 
     async def decide(self, request: HttpRequest) -> Response:
         """Answer questions by probabilities. Raises ApiError."""
         body = await self._body(request)
         apart = self._reader(body)
-        asked = await apart(lambda: parse_decisions(parsed(body), self.defaults))
+        questions = await apart(lambda: parse_decisions(parsed(body), self.defaults))
         ident, timeout = request.state.ident, self.settings.timeout
         most = self.settings.limits.max_rows * CANVASES_PER_ROW
         try:
             with self._queued():
                 async with while_connected(request.receive):
-                    found = await decisions_of(asked, self.scheduler, apart, timeout, most, ident)
-        except Left:
-            return Response(status_code=GONE)
-        request.state.line.prompt_tokens, request.state.line.completion_tokens = found.input_tokens, len(found)
-        return JSONResponse({"id": f"decision-{ident}", "created": int(time.time()), **found.to_json()})
+                    answers = await decisions_of(questions, self.scheduler, apart, timeout, most, ident)
+        except ClientGone:
+            return Response(status_code=CLIENT_CLOSED)
+        request.state.line.prompt_tokens, request.state.line.completion_tokens = answers.input_tokens, len(answers)
+        return JSONResponse({"id": f"decision-{ident}", "created": int(time.time()), **answers.to_json()})
 
     async def models(self, request: HttpRequest) -> Response:
         names = self.defaults.names
@@ -208,7 +208,7 @@ class Service:
         return model_data(name, self.created, self.defaults.model.config.max_length)
 
     async def parts(self, request: HttpRequest) -> Response:
-        return JSONResponse(await self._apart(lambda: {**parts_offered(), "response_format": formats_offered()}))
+        return JSONResponse(await self._apart(lambda: {**parts_on_offer(), "response_format": formats_offered()}))
 
     async def health(self, request: HttpRequest) -> Response:
         state = self.scheduler.health
@@ -239,11 +239,11 @@ class Service:
         """What reads a body of this size. It raises ApiError where too many large ones wait."""
         return self._apart if len(body) <= LARGE_BODY else self._apart_large
 
-    async def _apart_large(self, act: Callable[[], Found]) -> Found:
+    async def _apart_large(self, act: Callable[[], T]) -> T:
         with self._queued():
             return await self.large.run(act)
 
-    async def _apart(self, act: Callable[[], Found]) -> Found:
+    async def _apart(self, act: Callable[[], T]) -> T:
         """What ``act`` returns, away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.readers, act)
 
@@ -257,25 +257,27 @@ class Service:
     async def _reply(self, request: HttpRequest, read: FormReader) -> Response:
         """Decode what a request asks for. read: what its body says. Raises ApiError for what cannot be decoded."""
         body, ident = await self._body(request), request.state.ident
-        asked = await self._reader(body)(lambda: self._made(read(parsed(body), defaults=self.defaults)))
-        if unknown := asked.request.unknown:
+        parsed_request = await self._reader(body)(
+            lambda: self._with_runners(read(parsed(body), defaults=self.defaults))
+        )
+        if unknown := parsed_request.request.unknown:
             tell("unknown_fields", logging.INFO, ident, note_of(unknown), unknown=list(unknown))
-        tenant = tenant_of(self.settings.prefix_sharing, key_in(request.headers), asked.jobs[0].tenant)
-        asked = replace(asked, jobs=tuple(replace(job, tenant=tenant) for job in asked.jobs))
-        decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
-        if asked.jobs[0].request.constraint is not None:
+        tenant = tenant_of(self.settings.prefix_sharing, key_in(request.headers), parsed_request.jobs[0].tenant)
+        parsed_request = replace(parsed_request, jobs=tuple(replace(job, tenant=tenant) for job in parsed_request.jobs))
+        decoding = Decoding(parsed_request, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
+        if parsed_request.jobs[0].request.constraint is not None:
             decoding.language = await self._language(decoding, request)
-        with self._queued(), as_refusal(words=asked.request.words):
+        with self._queued(), as_refusal(words=parsed_request.request.words):
             decoding.submit()
-        writer: Writer = asked.request.writer(ident, asked, self.prompts)
+        writer: Writer = parsed_request.request.writer(ident, parsed_request, self.prompts)
         return Answering(self.metrics, decoding, writer, request.state.line, self.settings.send_timeout)
 
-    def _made(self, asked: ParsedRequest) -> ParsedRequest:
+    def _with_runners(self, parsed_request: ParsedRequest) -> ParsedRequest:
         """The request, once what decodes it is made. Raises ApiError for parts that the runtime cannot run."""
-        with as_refusal(words=asked.request.words):
-            for job in asked.jobs:
+        with as_refusal(words=parsed_request.request.words):
+            for job in parsed_request.jobs:
                 self.scheduler.runner_of(job.setting)
-        return asked
+        return parsed_request
 
     @contextmanager
     def _queued(self) -> Iterator[None]:
@@ -296,17 +298,17 @@ class Service:
     async def _language(self, decoding: Decoding, request: HttpRequest) -> object:
         """The language of a request's constraint. Raises ApiError for one that cannot be decoded, and where the time is
         up or the client has left before that is known."""
-        job, rest = decoding.parsed.jobs[0], decoding.began + decoding.timeout - time.monotonic()
+        job, seconds_left = decoding.parsed.jobs[0], decoding.began + decoding.timeout - time.monotonic()
         with as_refusal(words=decoding.parsed.request.words):
-            found = await self._apart(lambda: self.compiling.at_hand(job))
-            if found is not None:
-                return found
+            language = await self._apart(lambda: self.compiling.at_hand(job))
+            if language is not None:
+                return language
             try:
                 with self._queued():
-                    async with asyncio.timeout(rest), while_connected(request.receive):
+                    async with asyncio.timeout(seconds_left), while_connected(request.receive):
                         return await self.compiling.compiled(job)
-            except Left:
-                raise ApiError(GONE, "the client has left.") from None
+            except ClientGone:
+                raise ApiError(CLIENT_CLOSED, "the client has left.") from None
             except TimeoutError:
                 raise too_late(decoding.timeout) from None
 
@@ -334,6 +336,6 @@ async def missed_reply(request: HttpRequest, error: Exception) -> Response:
         405: "this address does not take that method.",
     }
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-    refused = ApiError(error.status_code, way_out.get(error.status_code, error.detail), None, code)
-    request.state.line.refuse(refused)
-    return error_reply(refused, request.url.path, request.state.ident, error.headers)
+    failure = ApiError(error.status_code, way_out.get(error.status_code, error.detail), None, code)
+    request.state.line.refuse(failure)
+    return error_reply(failure, request.url.path, request.state.ident, error.headers)

@@ -59,15 +59,15 @@ def check_values(body: Any) -> None:
         raise _unsound('it is not an object. Send {"messages": [...]} or {"prompt": "..."}')
     level: list[Any] = [body]  # lists and objects of one depth; a pair for each value would take 30 MB
     for _ in range(MAX_DEPTH):
-        level = [one for held in level for one in _containers(held)]
+        level = [value for container in level for value in _containers(container)]
         if not level:
             return
     raise _unsound(f"it is nested deeper than {MAX_DEPTH}")
 
 
-def _containers(held: Any) -> Iterator[Any]:
+def _containers(container: Any) -> Iterator[Any]:
     """The lists and objects in a list or an object, whose other values are checked."""
-    for entries in (held, held.values()) if isinstance(held, Mapping) else (held,):
+    for entries in (container, container.values()) if isinstance(container, Mapping) else (container,):
         kinds = set(map(type, entries))  # 260,000 numbers, or short texts, take 10 ms by their kind, and 60 one by one
         if kinds == {int} and -MAX_WHOLE <= min(entries) <= max(entries) <= MAX_WHOLE:
             continue
@@ -95,8 +95,8 @@ def _check_plain(value: Any) -> None:
         raise _unsound(f"a {type(value).__name__} is not a value of JSON")
 
 
-def _unsound(what: str) -> ApiError:
-    return ApiError(400, f"the body cannot be read: {what}.", None, "invalid_body")
+def _unsound(reason: str) -> ApiError:
+    return ApiError(400, f"the body cannot be read: {reason}.", None, "invalid_body")
 
 
 def _no_number(word: str) -> NoReturn:
@@ -104,11 +104,11 @@ def _no_number(word: str) -> NoReturn:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    out = dict(pairs)
+    if len(out) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is in one object twice")
-    return found
+    return out
 
 
 def check_type(content_type: str | None) -> None:
@@ -122,22 +122,22 @@ async def body_of(request: HttpRequest, seconds: float) -> bytes:
     """The body of a request. seconds: in which all of it must have come. Raises ApiError for a body over ``MAX_BYTES``,
     which are counted while they come, and for a type that is not JSON, but on Ollama's routes: from these the guard
     keeps web pages in another way."""
-    told = request.headers.get("content-length", "")
+    announced = request.headers.get("content-length", "")
     if not request.url.path.startswith(OLLAMA):
         check_type(request.headers.get("content-type"))
-    if told.isdigit() and int(told[:20]) > MAX_BYTES:
+    if announced.isdigit() and int(announced[:20]) > MAX_BYTES:
         raise too_long()
-    taken = bytearray()
+    data = bytearray()
     try:
         async with asyncio.timeout(seconds):
             async for chunk in request.stream():
-                taken += chunk
-                if len(taken) > MAX_BYTES:
+                data += chunk
+                if len(data) > MAX_BYTES:
                     raise too_long()
     except TimeoutError:
         sentence = f"the body did not come within {seconds:g} seconds. Send it again."
         raise ApiError(408, sentence, code="body_too_slow") from None
-    return bytes(taken)
+    return bytes(data)
 
 
 def too_long() -> ApiError:

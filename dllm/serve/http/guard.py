@@ -23,7 +23,7 @@ from dllm.serve.http.log import AccessLine, log, request_id
 from dllm.serve.http.prometheus import Metrics
 from dllm.serve.http.settings import EVERYWHERE, LOOPBACK, ServeSettings
 
-GONE = 499  # nginx's number for a client that left before its reply
+CLIENT_CLOSED = 499  # nginx's number for a client that left before its reply
 APPLICATIONS = ("app", "file", "tauri", "vscode-webview", "vscode-file")  # schemes of pages that no site has
 PAGES = ("/", "/docs")  # that people open
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="dllm", charset="UTF-8"'}  # a browser asks for it, and remembers it
@@ -63,7 +63,7 @@ class Guard:
                 headers = CHALLENGE if refusal.status == 401 and scope["path"] in PAGES else None
                 await error_reply(refusal, scope["path"], ident, headers)(scope, receive, sending)
         except ClientDisconnect:
-            status = GONE
+            status = CLIENT_CLOSED
         except Exception as error:
             log_fault(ident, error)
             line.refuse(fault(ident, error))
@@ -82,10 +82,10 @@ class Guard:
             sentence = "a web page of another site may not use this address. task.cors=[ORIGIN] lets it in."
             return ApiError(403, sentence, code="foreign_origin")
         host = without_port(headers.get("host", ""))
-        known = names is None or host in names or (self.settings.locked and is_address(host))
-        if names is not None and not known:
-            listed = ", ".join(sorted(names))
-            sentence = f"this server answers to {listed}, and was called by another name. task.hosts adds one."
+        is_known = names is None or host in names or (self.settings.locked and is_address(host))
+        if names is not None and not is_known:
+            hosts = ", ".join(sorted(names))
+            sentence = f"this server answers to {hosts}, and was called by another name. task.hosts adds one."
             return ApiError(421, sentence, code="unknown_host")
         if not self.settings.locked or self.keys.opens(key_in(headers)):
             return None
@@ -138,8 +138,8 @@ def without_port(host: str) -> str:
     """The name or address of a Host header: ``[::1]:80`` is ``::1``."""
     name = host.strip().lower()
     if name.startswith("["):
-        address, closes, rest = name[1:].partition("]")
-        return address if closes and (not rest or (rest[0] == ":" and rest[1:].isdigit())) else name
+        address, closes, port = name[1:].partition("]")
+        return address if closes and (not port or (port[0] == ":" and port[1:].isdigit())) else name
     return name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() and ":" in name else name
 
 

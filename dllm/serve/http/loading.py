@@ -95,8 +95,8 @@ def loading_reply(path: str) -> dict[str, object]:
     state = loading_state()
     if path == "/health":
         return state
-    refused = ApiError(503, f"the model is still loading{_share()}. Ask again.", code="loading")
-    return error_form(refused, path, token_hex(8))
+    failure = ApiError(503, f"the model is still loading{_share()}. Ask again.", code="loading")
+    return error_form(failure, path, token_hex(8))
 
 
 def _share() -> str:
@@ -107,6 +107,6 @@ def _share() -> str:
 
 def loading_state() -> dict[str, object]:
     """How far it is: the share of the bytes of weights, and the part that was read last; null before the first."""
-    told = latest()
-    share = None if told is None or told.total == 0 else round(told.done / told.total, 3)
-    return {"status": "loading", "share": share, "part": None if told is None else told.part}
+    progress = latest()
+    share = None if progress is None or progress.total == 0 else round(progress.done / progress.total, 3)
+    return {"status": "loading", "share": share, "part": None if progress is None else progress.part}

@@ -24,9 +24,9 @@ _LONGEST = 200  # characters of a cause
 TEXT_FORM = "%(asctime)s %(levelname)s %(message)s"
 
 
-def request_id(sent: str | None) -> str:
+def request_id(ident: str | None) -> str:
     """What a proxy or a client calls the request by ``x-request-id``, if that is valid, else a name of its own."""
-    return sent if sent is not None and SOUND_ID.fullmatch(sent) else uuid.uuid4().hex[:16]
+    return ident if ident is not None and SOUND_ID.fullmatch(ident) else uuid.uuid4().hex[:16]
 
 
 @dataclass
@@ -56,10 +56,10 @@ class AccessLine:
     def text(self) -> str:
         """The line of a text log. A path with spaces or quotes is written as JSON, so that a line has its fields."""
         path = self.path if re.fullmatch(r"[!-~]+", self.path) and '"' not in self.path else json.dumps(self.path)
-        told = "" if self.prompt_tokens is None else f" {self.prompt_tokens}+{self.completion_tokens} tokens"
+        tokens = "" if self.prompt_tokens is None else f" {self.prompt_tokens}+{self.completion_tokens} tokens"
         why = ": ".join(part for part in (self.end if self.end != "done" else "", self.cause) if part)
         end = f" ({why})" if why else ""
-        return f"{self.id} {self.method} {path} {self.status} {self.client}{told} {self.seconds:.3f} s{end}"
+        return f"{self.id} {self.method} {path} {self.status} {self.client}{tokens} {self.seconds:.3f} s{end}"
 
     def write(self) -> None:
         """Into the log."""
@@ -87,11 +87,11 @@ class JsonLogFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line of one record."""
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        told = getattr(record, "fields", None) or {"event": "message", "message": record.getMessage()}
+        entry = getattr(record, "fields", None) or {"event": "message", "message": record.getMessage()}
         if record.exc_info:
-            told = {**told, "traceback": self.formatException(record.exc_info)}
+            entry = {**entry, "traceback": self.formatException(record.exc_info)}
         stamp = f"{when}.{int(record.msecs):03d}Z"
-        return json.dumps({"time": stamp, "level": record.levelname, **told}, ensure_ascii=True)
+        return json.dumps({"time": stamp, "level": record.levelname, **entry}, ensure_ascii=True)
 
 
 def formatter(form: str) -> logging.Formatter:

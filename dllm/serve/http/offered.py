@@ -80,7 +80,7 @@ class Offer:
     checked: str = ""  # what it was compared with (empty: nothing to compare)
 
 
-def parts_offered() -> dict[str, dict[str, Any]]:
+def parts_on_offer() -> dict[str, dict[str, Any]]:
     """What may be chosen, as GET /v1/parts shows it: groups, names, a line about each, and their options."""
     return {group: {name: asdict(offer) for name, offer in offers(group).items()} for group in OFFERED_GROUPS}
 
@@ -94,39 +94,39 @@ def validated_options(name: str, choice: str, options: Mapping[str, Any], depth:
     if not is_offered(group, choice):
         raise Refusal(f"{{{name}}} is the server's own; none of its options can be set.", [choice])
     nullable = {key for key, option in offer_of(group, choice).options.items() if option.null}
-    given = {key: value for key, value in options.items() if value is not None or key in nullable}
-    return {key: _sound_option(f"{name}.{key}", choice, key, value, depth) for key, value in given.items()}
+    values = {key: value for key, value in options.items() if value is not None or key in nullable}
+    return {key: _sound_option(f"{name}.{key}", choice, key, value, depth) for key, value in values.items()}
 
 
-def choice_given(name: str, given: Any) -> tuple[str, dict[str, Any]]:
+def choice_and_options(name: str, value: Any) -> tuple[str, dict[str, Any]]:
     """The name and the options of a part that is chosen by NAME or {"name": NAME, ...}. Raises UserError for another
     shape, and for a part that is not offered."""
-    options = dict(given) if isinstance(given, Mapping) else {"name": given}
+    options = dict(value) if isinstance(value, Mapping) else {"name": value}
     choice, group = options.pop("name", None), name.partition(".")[0]
     if not isinstance(choice, str):
-        raise Refusal(f'{{{name}:quoted}} must be NAME or {{"name": NAME, OPTION: VALUE}}.', [given])
+        raise Refusal(f'{{{name}:quoted}} must be NAME or {{"name": NAME, OPTION: VALUE}}.', [value])
     if is_offered(group, choice):
         return choice, options
     if (other := other_choice(name, choice)) is not None:
         raise Refusal(f"{{{name}:quoted}} is not offered.", [choice], [other])
-    known = list(offers(group))
+    names = list(offers(group))
     raise Refusal(
-        f"{{{name}:quoted}} is not offered; choose one of {', '.join(known)}.{nearest(choice, known)}", [choice]
+        f"{{{name}:quoted}} is not offered; choose one of {', '.join(names)}.{nearest(choice, names)}", [choice]
     )
 
 
 def _sound_option(name: str, choice: str, key: str, value: Any, depth: int) -> Any:
     group = name.partition(".")[0]
-    there = offer_of(group, choice).options
-    if key not in there:
+    offers_of_choice = offer_of(group, choice).options
+    if key not in offers_of_choice:
         why = "is not offered" if key in _config(group, choice) else "does not exist"
-        listed = ", ".join(there) or "none"
-        raise Refusal(f"{{{name}:name}} {why}; {{{group}}} offers {listed}.{nearest(key, there)}", [choice])
-    if there[key].kind != "part":
-        return there[key].validated(name, value)
+        names = ", ".join(offers_of_choice) or "none"
+        raise Refusal(f"{{{name}:name}} {why}; {{{group}}} offers {names}.{nearest(key, offers_of_choice)}", [choice])
+    if offers_of_choice[key].kind != "part":
+        return offers_of_choice[key].validated(name, value)
     if depth == DEEPEST:
         raise Refusal(f"{{{name}:name}} is a part within {depth} others, and no more are served.")
-    inner, options = choice_given(name, value)
+    inner, options = choice_and_options(name, value)
     return {"name": inner, **validated_options(name, inner, options, depth + 1)}
 
 
@@ -144,10 +144,10 @@ def is_offered(group: str, name: str) -> bool:
 @cache  # of names that are offered
 def offer_of(group: str, name: str) -> Offer:
     facts = part_facts(group, name)
-    return Offer(facts.idea, _own_first(group, name), _about(group, name), facts.papers, facts.checked)
+    return Offer(facts.idea, _specific_first(group, name), _about(group, name), facts.papers, facts.checked)
 
 
-def _own_first(group: str, name: str) -> dict[str, Option]:
+def _specific_first(group: str, name: str) -> dict[str, Option]:
     """The options of a part, its own before those that the plainest of its group has, too."""
     usual = _config(group, "none") if "none" in choices(group) and name != "none" else {}
     return dict(sorted(_options(group, name), key=lambda item: item[0] in usual))
@@ -172,9 +172,9 @@ def _config(group: str, name: str) -> dict[str, Any]:
     composes."""
     if not comes_along(group, name):
         return configurations(group, name)[group]
-    own = dict(options_of_choices(group)[name])
-    inside = [entry for entry in own.pop("defaults", []) if isinstance(entry, Mapping)]
-    return {key: _config(group, choice) for entry in inside for key, choice in entry.items()} | own
+    entries = dict(options_of_choices(group)[name])
+    inside = [entry for entry in entries.pop("defaults", []) if isinstance(entry, Mapping)]
+    return {key: _config(group, choice) for entry in inside for key, choice in entry.items()} | entries
 
 
 def _options(group: str, name: str) -> Iterator[tuple[str, Option]]:
@@ -199,10 +199,10 @@ def _option(
     if PER_REQUEST in words:  # a number, which in Python may differ by request
         words = [*words, type(argument.default).__name__]
     kind = next((kind for annotation, kind in ANNOTATIONS.items() if annotation in words), None)
-    known = _words(group, config, key) if kind == "text" else ()
-    if kind is None or (kind in BOUND_TO_LIMITS and most is None and not known):
+    allowed = _words(group, config, key) if kind == "text" else ()
+    if kind is None or (kind in BOUND_TO_LIMITS and most is None and not allowed):
         return None
-    return Option(kind, default, "None" in words, most, known, note)
+    return Option(kind, default, "None" in words, most, allowed, note)
 
 
 def _words(group: str, config: Mapping[str, Any], key: str) -> tuple[str, ...]:

@@ -54,10 +54,10 @@ DOCS_STYLE = (
 def openapi_document(server: str) -> dict[str, Any]:
     """The document of OpenAPI 3.1. server: the model's name."""
     kinds: list[Any] = [(kind, "validation") for kind, _ in BODIES.values()]
-    _, made = models_json_schema(kinds, ref_template=PLACE + "{model}")
-    schemas: dict[str, Any] = made["$defs"]
-    for name in schemas.keys() & (known := {kind.__name__: kind for kind in all_models()}).keys():
-        _add_others(schemas[name].setdefault("properties", {}), known[name])
+    _, generated = models_json_schema(kinds, ref_template=PLACE + "{model}")
+    schemas: dict[str, Any] = generated["$defs"]
+    for name in schemas.keys() & (models := {kind.__name__: kind for kind in all_models()}).keys():
+        _add_foreign_fields(schemas[name].setdefault("properties", {}), models[name])
     posts = {path: {"post": _post(kind.__name__, about)} for path, (kind, about) in BODIES.items()}
     gets = {
         path: {"get": {"summary": about, "responses": {"200": {"description": "as it says"}}}}
@@ -74,19 +74,19 @@ def openapi_document(server: str) -> dict[str, Any]:
     }
 
 
-def _add_others(properties: dict[str, Any], kind: type[BodyObject]) -> None:
+def _add_foreign_fields(properties: dict[str, Any], kind: type[BodyObject]) -> None:
     """Add the fields that other servers have, with the values that pass."""
     for name, row in kind.others.items():
         passing = {} if row.neutral is None else {"enum": [*row.neutral, None]}
         if name in properties:  # other values are read
-            own = properties[name]
-            properties[name] = {"anyOf": [own, passing], "description": own["description"]}
+            schema = properties[name]
+            properties[name] = {"anyOf": [schema, passing], "description": schema["description"]}
         elif row.why:
             properties[name] = {**passing, "description": "without effect" if row.neutral is None else row.why}
 
 
 def _post(body: str, about: str) -> dict[str, Any]:
-    held = {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {"schema": {"type": "string"}}}
+    content = {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {"schema": {"type": "string"}}}
     failed = {
         "description": "why not, in a sentence",
         "content": {"application/json": {"schema": {"$ref": f"{PLACE}Failure"}}},
@@ -94,7 +94,7 @@ def _post(body: str, about: str) -> dict[str, Any]:
     return {
         "summary": about,
         "requestBody": {"required": True, "content": {"application/json": {"schema": {"$ref": PLACE + body}}}},
-        "responses": {"200": {"description": "the answer; a stream's events", "content": held}, "default": failed},
+        "responses": {"200": {"description": "the answer; a stream's events", "content": content}, "default": failed},
     }
 
 
@@ -102,12 +102,12 @@ def docs_page(document: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """The document as a page without scripts, and its headers."""
     title = escape(document["info"]["title"])
     rows = "".join(
-        f"<tr><td>{method.upper()} <code>{escape(path)}</code></td><td>{escape(one['summary'])}</td>"
-        f"<td>{_body(one)}</td></tr>"
+        f"<tr><td>{method.upper()} <code>{escape(path)}</code></td><td>{escape(operation['summary'])}</td>"
+        f"<td>{_body(operation)}</td></tr>"
         for path, methods in document["paths"].items()
-        for method, one in methods.items()
+        for method, operation in methods.items()
     )
-    models = "".join(_model(name, held) for name, held in document["components"]["schemas"].items())
+    models = "".join(_model(name, schema) for name, schema in document["components"]["schemas"].items())
     page = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{DOCS_STYLE}</style>'
         f'<h1>{title}</h1><p>{escape(document["info"]["description"])} <a href="openapi.json">openapi.json</a> says '
@@ -117,42 +117,43 @@ def docs_page(document: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
 
 
 def _body(operation: Mapping[str, Any]) -> str:
-    held = operation.get("requestBody")
-    return "" if held is None else _kind(held["content"]["application/json"]["schema"])
+    body = operation.get("requestBody")
+    return "" if body is None else _kind(body["content"]["application/json"]["schema"])
 
 
-def _model(name: str, held: Mapping[str, Any]) -> str:
-    needed = held.get("required", ())
+def _model(name: str, schema: Mapping[str, Any]) -> str:
+    needed = schema.get("required", ())
     rows = "".join(
-        f"<tr><td><code>{escape(field)}</code>{' (needed)' if field in needed else ''}</td><td>{_kind(one)}</td>"
-        f"<td>{escape(one.get('description', ''))}</td></tr>"
-        for field, one in held.get("properties", {}).items()
+        f"<tr><td><code>{escape(field)}</code>{' (needed)' if field in needed else ''}</td><td>{_kind(entry)}</td>"
+        f"<td>{escape(entry.get('description', ''))}</td></tr>"
+        for field, entry in schema.get("properties", {}).items()
     )
-    return (
-        f'<h2 id="{escape(name)}">{escape(name)}</h2><p>{escape(held.get("description", ""))}</p><table>{rows}</table>'
-    )
+    about = escape(schema.get("description", ""))
+    return f'<h2 id="{escape(name)}">{escape(name)}</h2><p>{about}</p><table>{rows}</table>'
 
 
-def _kind(held: Mapping[str, Any]) -> str:
+def _kind(schema: Mapping[str, Any]) -> str:
     """What a value may be, with its bounds and its default."""
-    if "$ref" in held:
-        name = escape(held["$ref"].removeprefix(PLACE))
+    if "$ref" in schema:
+        name = escape(schema["$ref"].removeprefix(PLACE))
         return f'<a href="#{name}">{name}</a>'
-    if several := held.get("anyOf") or held.get("oneOf"):
-        return " or ".join(_kind(one) for one in several if one.get("type") != "null") + _default(held)
-    if "enum" in held or "const" in held:
-        return ", ".join(f"<code>{escape(repr(one))}</code>" for one in held.get("enum", [held.get("const")]))
-    if held.get("type") == "array":
-        return f"list of {_kind(held.get('items', {}))}"
+    if several := schema.get("anyOf") or schema.get("oneOf"):
+        return " or ".join(_kind(choice) for choice in several if choice.get("type") != "null") + _default(schema)
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"<code>{escape(repr(choice))}</code>" for choice in schema.get("enum", [schema.get("const")]))
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
     bounds = [
-        f"{words} {held[key]}"
+        f"{words} {schema[key]}"
         for key, words in (("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to"))
-        if key in held
+        if key in schema
     ]
-    return " ".join([escape(str(held.get("type", "anything"))), *bounds]) + _default(held)
+    return " ".join([escape(str(schema.get("type", "anything"))), *bounds]) + _default(schema)
 
 
-def _default(held: Mapping[str, Any]) -> str:
+def _default(schema: Mapping[str, Any]) -> str:
     return (
-        f", default <code>{escape(repr(held['default']))}</code>" if held.get("default") not in (None, {}, []) else ""
+        f", default <code>{escape(repr(schema['default']))}</code>"
+        if schema.get("default") not in (None, {}, [])
+        else ""
     )

@@ -57,7 +57,7 @@ OF_NOISE = '<li><span class="t noise">a</span> undecided: noise, or a draw</li>'
 
 
 @dataclass(frozen=True)
-class Shown:
+class PlaygroundContent:
     """What the page says of its server."""
 
     model: str  # the served name
@@ -72,10 +72,10 @@ class Shown:
     noise: bool = False  # undecided positions show noise
 
     @staticmethod
-    def of(defaults: Defaults, model: Mapping[str, Any]) -> Shown:
+    def of(defaults: Defaults, model: Mapping[str, Any]) -> PlaygroundContent:
         """Of a server with these defaults. model: its settings, as the command line composed them."""
         tokenizer, mini = defaults.model.tokenizer, defaults.model.name in shipped_models()
-        return Shown(
+        return PlaygroundContent(
             defaults.name,
             str(model.get("prompt") or ""),
             defaults.gen_length,
@@ -92,45 +92,45 @@ def default_parts(defaults: Defaults) -> dict[str, dict[str, Any]]:
     """The server's own parts: their names, with the options that differ from their choices', and the same as settings
     of the command line where that would choose others."""
     config, usual = {group: getattr(defaults, group) for group in OFFERED_GROUPS}, composed([])
-    found = {}
+    out = {}
     for group in OFFERED_GROUPS:
         name, options = typed_name(config, group), own_options(config, group)
         plain = not options and name == choice_of(group, plain_config(usual[group]))
         settings = [f"{group}={name}", *(f"{group}.{key}={json.dumps(value)}" for key, value in options.items())]
-        found[group] = {"name": name, "words": part_words(config, group), "overrides": [] if plain else settings}
-    return found
+        out[group] = {"name": name, "words": part_words(config, group), "overrides": [] if plain else settings}
+    return out
 
 
 def model_overrides(model: Mapping[str, Any]) -> list[str]:
     """The model as settings of the command line. A folder of the server's is not told."""
     name = str(model.get("name") or "")
-    known = options_of_choices("model").get(name)
-    if known is None:
+    options = options_of_choices("model").get(name)
+    if options is None:
         return ["model.path=FOLDER"]
-    return [f"model={name}", *(["model.path=FOLDER"] if str(model.get("path")) != str(known.get("path")) else [])]
+    return [f"model={name}", *(["model.path=FOLDER"] if str(model.get("path")) != str(options.get("path")) else [])]
 
 
-def playground_page(shown: Shown) -> tuple[str, dict[str, str]]:
+def playground_page(content: PlaygroundContent) -> tuple[str, dict[str, str]]:
     """The page, and the headers that let a browser run only what is in it."""
     page = playground_asset("playground.html")
     served = {
-        "model": shown.model,
+        "model": content.model,
         "gradient": GRADIENT,
-        "examples": shown.examples,
-        "defaults": shown.defaults,
+        "examples": content.examples,
+        "defaults": content.defaults,
         "command": "dllm run",
-        "overrides": shown.overrides,
-        "decision": shown.decision,
+        "overrides": content.overrides,
+        "decision": content.decision,
     }
     parts = {
         "STYLE": page_asset("trace.css") + playground_asset("playground.css"),
         "SERVED": json.dumps(served).replace("<", "\\u003c"),
         "SCRIPT": page_asset("boxes.js") + playground_asset("playground.js") + playground_asset("playground.decide.js"),
-        "MODEL": escape(shown.model),
-        "LENGTH": str(shown.length),
-        "UNDECIDED": OF_NOISE if shown.noise else OF_MASKS,
-        "CHAT": "checked" if shown.chat else "",
-        "PROMPT": escape(shown.prompt),
+        "MODEL": escape(content.model),
+        "LENGTH": str(content.length),
+        "UNDECIDED": OF_NOISE if content.noise else OF_MASKS,
+        "CHAT": "checked" if content.chat else "",
+        "PROMPT": escape(content.prompt),
     }
     page = re.sub(r"{{([A-Z]+)}}", lambda match: parts[match[1]], page)  # one pass: a prompt may spell {{MODEL}}
     return page, page_headers(source_hash(between(page, "script")), source_hash(between(page, "style")))

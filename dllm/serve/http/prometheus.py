@@ -54,7 +54,7 @@ SO_FAR = {
     "read_seconds": "Seconds that these forwards took.",
 }
 # Where a figure's name says too little.
-_CALLED = {
+_METRIC_NAMES = {
     "wanted": "query_rows_wanted",
     "computed": "query_rows_computed",
     "cached": "prompt_tokens_cached",
@@ -73,20 +73,20 @@ class Metrics:
     def __init__(self, figures: Callable[[], Stats], state: Callable[[], str], model: str = "", ranks: int = 1) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(SchedulerFigures(figures, state))
-        made: dict[str, Any] = {"registry": self.registry}
-        built = Gauge("dllm_build_info", "1; the labels say what is served, and by which version.", BUILD, **made)
+        options: dict[str, Any] = {"registry": self.registry}
+        built = Gauge("dllm_build_info", "1; the labels say what is served, and by which version.", BUILD, **options)
         built.labels(version_of("dllm") or "checkout", model).set(1)
-        Gauge("dllm_ranks", "Processes that hold the model together.", **made).set(ranks)
+        Gauge("dllm_ranks", "Processes that hold the model together.", **options).set(ranks)
         labels = ("route", "status")
-        self.requests = Counter("dllm_http_requests", "Replies by route and status.", labels, **made)
+        self.requests = Counter("dllm_http_requests", "Replies by route and status.", labels, **options)
         self.seconds = Histogram(
-            "dllm_request_seconds", "From a request's arrival to its last byte.", ("route",), buckets=SECONDS, **made
+            "dllm_request_seconds", "From a request's arrival to its last byte.", ("route",), buckets=SECONDS, **options
         )
         self.first = Histogram(
-            "dllm_first_text_seconds", "Until the first final text of a request.", buckets=SECONDS, **made
+            "dllm_first_text_seconds", "Until the first final text of a request.", buckets=SECONDS, **options
         )
-        self.prompt_tokens = Counter("dllm_prompt_tokens", "Tokens of the prompts of finished requests.", **made)
-        self.cut = Counter("dllm_requests_cut", "Requests that ended before their answer.", ("reason",), **made)
+        self.prompt_tokens = Counter("dllm_prompt_tokens", "Tokens of the prompts of finished requests.", **options)
+        self.cut = Counter("dllm_requests_cut", "Requests that ended before their answer.", ("reason",), **options)
 
     def page(self) -> bytes:
         """The text that Prometheus reads."""
@@ -99,9 +99,9 @@ class Metrics:
         if route in ("chat", "completions", "decisions"):
             self.seconds.labels(route).observe(seconds)
 
-    def answered(self, asked: ParsedRequest, first_text: float | None) -> None:
+    def answered(self, request: ParsedRequest, first_text: float | None) -> None:
         """Count a finished request."""
-        self.prompt_tokens.inc(asked.prompt_tokens)
+        self.prompt_tokens.inc(request.prompt_tokens)
         if first_text is not None:
             self.first.observe(first_text)
 
@@ -114,14 +114,14 @@ class SchedulerFigures(Exporter):
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """The families of one page."""
-        found = self.figures()
+        stats = self.figures()
         for name, words in NOW.items():
-            yield GaugeMetricFamily(f"dllm_{name}", words, value=getattr(found, name))
+            yield GaugeMetricFamily(f"dllm_{name}", words, value=getattr(stats, name))
         for name, words in SO_FAR.items():
-            yield CounterMetricFamily(f"dllm_{_CALLED.get(name, name)}", words, value=getattr(found, name))
+            yield CounterMetricFamily(f"dllm_{_METRIC_NAMES.get(name, name)}", words, value=getattr(stats, name))
         ended = CounterMetricFamily("dllm_answers", "Answers by how they ended.", labels=["end"])
         for end in ENDS:
-            ended.add_metric([end], found.ended[end])
+            ended.add_metric([end], stats.ended[end])
         yield ended
         states = GaugeMetricFamily("dllm_state", "1 for the state that the server is in.", labels=["state"])
         now = self.state()
@@ -142,8 +142,8 @@ def sum_of_pages(pages: Iterable[bytes], kinds: tuple[str, ...] = ("counter", "h
             types[first] = line
         else:
             head, _, value = line.rpartition(" ")
-            known = families.setdefault(first, {})
-            known[head] = 1.0 if head.startswith("dllm_build_info") else known.get(head, 0.0) + float(value)
+            values = families.setdefault(first, {})
+            values[head] = 1.0 if head.startswith("dllm_build_info") else values.get(head, 0.0) + float(value)
     stay = [first for first in families if types[first].endswith(kinds) and not first.split()[2].endswith("_created")]
     lines = ((first, types[first], *(f"{head} {value}" for head, value in families[first].items())) for first in stay)
     return "".join(f"{line}\n" for line in chain.from_iterable(lines)).encode()

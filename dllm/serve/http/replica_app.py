@@ -30,8 +30,8 @@ class ReplicaApp:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif (service := self.service()) is None:
-            told = JSONResponse(loading_reply(scope["path"]), 503, {"retry-after": str(AGAIN)})
-            await told(scope, receive, send)
+            reply = JSONResponse(loading_reply(scope["path"]), 503, {"retry-after": str(AGAIN)})
+            await reply(scope, receive, send)
         else:
             app = self.app or await self._entered(service)
             await app(scope, receive, send)

@@ -25,7 +25,7 @@ from dllm.serve.engine.scheduler import Scheduler
 from dllm.serve.http.log import log
 from dllm.serve.http.settings import ServeSettings
 
-LOST_IN = 30.0  # seconds in which a process ends whose other rank is gone
+RANK_LOST_SECONDS = 30.0  # seconds in which a process ends whose other rank is gone
 DEAD = 70  # EX_SOFTWARE: a supervisor starts the process again
 KEEP_ALIVE = 75  # seconds; above the 60 for which nginx keeps its own connections
 SPARE = 5  # seconds after the grace in which the last events are sent
@@ -35,9 +35,9 @@ def bound_socket(host: str, port: int) -> socket.socket:
     """A socket on that address, before anything slow is done. Raises UserError where none is free."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
     except socket.gaierror:
         raise Refusal(
             "{task.host:quoted} is not an address. Write 127.0.0.1, or one of this machine's.", [host]
@@ -50,7 +50,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
         raise Refusal(
             f"{{task.host}} with {{task.port}} cannot be used ({reason}). Choose others.", [host, port]
         ) from None
-    return made
+    return sock
 
 
 class DrainingServer(uvicorn.Server):
@@ -133,12 +133,12 @@ def server_of(app: ASGIApp, scheduler: Scheduler, settings: ServeSettings, greet
     return DrainingServer(config, scheduler, settings.drain_seconds, greeting)
 
 
-def serve_until_told(server: DrainingServer, listening: socket.socket) -> None:
+def serve_until_signal(server: DrainingServer, listening: socket.socket) -> None:
     """Serve until a signal. Exits with ``DEAD`` if the decode thread has died."""
     server.run(sockets=[listening])
     if server.dead:
         if server.scheduler.lead is not None and server.scheduler.lead.links.verdict:
-            time.sleep(LOST_IN)  # a rank is gone: its links say so, and end the process
+            time.sleep(RANK_LOST_SECONDS)  # a rank is gone: its links say so, and end the process
         complain("Error: the decode thread has died; the log says why. Start the server again.")
         raise SystemExit(DEAD)
 
@@ -195,12 +195,16 @@ def patient_protocol(seconds: float, most: int) -> type[H11Protocol]:
                 self.transport.close()
 
         def _make_room(self) -> None:
-            alive = [one for one in self.connections if isinstance(one, PatientProtocol) and not one.is_closing]
-            silent = [one for one in alive if one.silent and one is not self]
+            alive = [
+                connection
+                for connection in self.connections
+                if isinstance(connection, PatientProtocol) and not connection.is_closing
+            ]
+            silent = [connection for connection in alive if connection.silent and connection is not self]
             if len(alive) <= most:
                 return
             if silent:
-                min(silent, key=lambda one: one.since).transport.abort()
+                min(silent, key=lambda connection: connection.since).transport.abort()
             else:
                 self.limit_concurrency = 0  # uvicorn answers 503
 
@@ -210,7 +214,7 @@ def patient_protocol(seconds: float, most: int) -> type[H11Protocol]:
 def allow_files(connections: int) -> None:
     """Raise the process's own limit of open files to what that many connections need, as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + SPARE_FILES
-    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    files = connections + SPARE_FILES
+    files = files if hard == resource.RLIM_INFINITY else min(files, hard)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))

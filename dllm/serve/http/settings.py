@@ -54,8 +54,8 @@ class ServeSettings:
                 kind = "list[str]" if entry.name in ("names", "hosts", "cors") else str(entry.type)
                 value = coerce(f"task.{entry.name}", task[entry.name], kind)
                 values[entry.name] = tuple(value) if isinstance(value, list) else value
-        given = [entry for entry in fields(Limits) if entry.name not in values or values[entry.name] is not None]
-        sizes = {entry.name: coerce(f"task.{entry.name}", task[entry.name], str(entry.type)) for entry in given}
+        sizes_set = [entry for entry in fields(Limits) if entry.name not in values or values[entry.name] is not None]
+        sizes = {entry.name: coerce(f"task.{entry.name}", task[entry.name], str(entry.type)) for entry in sizes_set}
         for name, size in sizes.items():
             if name != "exact":
                 in_range(f"task.{name}", size, 0 if name == "prefix_gib" else 1)
@@ -107,21 +107,21 @@ class ServeSettings:
         point its own name at this machine; then the Host header still says that name."""
         if ANY_HOST in self.hosts or (self.host in EVERYWHERE and not self.hosts):
             return None  # every request brings the key, which such a page does not have
-        own = LOOPBACK if self.host in (*LOOPBACK, *EVERYWHERE) else (self.host,)
-        return frozenset(name.lower() for name in (*own, *self.hosts))
+        names = LOOPBACK if self.host in (*LOOPBACK, *EVERYWHERE) else (self.host,)
+        return frozenset(name.lower() for name in (*names, *self.hosts))
 
 
-def key_of_server(given: str | None, file: str | None, environment: Mapping[str, str]) -> str | None:
+def key_of_server(setting: str | None, file: str | None, environment: Mapping[str, str]) -> str | None:
     """The key: as given, or from the environment; None where a file holds the keys, or without any. Raises UserError
     for a file that cannot be read, and a key that is not a key."""
-    if given is not None and file is not None:
+    if setting is not None and file is not None:
         raise Refusal(
             "{task.api_key:name} and {task.api_key_file:quoted} exclude each other. Drop one of them.", [file]
         )
     if file is not None:
         keys_in_file(file)
         return None
-    key = given if given is not None else environment.get(KEY_VARIABLE)
+    key = setting if setting is not None else environment.get(KEY_VARIABLE)
     if key is not None:
-        check_key("task.api_key" if given is not None else KEY_VARIABLE, key)
+        check_key("task.api_key" if setting is not None else KEY_VARIABLE, key)
     return key

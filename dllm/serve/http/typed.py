@@ -35,7 +35,7 @@ from dllm.serve.http.api_errors import ApiError
 
 _MOST = 16  # different names that one request may have passed over: each is compared with some 200 known ones
 _LONGEST = 64  # characters of a name that may be a slip
-_SHOWN = 100  # characters of a value in a sentence
+_MAX_CHARACTERS = 100  # characters of a value in a sentence
 _PLAIN = re.compile(r"[A-Za-z][\w.:-]*", re.ASCII)  # what programs call fields
 _UNKNOWN, _WRONG = "unknown_field", "wrong"  # types of our own errors
 # What a value must be, by the type of pydantic's error.
@@ -58,7 +58,7 @@ class Unknown:
 
     refuse: bool = False  # they are refused, instead of passed over
     names: set[str] = field(default_factory=set)  # those passed over so far
-    refused: bool = False  # one was refused, and only the first is told
+    has_refused: bool = False  # one was refused, and only the first is told
 
     def passes(self, name: str) -> bool:
         """Whether one more may be passed over."""
@@ -75,36 +75,36 @@ class BodyObject(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_fields(cls, value: Any, info: ValidationInfo) -> Any:
         """The fields that are set, once each unknown one is judged."""
         if not isinstance(value, Mapping):
             return value
-        known, found = fields_of(cls), info.context or Unknown()
-        given = {name: entry for name, entry in cls.given(value).items() if entry is not None}
-        for name in [name for name in given if name in cls.others]:
-            if cls.others[name].passes(given[name]):
-                del given[name]
+        fields, unknown = fields_of(cls), info.context or Unknown()
+        values = {name: entry for name, entry in cls.meaningful(value).items() if entry is not None}
+        for name in [name for name in values if name in cls.others]:
+            if cls.others[name].passes(values[name]):
+                del values[name]
             elif cls.others[name].why:
-                raise wrong(cls.others[name].refusal, name, given[name])
-        for name in (name for name in given if name not in known):
-            hint = "" if found.refused else cls.instead(name, given[name])
-            if hint or cls.refuses_unknown or not found.passes(name):
-                found.refused, many = True, len(found.names) >= _MOST and not hint
+                raise wrong(cls.others[name].refusal, name, values[name])
+        for name in (name for name in values if name not in fields):
+            hint = "" if unknown.has_refused else cls.instead(name, values[name])
+            if hint or cls.refuses_unknown or not unknown.passes(name):
+                unknown.has_refused, many = True, len(unknown.names) >= _MOST and not hint
                 raise PydanticCustomError(
-                    _UNKNOWN, "unknown", {"name": name, "hint": hint, "many": many, "known": ", ".join(known)}
+                    _UNKNOWN, "unknown", {"name": name, "hint": hint, "many": many, "known": ", ".join(fields)}
                 )
-            found.names.add(name)
-        return given
+            unknown.names.add(name)
+        return values
 
     @classmethod
-    def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    def meaningful(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
         """The fields without those that say nothing. Raises PydanticCustomError for what is not served."""
         return value
 
     @classmethod
     def instead(cls, name: str, value: Any) -> str:
         """The end of a sentence about an unknown field: what says it here; empty: nothing does."""
-        slip = slip_of(name, known_to(cls))
+        slip = slip_of(name, names_near(cls))
         return f".{slip}" if slip else ""
 
     def has(self, name: str) -> bool:
@@ -115,8 +115,8 @@ class BodyObject(BaseModel):
 def all_models(kind: type[BodyObject] = BodyObject) -> Iterator[type[BodyObject]]:
     """Every model of an object of a request."""
     yield kind
-    for one in kind.__subclasses__():
-        yield from all_models(one)
+    for subclass in kind.__subclasses__():
+        yield from all_models(subclass)
 
 
 Body = TypeVar("Body", bound=BodyObject)
@@ -137,13 +137,13 @@ def read_body(kind: type[Body], body: Mapping[str, Any], refuse: bool) -> tuple[
     build_models()
     unknown = Unknown(refuse)
     try:
-        found = kind.model_validate(body, context=unknown)
+        model = kind.model_validate(body, context=unknown)
     except ValidationError as error:
         raise refused_body(error, kind) from None
     first: dict[str, str] = {}
-    for name, place in extras(found) if unknown.names else ():
+    for name, place in extras(model) if unknown.names else ():
         first.setdefault(name, place)
-    return found, tuple(first.values())
+    return model, tuple(first.values())
 
 
 def extras(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
@@ -161,8 +161,8 @@ def extras(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 def wrong(rule: str, at: str = "", value: Any = _HIDDEN, code: str | None = None) -> PydanticCustomError:
     """What a validator raises: the rest of a sentence that begins with the field. at: a field inside it, such as
     ``name`` or ``[3].name``. value: to be shown."""
-    shown = "" if value is _HIDDEN else f"={shown_value(value)}"
-    return PydanticCustomError(_WRONG, "wrong", {"rule": rule, "at": at, "shown": shown, "code": code})
+    text = "" if value is _HIDDEN else f"={value_text(value)}"
+    return PydanticCustomError(_WRONG, "wrong", {"rule": rule, "at": at, "shown": text, "code": code})
 
 
 def must(test: Callable[[Any], object], rule: str, shows: bool = True) -> BeforeValidator:
@@ -188,28 +188,28 @@ AnyText = Annotated[str, BeforeValidator(lambda value: str(value) if is_number(v
 
 def refused_body(error: ValidationError, root: type[BodyObject]) -> ApiError:
     """What is wrong with a body, in one sentence."""
-    found = error.errors(include_url=False)[0]
-    place, held, inside = located(root, found["loc"])
-    context = found.get("ctx", {})
-    if found["type"] == _UNKNOWN:
+    detail = error.errors(include_url=False)[0]
+    place, field_info, inside = located(root, detail["loc"])
+    context = detail.get("ctx", {})
+    if detail["type"] == _UNKNOWN:
         return _unknown(place, context)
-    if found["type"] == _WRONG:
+    if detail["type"] == _WRONG:
         at = context["at"] if not place or not context["at"] or context["at"][0] == "[" else f".{context['at']}"
         place += at
         return ApiError(400, f"{place}{context['shown']} {context['rule']}", place, context["code"])
-    if found["type"] == "missing":
-        return ApiError(400, f"{place} is missing: {_what(held)}.", place, "missing_field")
-    value = found["input"]
-    if found["type"].startswith("union_tag") and isinstance(value, Mapping):  # of a union told apart by ``type``
+    if detail["type"] == "missing":
+        return ApiError(400, f"{place} is missing: {_description(field_info)}.", place, "missing_field")
+    value = detail["input"]
+    if detail["type"].startswith("union_tag") and isinstance(value, Mapping):  # of a union told apart by ``type``
         place, value = f"{place}.type", value.get("type")
-        rule = _one_of([word for model in inside for word in tags_of(model)], value)
+        rule = _be_one_of([word for model in inside for word in tags_of(model)], value)
     else:
-        rule = _rule(found, held, inside)
-    return ApiError(400, f"{place}={shown_value(value)} must {rule}", place)
+        rule = _rule(detail, field_info, inside)
+    return ApiError(400, f"{place}={value_text(value)} must {rule}", place)
 
 
-def _one_of(words: Sequence[str], given: Any) -> str:
-    return f"be {words[0]}." if len(words) == 1 else f"be one of {', '.join(words)}.{nearest(str(given), words)}"
+def _be_one_of(words: Sequence[str], value: Any) -> str:
+    return f"be {words[0]}." if len(words) == 1 else f"be one of {', '.join(words)}.{nearest(str(value), words)}"
 
 
 def _unknown(place: str, context: Mapping[str, Any]) -> ApiError:
@@ -223,31 +223,31 @@ def _unknown(place: str, context: Mapping[str, Any]) -> ApiError:
     return ApiError(400, sentence + end, f"{place}.{name}".lstrip("."), _UNKNOWN)
 
 
-def _what(held: FieldInfo | None) -> str:
+def _description(field_info: FieldInfo | None) -> str:
     """What a missing field says, by its kind or its documentation."""
-    if held is not None and get_origin(held.annotation) is Literal:
-        return f"it must {_one_of(get_args(held.annotation), '').rstrip('.')}"
-    text = "" if held is None or held.description is None else held.description
+    if field_info is not None and get_origin(field_info.annotation) is Literal:
+        return f"it must {_be_one_of(get_args(field_info.annotation), '').rstrip('.')}"
+    text = "" if field_info is None or field_info.description is None else field_info.description
     return re.split(r"[:.;]( |$)", text)[0]
 
 
-def _rule(found: ErrorDetails, held: FieldInfo | None, inside: Sequence[type[BodyObject]]) -> str:
+def _rule(detail: ErrorDetails, field_info: FieldInfo | None, inside: Sequence[type[BodyObject]]) -> str:
     """The rule that an error of pydantic's own speaks of, with the end of the sentence."""
-    kind, context = found["type"], found.get("ctx", {})
+    kind, context = detail["type"], detail.get("ctx", {})
     if kind in _KINDS:
         return f"be {_KINDS[kind]}."
     if kind in ("model_type", "model_attributes_type"):
         return f"be an object with any of {', '.join(names_of(inside[0]))}."
     if kind == "literal_error":
-        return _one_of(re.findall(r"'([^']*)'", context["expected"]), found["input"])
-    return f"{_range(held)}."
+        return _be_one_of(re.findall(r"'([^']*)'", context["expected"]), detail["input"])
+    return f"{_range(field_info)}."
 
 
-def _range(held: FieldInfo | None) -> str:
-    bounds = [] if held is None else held.metadata
-    low = next((one.ge for one in bounds if isinstance(one, annotated_types.Ge)), None)
-    above = next((one.gt for one in bounds if isinstance(one, annotated_types.Gt)), None)
-    high = next((one.le for one in bounds if isinstance(one, annotated_types.Le)), None)
+def _range(field_info: FieldInfo | None) -> str:
+    bounds = [] if field_info is None else field_info.metadata
+    low = next((bound.ge for bound in bounds if isinstance(bound, annotated_types.Ge)), None)
+    above = next((bound.gt for bound in bounds if isinstance(bound, annotated_types.Gt)), None)
+    high = next((bound.le for bound in bounds if isinstance(bound, annotated_types.Le)), None)
     if high is None:
         return f"be at least {low}"
     return f"lie in [{low}, {high}]" if above is None else f"lie in ({above}, {high}]"
@@ -256,7 +256,7 @@ def _range(held: FieldInfo | None) -> str:
 def located(root: type[BodyObject], loc: Sequence[int | str]) -> tuple[str, FieldInfo | None, list[type[BodyObject]]]:
     """The place that pydantic's ``loc`` names, the field there, and the models that it may hold. Tags of unions, which
     ``loc`` names too, are not fields."""
-    place, held, models = "", None, [root]
+    place, field_info, models = "", None, [root]
     for key in loc:
         if isinstance(key, int):
             place += f"[{key}]"
@@ -265,30 +265,30 @@ def located(root: type[BodyObject], loc: Sequence[int | str]) -> tuple[str, Fiel
         if tagged:
             models = tagged
             continue
-        found = next((fields_of(model)[key] for model in models if key in fields_of(model)), None)
-        if found is not None:
-            place, held, models = f"{place}.{key}".lstrip("."), found, list(models_in(found.annotation))
-    return place, held, models
+        info = next((fields_of(model)[key] for model in models if key in fields_of(model)), None)
+        if info is not None:
+            place, field_info, models = f"{place}.{key}".lstrip("."), info, list(models_in(info.annotation))
+    return place, field_info, models
 
 
 def models_in(annotation: Any) -> Iterator[type[BodyObject]]:
     """The models of an annotation, whatever is around them."""
     if isinstance(annotation, type) and issubclass(annotation, BodyObject):
         yield annotation
-    for one in get_args(annotation):
-        yield from models_in(one)
+    for part in get_args(annotation):
+        yield from models_in(part)
 
 
 def tags_of(kind: type[BodyObject]) -> tuple[str, ...]:
     """The words of ``type`` by which a model is told from others."""
-    held = kind.model_fields.get("type")
-    return () if held is None else get_args(held.annotation)
+    field_info = kind.model_fields.get("type")
+    return () if field_info is None else get_args(field_info.annotation)
 
 
 @cache
 def fields_of(kind: type[BodyObject]) -> dict[str, FieldInfo]:
     """The fields of a model by their names in a request."""
-    return {one.alias or name: one for name, one in kind.model_fields.items()}
+    return {info.alias or name: info for name, info in kind.model_fields.items()}
 
 
 @cache
@@ -298,26 +298,26 @@ def names_of(kind: type[BodyObject]) -> tuple[str, ...]:
 
 
 @cache
-def known_to(kind: type[BodyObject]) -> tuple[str, ...]:
+def names_near(kind: type[BodyObject]) -> tuple[str, ...]:
     """The names that an unknown one may be a slip of: of the fields, and of those that other servers have."""
     return (*names_of(kind), *(name for name, row in kind.others.items() if row.why))
 
 
-def shown_value(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value in a sentence, shortened."""
     if isinstance(value, str):
-        return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}..."
+        return repr(value) if len(value) <= _MAX_CHARACTERS else f"{value[:_MAX_CHARACTERS]!r}..."
     return _SHORT.repr(value)
 
 
-def slip_of(name: str, known: tuple[str, ...]) -> str:
+def slip_of(name: str, names: tuple[str, ...]) -> str:
     """`` Did you mean 'x'?`` of a name that looks like a known one, else nothing."""
-    return "" if len(name) > _LONGEST else _nearest(name, known)
+    return "" if len(name) > _LONGEST else _nearest(name, names)
 
 
 @lru_cache(4096)  # a name is kept with its answer, so it must be short
-def _nearest(name: str, known: tuple[str, ...]) -> str:
-    return nearest(name, known)
+def _nearest(name: str, names: tuple[str, ...]) -> str:
+    return nearest(name, names)
 
 
 def note_of(places: Sequence[str]) -> str:
