@@ -19,7 +19,7 @@ help:  ## Show this list.
 check: test check-others  ## "make test", then all other tests but test-extras in one session.
 
 # The share of the others that two cores run in ten minutes, and the seed by which it is drawn: each commit tries others.
-SHARE ?= 0.3
+SHARE ?= 0.25
 DRAW ?= $(shell git rev-parse HEAD 2>/dev/null || date +%F)
 
 check-drawn: .venv/developer  ## A SHARE of what check-others runs, drawn by the commit. .ci/run runs "make test", then this.

@@ -70,9 +70,14 @@ COMMANDS = {
         (
             ("dllm serve", "the small model, on port 8000"),
             ("dllm serve llada-8b-instruct cache=dual", "a large one"),
-            ("dllm serve task.host=0.0.0.0 task.api_key_file=FILE", "for other machines"),
+            ("dllm serve host=0.0.0.0 task.api_key_file=FILE", "for other machines"),
         ),
         ("task.", "gen_length", "seed", "sampling.temperature"),
+        (
+            ("host=127.0.0.1", "address to listen on; 0.0.0.0: all of this machine's"),
+            ("port=8000", "number of the port; 0: a free one"),
+        ),
+        "task.",
     ),
     "check": Command(
         "MODEL [gpu=GIB] [rows=N] [length=N]",

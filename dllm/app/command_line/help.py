@@ -78,7 +78,8 @@ def command_help(name: str, arguments: Sequence[str], width: int | None = None) 
     )
     config = composed(list(overrides), whole=True)
     names = chosen_names(config)
-    keys = [key for key in setting_values(config) if key.startswith(command.settings) and key not in UNSETTABLE]
+    hidden = {command.prefix + option for option in command.option_names} | set(UNSETTABLE)
+    keys = [key for key in setting_values(config) if key.startswith(command.settings) and key not in hidden]
     space = max(len(example) for example, _ in command.examples) + 4
     lines = [f"dllm {name} {command.usage}: {command.does}", ""]
     for example, does in command.examples:

@@ -59,6 +59,10 @@ CASES: list[tuple[list[str], list[str]]] = [
         ["check", "Dream-7b-Base", "gpu=24", "length=2048", "cache=dual"],
         ["task=check", "model=dream-7b-base", "task.gpu=24", "task.length=2048", "cache=dual"],
     ),
+    (
+        ["serve", "mini-dream", "port=9000", "task.host=::1", "host=localhost"],
+        ["task=serve", "model=mini-dream", "task.port=9000", "task.host=::1", "task.host=localhost"],
+    ),
     (["check", "mini-llada", "length=fixed"], ["task=check", "model=mini-llada", "length=fixed"]),
     (["train", "filter", "mini-llada", "items=8"], ["train=filter", "model=mini-llada", "items=8"]),
     (["sweep", "sampler=eb,static", "task=gsm8k"], ["-m", "sampler=eb,static", "task=gsm8k"]),
