@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.models.keys import shown, wrong_value
+from dllm.models.keys import quote, wrong_value
 
 FILE = "config.json"
 BLOCK_KEYS = ("block_size", "block_length", "bd_size")  # spellings of the length of an attention block
@@ -15,8 +15,8 @@ Values = Mapping[str, Any]
 def agree(holds: bool, values: Values, rule: str, *keys: str) -> None:
     """Raise UserError unless the rule holds. It names those of ``keys`` that the family has, with their values."""
     if not holds:
-        given = ", ".join(f"{key}={shown(values[key])}" for key in keys if key in values)
-        raise wrong_value(FILE, f"{given}: {rule}")
+        pairs = ", ".join(f"{key}={quote(values[key])}" for key in keys if key in values)
+        raise wrong_value(FILE, f"{pairs}: {rule}")
 
 
 def head_dim(values: Values, width: str, heads: str) -> int:
@@ -32,8 +32,8 @@ def kv_heads(values: Values, heads: str, key: str) -> int:
     if values[key] is None:
         return 1 if values.get("multi_query_attention") else int(values[heads])
     agree(values[heads] % values[key] == 0, values, "the first must be a multiple of the second", heads, key)
-    one = values.get("multi_query_attention")  # LLaDA's older key for a single key-value head
-    agree(one is None or one == (values[key] == 1), values, "they contradict", key, "multi_query_attention")
+    single = values.get("multi_query_attention")  # LLaDA's older key for a single key-value head
+    agree(single is None or single == (values[key] == 1), values, "they contradict", key, "multi_query_attention")
     return int(values[key])
 
 
@@ -74,11 +74,11 @@ def check_routing(values: Values, sparse: tuple[int, ...], dense_width: str) -> 
 
 def check_groups(values: Values) -> None:
     """Groups of experts must be of equal size, and the groups that are kept must hold a token's experts."""
-    experts, groups, kept = values["num_experts"], values["n_group"], values["topk_group"]
+    experts, groups, top_groups = values["num_experts"], values["n_group"], values["topk_group"]
     agree(experts % groups == 0, values, "the first must divide the second", "n_group", "num_experts")
-    agree(kept <= groups, values, "the first must not be larger", "topk_group", "n_group")
+    agree(top_groups <= groups, values, "the first must not be larger", "topk_group", "n_group")
     agree(
-        values["num_experts_per_tok"] <= experts // groups * kept,
+        values["num_experts_per_tok"] <= experts // groups * top_groups,
         values,
         "the groups kept hold too few experts",
         "num_experts_per_tok",
@@ -100,9 +100,9 @@ def attention_block(values: Values, usual: int, spellings: tuple[str, ...]) -> i
     """The length of an attention block, which must not be longer than the longest canvas. usual: the family's, where
     the file names none. spellings: the keys that say it."""
     longest = "max_position_embeddings"
-    given = {key: values[key] for key in spellings if values[key] is not None}
-    agree(len(set(given.values())) < 2, values, "they contradict each other", *spellings)
-    block = next(iter(given.values()), usual)
-    key = next(iter(given), spellings[0])
+    lengths = {key: values[key] for key in spellings if values[key] is not None}
+    agree(len(set(lengths.values())) < 2, values, "they contradict each other", *spellings)
+    block = next(iter(lengths.values()), usual)
+    key = next(iter(lengths), spellings[0])
     agree(block <= values[longest], {**values, key: block}, "the first must not be larger", key, longest)
     return int(block)

@@ -22,12 +22,12 @@ def kinds_of(
 ) -> tuple[str | None, str | None]:
     """The kinds of the layers, and of embedding and head: as asked for, or as the files are. Raises UserError where the
     files cannot become what is asked for."""
-    stored, head = config.stored_kind, config.stored_head
-    if stored is None:
+    file_kind, head = config.stored_kind, config.stored_head
+    if file_kind is None:
         return quantize, quantize_head
-    said, plain = f"the weights of this folder are {stored} already", "take the checkpoint that they were made from"
-    if quantize not in (None, stored):
-        raise Refusal(f"{{model.quantize}}: {said}.", [quantize], [Set("model.quantize", None)], f"Or {plain}.")
+    fact, plain = f"the weights of this folder are {file_kind} already", "take the checkpoint that they were made from"
+    if quantize not in (None, file_kind):
+        raise Refusal(f"{{model.quantize}}: {fact}.", [quantize], [Set("model.quantize", None)], f"Or {plain}.")
     if quantize_head not in (None, head):
         raise Refusal(
             f"{{model.quantize_head}}: embedding and head of this folder are {head or 'bfloat16'}.",
@@ -37,12 +37,12 @@ def kinds_of(
         )
     if adapter is not None:
         raise Refusal(
-            f"{{model.adapter}}: {said}, and nothing is added to them. Run task=quantize with the adapter, or {plain}.",
+            f"{{model.adapter}}: {fact}, and nothing is added to them. Run task=quantize with the adapter, or {plain}.",
             [adapter],
         )
     if dtype != torch.bfloat16:
-        raise Refusal(f"{said}, and multiply rows of bfloat16.", [], (Set("model.dtype", "bfloat16"),))
-    return stored, head
+        raise Refusal(f"{fact}, and multiply rows of bfloat16.", [], (Set("model.dtype", "bfloat16"),))
+    return file_kind, head
 
 
 def check_numbers(

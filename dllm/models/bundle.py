@@ -31,7 +31,7 @@ from dllm.models.text.ids import Ids, resolve_ids
 from dllm.models.text.tokenizer import Tokenizer
 from dllm.models.text.tokenizer_files import generation_ends
 from dllm.models.weights.adapter import Adapter, attach_drafts
-from dllm.models.weights.checkpoint_path import called, locate
+from dllm.models.weights.checkpoint_path import folder_label, locate
 from dllm.models.weights.cut import check_cut, own_device, refuse_object
 from dllm.models.weights.load_progress import load_progress
 from dllm.models.weights.names import published_shapes
@@ -150,12 +150,12 @@ def load(
     _refuse_tokenizer(tokenizer)
     dtype, device = parse_dtype(dtype), parse_device(device)
     described = describe(path, mask_id, attention_block, rope, family)
-    asked = Kinds(quantize, quantize_head, activations)
+    choice = Kinds(quantize, quantize_head, activations)
     if trainable:
-        kernels = _kernels_with_gradients(kernels, described.config, asked, tp)
+        kernels = _kernels_with_gradients(kernels, described.config, choice, tp)
     residence = Residence(dtype, resolve_device(device), kernels, pack, tp, memory_gib)
-    kinds = settled_kinds(described.config, asked, residence, adapter)
-    if asked.quantize == AUTO_KIND:
+    kinds = settled_kinds(described.config, choice, residence, adapter)
+    if choice.quantize == AUTO_KIND:
         warn_once(f"model.quantize=auto takes {kinds}: the fastest here of what fits.")
     check_cut(described.config, tp, ep, kinds.quantize, kinds.head)
     build = _Build(described, own_device(device, tp), residence, kinds, trainable, ep)
@@ -305,11 +305,11 @@ def read_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Pa
             "the adapter by peft's merge_and_unload, and save the model.",
             [adapter],
         )
-    found = Adapter.read(adapter)
+    lora = Adapter.read(adapter)
     with torch.device("meta"):
         shapes = published_shapes(network_of(config))
-    found.check_fits(shapes, path)
-    return found
+    lora.check_fits(shapes, path)
+    return lora
 
 
 def read_draft_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Path) -> Adapter | None:
@@ -347,10 +347,10 @@ def describe(
     tokenizer = tokenizer_at(folder)
     tokenizer = tokenizer if tokenizer is None else tokenizer.knowing(config.described_by)
     config, ids = resolve_ids(config, tokenizer, mask_id, generation_ends(folder))
-    return Description(folder, config, tokenizer, ids, called(path))
+    return Description(folder, config, tokenizer, ids, folder_label(path))
 
 
-def warn_of_another(model: Mapping[str, Any], config: ModelConfig) -> None:
+def warn_of_mismatch(model: Mapping[str, Any], config: ModelConfig) -> None:
     """Warn where a folder is of another architecture than the model whose settings it is given under. model: the
     settings ``model`` of a run."""
     expected = model.get("expects")

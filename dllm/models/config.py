@@ -24,7 +24,7 @@ from dllm.models.formats.layouts import PackedSettings
 from dllm.models.formats.packed_settings import packed_settings
 from dllm.models.formats.prequantized import stored_kinds
 from dllm.models.gemma_config import DIFFUSION_GEMMA, GEMMA, GemmaConfig
-from dllm.models.keys import printed, read_keys, shown
+from dllm.models.keys import printed, quote, read_keys
 from dllm.models.network import rope
 from dllm.models.network.attention_order import FULL, AttentionKind, columns_of
 from dllm.models.network.masked_lm_class import MASKED_LM, is_masked_lm
@@ -99,45 +99,47 @@ class ModelConfig:
         UserError when the architecture is unknown, a key has a wrong type, is outside its range, contradicts another or
         asks for something no published checkpoint uses.
         """
-        name, given = architecture_of(published), named_family(family)
-        found = given or MASKED_LM if is_masked_lm(name) else given or FAMILIES.get(name)
-        if found is None:
+        name, description = architecture_of(published), named_family(family)
+        layout = description or MASKED_LM if is_masked_lm(name) else description or FAMILIES.get(name)
+        if layout is None:
             refuse_other_architecture(published, FILE)
             raise Refusal(
-                f"{FILE} names architectures={shown(published.get('architectures'))} and "
-                f"model_type={shown(published.get('model_type'))}; known architectures are "
+                f"{FILE} names architectures={quote(published.get('architectures'))} and "
+                f"model_type={quote(published.get('model_type'))}; known architectures are "
                 f"{', '.join(sorted(FAMILIES))}. Use a checkpoint of one of these; if it is one by another name, say "
                 "which by {model.family=LLaDAModelLM}; if it is like one, describe it and name the description by "
                 "{model.family=my_module.FAMILY}."
             )
-        if found is not MASKED_LM:
+        if layout is not MASKED_LM:
             packed_settings(published, FILE)
             stored_kinds(published, FILE)
-        return ModelConfig(**found.fields(published, name or found.name), described_by=given, published=dict(published))
+        return ModelConfig(
+            **layout.fields(published, name or layout.name), described_by=description, published=dict(published)
+        )
 
-    def with_attention_block(self, block: int | None, called: Sequence[str] = ()) -> ModelConfig:
+    def with_attention_block(self, block: int | None, names: Sequence[str] = ()) -> ModelConfig:
         """With attention blocks of ``block`` columns, where the file does not say them (None: the family's usual ones).
 
-        called: names of the folder, the most telling first, by which an A2D checkpoint counts as one with blocks or
+        names: names of the folder, the most telling first, by which an A2D checkpoint counts as one with blocks or
         without, unless ``block`` says it; 0 is full attention. LLaDA's and Dream's bodies attend by blocks under D2F's
         adapters, whose files do not say so. Raises UserError for a block that the file contradicts, or that this
         attention cannot have.
         """
         if self.layout.answer_block:
-            return self._a2d(block, called)
+            return self._a2d(block, names)
         if block is None:
             return self
         if self.layout.pipelined:
             self._check_block(block, 0)
             return replace(self, attention=PipelinedBlocks(block) if block else FULL)
-        given = {key: self.published[key] for key in BLOCK_KEYS if self.published.get(key) is not None}
+        lengths = {key: self.published[key] for key in BLOCK_KEYS if self.published.get(key) is not None}
         if self.gemma is not None:
-            given = {"canvas_length": self.attention.block}
+            lengths = {"canvas_length": self.attention.block}
         if not isinstance(self.attention, InBlocks):
             kind = f"the attention of {self.architecture} is {self.attention.is_called}, which has no blocks"
             raise Refusal(f"{{model.attention_block}}: {kind}.", [block], (Set("model.attention_block", None),))
-        if given and block != self.attention.length:
-            key, value = next(iter(given.items()))
+        if lengths and block != self.attention.length:
+            key, value = next(iter(lengths.items()))
             raise Refusal(
                 f"{{model.attention_block}}, but {FILE} says {key}={value}.",
                 [block],
@@ -162,19 +164,19 @@ class ModelConfig:
         assert reach is not None
         return replace(self, theta=self.theta * reach.factor, max_length=max(self.max_length, reach.target), ntk=reach)
 
-    def _a2d(self, block: int | None, called: Sequence[str]) -> ModelConfig:
+    def _a2d(self, block: int | None, names: Sequence[str]) -> ModelConfig:
         """A2D's classes attend fully (-mdlm) or by blocks from the answer's start (-bd3lm), and their files are the
         same."""
         if block is not None:
             self._check_block(block, 0)
             return replace(self, attention=AnswerBlocks(block) if block else FULL, unsaid="")
-        name = next((name for name in called if re.search("mdlm|bd3lm", name, re.IGNORECASE)), "")
+        name = next((name for name in names if re.search("mdlm|bd3lm", name, re.IGNORECASE)), "")
         usual = self.layout.answer_block
         kind = AnswerBlocks(usual) if "bd3lm" in name.lower() else FULL
-        taken = "full attention is taken" if kind is FULL else f"blocks of {usual} columns are taken"
+        choice = "full attention is taken" if kind is FULL else f"blocks of {usual} columns are taken"
         why = f"since the name {printed(name)} says so" if name else "as the -mdlm checkpoints have it"
         unsaid = (
-            f"{FILE} does not say which attention the weights were trained for: {taken}, {why}. Say it by "
+            f"{FILE} does not say which attention the weights were trained for: {choice}, {why}. Say it by "
             f"model.attention_block: 0 (full, -mdlm) or {usual} (blocks from the answer's start, -bd3lm)."
         )
         return replace(self, attention=kind, unsaid=unsaid)
@@ -188,10 +190,10 @@ class ModelConfig:
     def shifts(self, masked: Tensor, start: Tensor) -> Tensor | int:
         """How many rows before each column [B, L] its prediction is; a number where that is the same for all.
         masked [B, L], start [B]: as in ``dllm.models.network.attention_order``."""
-        own = None if self.seed_shift is None else self.attention.block_rows(masked, start)
-        if own is None or self.seed_shift is None:
+        rows = None if self.seed_shift is None else self.attention.block_rows(masked, start)
+        if rows is None or self.seed_shift is None:
             return self.prediction_shift
-        return own.long() * (self.prediction_shift - self.seed_shift) + self.seed_shift
+        return rows.long() * (self.prediction_shift - self.seed_shift) + self.seed_shift
 
     def sources(self, masked: Tensor, start: Tensor) -> Tensor:
         """The row [B, L] that predicts each column. The first column of all predicts itself."""
@@ -203,13 +205,13 @@ class ModelConfig:
         if self.described_by is None:
             return architecture_of(self.published)
         names = self.published.get("architectures") or [self.family]
-        return next((name for name, one in FAMILIES.items() if one is self.described_by), str(names[0]))
+        return next((name for name, entry in FAMILIES.items() if entry is self.described_by), str(names[0]))
 
     @property
     def layout(self) -> Family:
         """The family whose keys and tensors these are."""
-        known = self.described_by or FAMILIES.get(architecture_of(self.published))
-        return known or next((one for one in (*FAMILIES.values(), MASKED_LM) if one.name == self.family), LLADA)
+        family = self.described_by or FAMILIES.get(architecture_of(self.published))
+        return family or next((entry for entry in (*FAMILIES.values(), MASKED_LM) if entry.name == self.family), LLADA)
 
     @property
     def stored_kind(self) -> str | None:
@@ -229,8 +231,8 @@ class ModelConfig:
     @property
     def ends(self) -> tuple[int, ...]:
         """All ids that end a text, where the file lists several."""
-        listed = (self.published.get("text_config") or self.published).get("eos_token_id")
-        return tuple(listed) if isinstance(listed, list) else ()
+        ids = (self.published.get("text_config") or self.published).get("eos_token_id")
+        return tuple(ids) if isinstance(ids, list) else ()
 
     @property
     def carries(self) -> bool:
@@ -250,15 +252,15 @@ class ModelConfig:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences about what the file leaves open, and what of it is not read."""
-        found = []
+        sentences = []
         if self.unread:
             names = ", ".join(map(printed, self.unread))
-            found.append(f"{FILE} has keys that are not known here, and so are not read: {names}.")
-        found += self.layout.warnings(self.published)
+            sentences.append(f"{FILE} has keys that are not known here, and so are not read: {names}.")
+        sentences += self.layout.warnings(self.published)
         longest = self.published.get("max_position_embeddings") or self.max_length
         if self.family == "dream" and (sentence := rope.differs(self.scaling, longest)):
-            found.append(f"{FILE}: {sentence}")
-        return (*found, *self.notes, self.unsaid) if self.unsaid else (*found, *self.notes)
+            sentences.append(f"{FILE}: {sentence}")
+        return (*sentences, *self.notes, self.unsaid) if self.unsaid else (*sentences, *self.notes)
 
     @property
     def kv_width(self) -> int:
@@ -282,14 +284,14 @@ class ModelConfig:
     @property
     def sizes(self) -> dict[str, int]:
         """Rows and columns that some stored tensor must have, by the keys of config.json that imply them."""
-        found = self.layout.sizes(self.published)
+        sizes = self.layout.sizes(self.published)
         if self.gemma is not None:
-            return found
+            return sizes
         if self.moe is not None and len(self.moe.sparse_layers) < self.layers:
-            found[self.layout.mlp] = self.mlp_width
+            sizes[self.layout.mlp] = self.mlp_width
         if self.moe is not None and self.moe.shared_width:
-            found["num_shared_experts x moe_intermediate_size"] = self.moe.shared_width
-        return {**found, "attention heads x head_dim": self.heads * self.head_dim}
+            sizes["num_shared_experts x moe_intermediate_size"] = self.moe.shared_width
+        return {**sizes, "attention heads x head_dim": self.heads * self.head_dim}
 
     @property
     def least_tensors(self) -> int:

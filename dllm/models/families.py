@@ -34,11 +34,11 @@ from dllm.models.keys import (
     experts,
     integer,
     list_of,
-    not_read,
     read_keys,
     real,
     size,
     token_ids,
+    unread_keys,
 )
 from dllm.models.network import rope
 from dllm.models.network.attention_order import AttentionKind
@@ -131,20 +131,20 @@ class Family:
         unset = dict.fromkeys(key for key in self.false_is_null if published.get(key) is False)
         content = rope.flat({**published, **unset}, FILE)
         values = read_keys({**NEUTRAL_KEYS, **self.keys}, content, FILE)
-        own = {**self.fixed, **self.of(values)}
-        given = own if self.whole else {**own, **self._attention(values), **self._shared(values)}
-        turned, longest = given["rotary_dim"], given["max_length"]
-        scaling = rope.scaling_of(content, FILE, given["theta"], turned, longest, self.rotations)
+        specific = {**self.fixed, **self.of(values)}
+        fields = specific if self.whole else {**specific, **self._attention(values), **self._common(values)}
+        turned, longest = fields["rotary_dim"], fields["max_length"]
+        scaling = rope.scaling_of(content, FILE, fields["theta"], turned, longest, self.rotations)
         more = {} if scaling is None else {"scaling": scaling, "max_length": max(longest, scaling.reach)}
-        return {**given, "family": self.name, **more}
+        return {**fields, "family": self.name, **more}
 
     def unread(self, published: Mapping[str, Any]) -> tuple[str, ...]:
         """The keys of a file that nothing here knows."""
-        return not_read({*self.keys, *QUANTISED_KEYS, STORED_KEY}, published)
+        return unread_keys({*self.keys, *QUANTISED_KEYS, STORED_KEY}, published)
 
     def sizes(self, published: Mapping[str, Any]) -> dict[str, int]:
         """Rows and columns that some stored tensor must have, by the keys that imply them."""
-        return {key: published[key] for key, one in self.keys.items() if one.size and published.get(key)}
+        return {key: published[key] for key, key_rule in self.keys.items() if key_rule.size and published.get(key)}
 
     def warnings(self, published: Mapping[str, Any]) -> Iterator[str]:
         """Sentences about what of a file is not read as it is."""
@@ -166,7 +166,7 @@ class Family:
             ),
         }
 
-    def _shared(self, values: Values) -> Fields:
+    def _common(self, values: Values) -> Fields:
         """What the keys of Qwen's classes give."""
         features, heads = agreement.head_dim(values, "hidden_size", "num_attention_heads"), "num_attention_heads"
         agreement.check_layer_types(values)

@@ -13,7 +13,7 @@ from typing import Any
 from dllm.common.errors import UserError
 from dllm.models.agreement import FILE, Values, agree
 from dllm.models.families import NORMED, QWEN, Family, Fields
-from dllm.models.keys import MAX_LAYERS, MAX_SIZE, KeyRules, allowed, boolean, integer, list_of, shown, size
+from dllm.models.keys import MAX_LAYERS, MAX_SIZE, KeyRules, allowed, boolean, integer, list_of, quote, size
 from dllm.models.network.visibility import NextToken
 
 _SLIDING = "sliding_attention"
@@ -49,16 +49,16 @@ class NextTokenFamily(Family):
     def fields(self, published: Mapping[str, Any], architecture: str) -> Fields:
         if published.get("mask_token_id") is not None:
             raise UserError(
-                f"{FILE} has mask_token_id={shown(published['mask_token_id'])} under {architecture}, which predicts "
+                f"{FILE} has mask_token_id={quote(published['mask_token_id'])} under {architecture}, which predicts "
                 "the next token and has no mask. If these weights were trained to fill masks, say as which family: "
                 "model.family=A2DQwen3LMHeadModel, say. Else drop the key."
             )
-        found = super().fields(published, architecture)
-        scaling = found.get("scaling")
-        if scaling is None or not scaling.by_length or found["max_length"] == scaling.trained:
-            return found
+        fields = super().fields(published, architecture)
+        scaling = fields.get("scaling")
+        if scaling is None or not scaling.by_length or fields["max_length"] == scaling.trained:
+            return fields
         return {
-            **found,
+            **fields,
             "max_length": scaling.trained,
             "unsaid": (
                 f"{FILE} changes its rotary embedding while a text grows beyond {scaling.trained} tokens, under keys "

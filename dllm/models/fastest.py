@@ -43,34 +43,34 @@ class Residence(NamedTuple):
     memory_gib: float | None = None  # what the model may take; None: what is free
 
 
-def settled_kinds(config: ModelConfig, asked: Kinds, place: Residence, adapter: str | Path | None = None) -> Kinds:
+def settled_kinds(config: ModelConfig, choice: Kinds, place: Residence, adapter: str | Path | None = None) -> Kinds:
     """As asked for, or as the files are; with ``auto`` those that are fastest here, of which head and rows may
     be given. adapter: to be merged. Raises UserError where nothing fits, where there is nothing to choose from, and
     where the files cannot become what is asked for."""
-    kinds = asked
-    if asked.quantize == AUTO_KIND:
-        kinds = _fastest(config, asked, place)
+    kinds = choice
+    if choice.quantize == AUTO_KIND:
+        kinds = _fastest(config, choice, place)
     elif place.memory_gib is not None:
         raise UserError(
-            f"model.memory_gib={place.memory_gib:g} is for model.quantize=auto, and it is {asked.quantize or 'null'}. "
+            f"model.memory_gib={place.memory_gib:g} is for model.quantize=auto, and it is {choice.quantize or 'null'}. "
             "Drop it."
         )
     layers, head = kinds_of(config, kinds.quantize, kinds.head, place.dtype, adapter)
     return Kinds(layers, head, kinds.activations)
 
 
-def _fastest(config: ModelConfig, asked: Kinds, place: Residence) -> Kinds:
+def _fastest(config: ModelConfig, choice: Kinds, place: Residence) -> Kinds:
     """Of the kinds that fit the memory the fastest."""
     _check(config, place)
-    possible = [kinds for kinds in _all_kinds(config) if _takes(config, kinds, asked, place)]
+    possible = [kinds for kinds in _all_kinds(config) if _takes(config, kinds, choice, place)]
     if not possible:
-        check_numbers(config, place.dtype, place.device, place.kernels, None, asked.head, asked.activations)
+        check_numbers(config, place.dtype, place.device, place.kernels, None, choice.head, choice.activations)
         raise UserError("model.quantize=auto: nothing of what is asked for goes together. Set model.quantize=null.")
-    taken = {kinds: Footprint.of(config, kinds.quantize or "bfloat16", kinds.head).loading for kinds in possible}
+    footprints = {kinds: Footprint.of(config, kinds.quantize or "bfloat16", kinds.head).loading for kinds in possible}
     free = psutil.virtual_memory().available if place.memory_gib is None else place.memory_gib * 2**30
-    fitting = [kinds for kinds in possible if taken[kinds] <= free]
+    fitting = [kinds for kinds in possible if footprints[kinds] <= free]
     if not fitting:
-        raise UserError(_too_small(taken, free, place.memory_gib))
+        raise UserError(_too_small(footprints, free, place.memory_gib))
     seconds = {kinds: _seconds(config, kinds) for kinds in fitting}
     least = min(seconds.values())
     return next(kinds for kinds in fitting if seconds[kinds] <= ALIKE * least)
@@ -96,16 +96,16 @@ def _check(config: ModelConfig, place: Residence) -> None:
 
 def _all_kinds(config: ModelConfig) -> Iterator[Kinds]:
     """From the widest to the narrowest."""
-    stored = (config.stored_kind, config.stored_head)
-    yield from () if stored[0] else (Kinds(None),)
-    for kind, head in (stored,) if stored[0] else NARROW_WITH_HEAD:
+    file_kinds = (config.stored_kind, config.stored_head)
+    yield from () if file_kinds[0] else (Kinds(None),)
+    for kind, head in (file_kinds,) if file_kinds[0] else NARROW_WITH_HEAD:
         yield Kinds(kind, head)
         yield Kinds(kind, head, "int8")
 
 
-def _takes(config: ModelConfig, kinds: Kinds, asked: Kinds, place: Residence) -> bool:
+def _takes(config: ModelConfig, kinds: Kinds, choice: Kinds, place: Residence) -> bool:
     """Whether the model can be held so here, and is asked for in no other way."""
-    if asked.head not in (None, kinds.head) or asked.activations not in (None, kinds.activations):
+    if choice.head not in (None, kinds.head) or choice.activations not in (None, kinds.activations):
         return False
     if kinds.activations and not place.pack:
         return False
@@ -125,9 +125,9 @@ def _seconds(config: ModelConfig, kinds: Kinds) -> float:
     return sqrt(block * canvas)
 
 
-def _too_small(taken: dict[Kinds, int], free: float, budget: float | None) -> str:
+def _too_small(footprints: dict[Kinds, int], free: float, budget: float | None) -> str:
     """The sentence for a memory that nothing fits."""
-    wide = {kinds: count for kinds, count in taken.items() if kinds.activations is None} or taken
+    wide = {kinds: count for kinds, count in footprints.items() if kinds.activations is None} or footprints
     least = min(wide, key=wide.__getitem__)
     counts = "; ".join(f"{kinds} {count:,}" for kinds, count in wide.items())
     there = f"{gib(free)} are free" if budget is None else f"model.memory_gib={budget:g}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from dllm.common.coerce import is_whole
 from dllm.common.errors import UserError
-from dllm.models.keys import shown
+from dllm.models.keys import quote
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Foreign:
     signs: Mapping[str, Callable[[Any], bool]]  # values of keys that tell it
 
 
-def _given(value: Any) -> bool:
+def _is_set(value: Any) -> bool:
     return value is not None and value is not False
 
 
@@ -34,19 +34,19 @@ I_DLM = Foreign(
     "I-DLM (or Uno)",
     "its attention is strictly causal and its predictions are shifted",
     "a checkpoint of SDAR (JetLM/SDAR-8B-Chat), whose blocks have 4 columns or more",
-    {"block_size": _below_4, "block_length": _below_4, "use_regular_causal": _given},
+    {"block_size": _below_4, "block_length": _below_4, "use_regular_causal": _is_set},
 )
 DREAM_REASONER = Foreign(
     "DreamReasoner",
     "its attention goes by blocks and its predictions are not shifted",
     'its own config.json, which names "architectures": ["DreamForCausalLM"]',
-    {"block_size": _given},
+    {"block_size": _is_set},
 )
 LLADA22 = Foreign(  # the keys as sglang 0.5.23 reads them
     "LLaDA2.2",
     "its blocks share one set of experts, and it inserts and deletes tokens",
     "LLaDA2.0 or LLaDA2.1",
-    dict.fromkeys(("expert_capacity", "delete_token_id", "split_token_id"), _given),
+    dict.fromkeys(("expert_capacity", "delete_token_id", "split_token_id"), _is_set),
 )
 
 # Architectures that no family here computes: what they are, and what to take instead.
@@ -75,17 +75,17 @@ def refuse_other_architecture(published: Mapping[str, Any], file: str) -> None:
     if name in OTHER_ARCHITECTURES:
         what, instead = OTHER_ARCHITECTURES[name]
         raise UserError(
-            f"{file} names architectures={shown(names)}: that is {what}, which is not supported. Take {instead}."
+            f"{file} names architectures={quote(names)}: that is {what}, which is not supported. Take {instead}."
         )
     if name in AUTOREGRESSIVE:
         model, kin = AUTOREGRESSIVE[name]
         raise UserError(
-            f"{file} names architectures={shown(names)}: that class predicts the next token, and a mask means nothing "
+            f"{file} names architectures={quote(names)}: that class predicts the next token, and a mask means nothing "
             f'to it. Take {model}, which has its body; a model of your own that was trained so names "{kin}" there.'
         )
     if any(published.get(key) is not None for key in (*TOWERS, "text_config")):
         raise UserError(
-            f"{file} names architectures={shown(names)} and describes towers beside the text model, which "
+            f"{file} names architectures={quote(names)} and describes towers beside the text model, which "
             "are not supported. Take the family's text model."
         )
 
@@ -93,16 +93,16 @@ def refuse_other_architecture(published: Mapping[str, Any], file: str) -> None:
 def refuse_foreign(architecture: str, kin: Iterable[Foreign], published: Mapping[str, Any], file: str) -> None:
     """Raise UserError, with the model's own name, for a file that a model of another kind publishes. kin: models that
     publish under this architecture."""
-    towers = [f"{key}={shown(published[key])}" for key in TOWERS if published.get(key) is not None]
+    towers = [f"{key}={quote(published[key])}" for key in TOWERS if published.get(key) is not None]
     if towers:
         raise UserError(
             f"{file} has {', '.join(towers)} under {architecture}: that is a model with towers for images or sound, "
             "which are not supported. Take the family's text model."
         )
-    for one in kin:
-        given = [f"{key}={shown(published[key])}" for key, tells in one.signs.items() if tells(published.get(key))]
-        if given:
+    for other in kin:
+        signs = [f"{key}={quote(published[key])}" for key, tells in other.signs.items() if tells(published.get(key))]
+        if signs:
             raise UserError(
-                f"{file} has {', '.join(given)} under {architecture}: that is {one.name}, which is not supported, "
-                f"since {one.differs}. Take {one.instead}."
+                f"{file} has {', '.join(signs)} under {architecture}: that is {other.name}, which is not supported, "
+                f"since {other.differs}. Take {other.instead}."
             )

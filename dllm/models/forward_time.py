@@ -32,14 +32,14 @@ def forward_seconds(config: ModelConfig, numbers: int, kind: str, rounds: bool =
     outputs, rows = min(MOST_OUTPUTS, 2 * config.mlp_width), f"int8 by {passes()}" if rounds else "wide"
     name = f"seconds a weight: {kind}, rows {rows}, {outputs} x {config.width}"
     times = noted(name, lambda: _seconds_a_weight(config.width, outputs, kind, rounds))
-    return None if times is None else [float(one) * numbers for one in times]
+    return None if times is None else [float(seconds) * numbers for seconds in times]
 
 
 @torch.inference_mode()
 def _seconds_a_weight(width: int, outputs: int, kind: str, rounds: bool) -> list[float] | None:
     dtype = torch.float32 if kind == "float32" else torch.bfloat16
     linear = nn.Linear(width, outputs, bias=False, dtype=dtype)
-    with _one_thread():
+    with _single_thread():
         product: nn.Module = linear
         if kind in BITS:
             product = NarrowLinear.of(linear, BITS[kind], False)
@@ -51,11 +51,11 @@ def _seconds_a_weight(width: int, outputs: int, kind: str, rounds: bool) -> list
         elif can_pack(torch.device("cpu"), dtype) and linear.weight.numel() >= packed_from(dtype):
             product = PackedLinear(linear)
         rows = [torch.randn(count, width).to(dtype) for count in ESTIMATED_ROWS]
-        return [least_seconds(partial(product, one)) / linear.weight.numel() for one in rows]
+        return [least_seconds(partial(product, tensor)) / linear.weight.numel() for tensor in rows]
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def _single_thread() -> Iterator[None]:
     """Threads that wait for each other would count as work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -25,12 +25,12 @@ from dllm.models.keys import (
     experts,
     integer,
     list_of,
-    not_read,
+    quote,
     read_keys,
     real,
-    shown,
     size,
     token_ids,
+    unread_keys,
     wrong_value,
 )
 from dllm.models.network.moe import MoEConfig
@@ -122,56 +122,56 @@ def _kinds(values: Values) -> Iterator[LayerKind]:
     rope = {name: _rope(name, values["rope_parameters"] or _ROPE) for name in dict.fromkeys(names)}
     overrides = _overrides(values, names)
     for index, name in enumerate(names):
-        own, (theta, share) = overrides.get(index, {}), rope[name]
-        heads = own.get("num_key_value_heads") or values["num_key_value_heads"]
-        size = own.get("head_dim") or values["head_dim"]
-        given = {**values, "num_key_value_heads": heads, "head_dim": size}
+        override, (theta, share) = overrides.get(index, {}), rope[name]
+        heads = override.get("num_key_value_heads") or values["num_key_value_heads"]
+        size = override.get("head_dim") or values["head_dim"]
+        layer_values = {**values, "num_key_value_heads": heads, "head_dim": size}
         agree(
             values["num_attention_heads"] % heads == 0,
-            given,
+            layer_values,
             "the first must be a multiple of the second",
             "num_attention_heads",
             "num_key_value_heads",
         )
-        agree(size % 2 == 0, given, "a head's features rotate in pairs", "head_dim")
+        agree(size % 2 == 0, layer_values, "a head's features rotate in pairs", "head_dim")
         yield LayerKind(size, heads, name == SLIDING, theta, int(share * size / 2))
 
 
 def _overrides(values: Values, names: list[str]) -> Mapping[int, Mapping[str, int]]:
     """Head size and key-value heads of the layers that have their own, by number."""
-    given = values["per_layer_config"]
-    if given is None:
-        own = {"head_dim": values["global_head_dim"] or GLOBAL_HEAD_DIM}
+    settings = values["per_layer_config"]
+    if settings is None:
+        override = {"head_dim": values["global_head_dim"] or GLOBAL_HEAD_DIM}
         if values["num_global_key_value_heads"] is not None:
-            own["num_key_value_heads"] = values["num_global_key_value_heads"]
-        return {index: own for index, name in enumerate(names) if name == GLOBAL}
+            override["num_key_value_heads"] = values["num_global_key_value_heads"]
+        return {index: override for index, name in enumerate(names) if name == GLOBAL}
     rules = {"head_dim": size(None), "num_key_value_heads": size(None)}
-    found = dict[int, Mapping[str, int]]()
-    for key, own in given.items():
-        place = f"text_config.per_layer_config.{shown(key)}"
-        known = isinstance(own, dict) and own.keys() <= rules.keys()
-        if not (str(key).isdecimal() and int(key) < len(names) and known):
+    overrides = dict[int, Mapping[str, int]]()
+    for key, override in settings.items():
+        place = f"text_config.per_layer_config.{quote(key)}"
+        is_valid = isinstance(override, dict) and override.keys() <= rules.keys()
+        if not (str(key).isdecimal() and int(key) < len(names) and is_valid):
             rule = f"which must be a layer's number from 0 to {len(names) - 1} with {' and '.join(rules)}"
-            raise wrong_value(FILE, f"{place}={shown(own)}, {rule}")
-        found[int(key)] = read_keys(rules, own, f"{FILE}: {place}")
-    return found
+            raise wrong_value(FILE, f"{place}={quote(override)}, {rule}")
+        overrides[int(key)] = read_keys(rules, override, f"{FILE}: {place}")
+    return overrides
 
 
-def _rope(name: str, given: Mapping[str, Any]) -> tuple[float, float]:
+def _rope(name: str, parameters: Mapping[str, Any]) -> tuple[float, float]:
     """Base, and the share of a head that rotates, of layers of one kind."""
-    own, rules, place = given.get(name), _TURNS[name], f"text_config.rope_parameters.{name}"
-    if not isinstance(own, dict) or not own.keys() <= rules.keys():
-        raise wrong_value(FILE, f"{place}={shown(own)}, which must be an object of {', '.join(_ROPE[name])}")
-    found = read_keys(rules, own, f"{FILE}: {place}")
-    share = float(found["partial_rotary_factor"])
+    entry, rules, place = parameters.get(name), _TURNS[name], f"text_config.rope_parameters.{name}"
+    if not isinstance(entry, dict) or not entry.keys() <= rules.keys():
+        raise wrong_value(FILE, f"{place}={quote(entry)}, which must be an object of {', '.join(_ROPE[name])}")
+    keys = read_keys(rules, entry, f"{FILE}: {place}")
+    share = float(keys["partial_rotary_factor"])
     usual = _ROPE[name]["rope_type"]
     agree(
-        found["rope_type"] == usual or share == 1,
-        {"rope_parameters": own},
+        keys["rope_type"] == usual or share == 1,
+        {"rope_parameters": entry},
         f"a head that rotates in part must have rope_type={usual!r}",
         "rope_parameters",
     )
-    return float(found["rope_theta"]), share
+    return float(keys["rope_theta"]), share
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,15 +214,15 @@ class GemmaFamily(Family):
 
     def unread(self, published: Mapping[str, Any]) -> tuple[str, ...]:
         text = published.get("text_config") or {}
-        inner = (f"text_config.{key}" for key in not_read({*_TEXT}, text))
-        return (*not_read({*_TOP, *TOWER_KEYS, *QUANTISED_KEYS, STORED_KEY}, published), *inner)
+        inner = (f"text_config.{key}" for key in unread_keys({*_TEXT}, text))
+        return (*unread_keys({*_TOP, *TOWER_KEYS, *QUANTISED_KEYS, STORED_KEY}, published), *inner)
 
     def sizes(self, published: Mapping[str, Any]) -> dict[str, int]:
         text = published["text_config"]
         return {
             f"text_config.{key}": text[key]
-            for key, one in _TEXT.items()
-            if one.size and text.get(key) and key not in ("num_attention_heads", "num_key_value_heads", "head_dim")
+            for key, rule in _TEXT.items()
+            if rule.size and text.get(key) and key not in ("num_attention_heads", "num_key_value_heads", "head_dim")
         }
 
     def warnings(self, published: Mapping[str, Any]) -> Iterator[str]:

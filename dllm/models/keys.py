@@ -35,7 +35,7 @@ class KeyRule:
     size: bool = False  # the key counts rows or columns of stored tensors, so their headers bound it
     null: Any = AS_ABSENT  # what null means
 
-    def given(self, content: Mapping[str, Any], key: str) -> Any:
+    def value_in(self, content: Mapping[str, Any], key: str) -> Any:
         """The value of ``key`` in ``content``, which may be REQUIRED: it lacks one."""
         value = content.get(key)
         if value is not None:
@@ -46,7 +46,7 @@ class KeyRule:
 KeyRules = Mapping[str, KeyRule]  # the rule of each key of a file
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
     """A value of a file, as an error message prints it: quoted, control characters escaped, cut where long."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
@@ -55,7 +55,7 @@ def shown(value: Any) -> str:
 
 def printed(name: str) -> str:
     """A name as a file gives it, shortened and escaped where it is long or holds control characters."""
-    return name if name.isprintable() and len(name) <= 120 else shown(name)
+    return name if name.isprintable() and len(name) <= 120 else quote(name)
 
 
 def integer(low: int, high: int, default: Any = None, size: bool = False, null: Any = AS_ABSENT) -> KeyRule:
@@ -83,19 +83,19 @@ def boolean(default: Any = False) -> KeyRule:
 def allowed(*values: Any, default: Any = None) -> KeyRule:
     """One of the values that published checkpoints of the family use. Without values: null alone. default: REQUIRED
     where the published class takes another value for a key that the file lacks."""
-    found = only(*values, default=default)
-    return replace(found, rule=f"{found.rule}, as in every published checkpoint of this family")
+    rule = only(*values, default=default)
+    return replace(rule, rule=f"{rule.rule}, as in every published checkpoint of this family")
 
 
 def only(*values: Any, default: Any = None, any_case: bool = False) -> KeyRule:
     """One of some values. any_case: in small letters or capitals."""
 
     def fits(value: Any) -> bool:
-        given = value.lower() if any_case and isinstance(value, str) else value
-        return any(type(given) is type(one) and given == one for one in values)
+        text = value.lower() if any_case and isinstance(value, str) else value
+        return any(type(text) is type(choice) and text == choice for choice in values)
 
-    *others, last = map(shown, values or (None,))
-    return KeyRule(" or ".join([", ".join(others), last] if others else [last]), fits, default)
+    *rest, last = map(quote, values or (None,))
+    return KeyRule(" or ".join([", ".join(rest), last] if rest else [last]), fits, default)
 
 
 def token_ids(high: int) -> KeyRule:
@@ -133,9 +133,9 @@ LAYERS = integer(1, MAX_LAYERS, REQUIRED)
 AN_OBJECT = KeyRule("an object", lambda value: isinstance(value, dict))
 
 
-def wrong_value(file: str, given: str) -> UserError:
-    """The error for a JSON file whose content cannot be right. given: its keys, values and the rule they break."""
-    return UserError(f"{file} has {given}. Copy the checkpoint's own {file.partition(':')[0]} again.")
+def wrong_value(file: str, content: str) -> UserError:
+    """The error for a JSON file whose content cannot be right. content: its keys, values and the rule they break."""
+    return UserError(f"{file} has {content}. Copy the checkpoint's own {file.partition(':')[0]} again.")
 
 
 def read_keys(
@@ -146,7 +146,7 @@ def read_keys(
 
     Raises UserError that names file, key, value and rule.
     """
-    values = {key: rule.given(content, key) for key, rule in table.items()}
+    values = {key: rule.value_in(content, key) for key, rule in table.items()}
     missing = [key for key, value in values.items() if value is REQUIRED]
     if missing and wrong is None:
         raise UserError(f"{file} lacks {', '.join(missing)}, which this architecture needs to be built.")
@@ -156,7 +156,7 @@ def read_keys(
             raise (
                 wrong(key, value, rule.rule)
                 if wrong
-                else wrong_value(file, f"{key}={shown(value)}, which must be {rule.rule}")
+                else wrong_value(file, f"{key}={quote(value)}, which must be {rule.rule}")
             )
     return values
 
@@ -164,7 +164,7 @@ def read_keys(
 ALL_FULL = list_of(
     "a list of 'full_attention' alone (sliding windows are not supported)", lambda one: one == "full_attention"
 )
-_OFF, _ONE, _NULL = allowed(False), allowed(1, 1.0), allowed()
+_OFF, _IS_ONE, _NULL = allowed(False), allowed(1, 1.0), allowed()
 
 # Keys of transformers' classes that would change what is computed. Their neutral values pass.
 NEUTRAL_KEYS: dict[str, KeyRule] = {
@@ -192,11 +192,11 @@ NEUTRAL_KEYS: dict[str, KeyRule] = {
     "post_norm": _OFF,
     "sandwich_norm": _OFF,
     # positions and attention
-    "rotary_pct": _ONE,
-    "rotary_percent": _ONE,
+    "rotary_pct": _IS_ONE,
+    "rotary_percent": _IS_ONE,
     "rotary_base": _NULL,
     "rotary_emb_base": _NULL,
-    "rope_ratio": _ONE,
+    "rope_ratio": _IS_ONE,
     "rope_interleave": _OFF,
     "rope_interleaved": _OFF,
     "rope_local_base_freq": _NULL,
@@ -217,12 +217,12 @@ NEUTRAL_KEYS: dict[str, KeyRule] = {
     "kv_lora_rank": _NULL,
     "multi_query_attention": _OFF,
     # scales
-    "embedding_multiplier": _ONE,
-    "residual_multiplier": _ONE,
+    "embedding_multiplier": _IS_ONE,
+    "residual_multiplier": _IS_ONE,
     "attention_multiplier": _NULL,
-    "logits_scaling": _ONE,
-    "logit_scale": _ONE,
-    "scale_emb": _ONE,
+    "logits_scaling": _IS_ONE,
+    "logit_scale": _IS_ONE,
+    "scale_emb": _IS_ONE,
     "scale_depth": _NULL,
     "query_pre_attn_scalar": _NULL,
     "final_logit_softcapping": _NULL,
@@ -279,13 +279,13 @@ repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top
 HARMLESS = frozenset(_HARMLESS.split())
 
 
-def not_read(known: set[str], content: Mapping[str, Any]) -> tuple[str, ...]:
+def unread_keys(names: set[str], content: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys of a file that no rule and no list knows, null ones aside. A leading ``_`` marks transformers' own."""
     return tuple(
         key
         for key, value in content.items()
         if value is not None
-        and key not in known
+        and key not in names
         and key not in NEUTRAL_KEYS
         and key not in HARMLESS
         and not key.startswith("_")

@@ -34,10 +34,10 @@ def unwrapped(model: Any) -> nn.Module:
     settings = getattr(model, "peft_config", None)
     if settings is None or not hasattr(model, "get_base_model"):
         return model
-    for name, one in settings.items():
-        if one.is_prompt_learning:
+    for name, config in settings.items():
+        if config.is_prompt_learning:
             raise UserError(
-                f"adapter {name!r} of {type(model).__name__} is a {type(one).__name__}, which puts tokens "
+                f"adapter {name!r} of {type(model).__name__} is a {type(config).__name__}, which puts tokens "
                 "before the prompt, and adapters are read in layers alone. Use a LoraConfig."
             )
     inner: nn.Module = model.get_base_model()
@@ -46,13 +46,13 @@ def unwrapped(model: Any) -> nn.Module:
 
 def object_config(model: nn.Module, attention_block: int | None, family: Family | str | None = None) -> ModelConfig:
     """The description of a model object. Raises UserError for one of no known family."""
-    own = getattr(model, "config", None)
-    if own is None or not hasattr(own, "to_json_string"):
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(config, "to_json_string"):
         raise UserError(
             f"{type(model).__name__} is not a model object of transformers: it has no config. Give load the model "
             "itself, not what wraps it (DDP: .module), or a folder."
         )
-    published = {**json.loads(own.to_json_string()), "architectures": [architecture_of_object(model, own)]}
+    published = {**json.loads(config.to_json_string()), "architectures": [architecture_of_object(model, config)]}
     return ModelConfig.from_published(published, family).with_attention_block(attention_block)
 
 
@@ -62,14 +62,14 @@ def object_ends(model: nn.Module) -> list[int]:
     return [] if ids is None else list(ids) if isinstance(ids, list | tuple) else [int(ids)]
 
 
-def architecture_of_object(model: nn.Module, own: Any) -> str:
+def architecture_of_object(model: nn.Module, config: Any) -> str:
     """Of its config where that names a known family, else its class's name."""
-    named, called = list(getattr(own, "architectures", None) or []), type(model).__name__
-    if named and str(named[0]) in FAMILIES:
-        return str(named[0])
-    if called in FAMILIES or is_masked_lm(called) or not named:
-        return called
-    return str(named[0])
+    names, class_name = list(getattr(config, "architectures", None) or []), type(model).__name__
+    if names and str(names[0]) in FAMILIES:
+        return str(names[0])
+    if class_name in FAMILIES or is_masked_lm(class_name) or not names:
+        return class_name
+    return str(names[0])
 
 
 def sharing(model: nn.Module, config: ModelConfig) -> Transformer:
@@ -77,11 +77,11 @@ def sharing(model: nn.Module, config: ModelConfig) -> Transformer:
     its family, or of several dtypes or devices."""
     if config.family == MASKED_LM_FAMILY:
         return checked_padding(MaskedLM(model, config))
-    held, adapted = named_tensors(model), adapted_layers(model)
+    tensors, adapted = named_tensors(model), adapted_layers(model)
     with torch.device("meta"):
         ours = network_of(config)
     shapes = {name: parameter.shape for name, parameter in ours.named_parameters()}
-    sources, lent, wrapped = dict[str, Source](), dict[str, nn.Parameter](), dict[str, str]()
+    sources, parameters, wrapped = dict[str, Source](), dict[str, nn.Parameter](), dict[str, str]()
     for name, source in parameter_sources(ours).items():
         (owner, _, leaf), (layer, _, _) = name.rpartition("."), source.name.rpartition(".")
         if layer in adapted:
@@ -89,19 +89,19 @@ def sharing(model: nn.Module, config: ModelConfig) -> Transformer:
             source = replace(source, name=f"{layer}.{adapted[layer]}.{leaf}")
             wrapped[owner] = layer
         sources[name] = source
-        lent[name] = shared(held, source, shapes[name], type(model).__name__)
-        setattr(ours.get_submodule(owner), leaf, lent[name])
+        parameters[name] = shared_parameter(tensors, source, shapes[name], type(model).__name__)
+        setattr(ours.get_submodule(owner), leaf, parameters[name])
     if config.tied:
         ours.tie()
     ours.eval()
     for owner, layer in wrapped.items():  # which stay in the mode in which they are
         ours.set_submodule(owner, AdaptedLinear(model.get_submodule(layer)))
-    kinds = {(one.dtype, one.device) for name, one in lent.items() if not name.endswith("expert_bias")}
+    kinds = {(tensor.dtype, tensor.device) for name, tensor in parameters.items() if not name.endswith("expert_bias")}
     if len(kinds) > 1:
         what = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
         raise UserError(f"{type(model).__name__} has weights of several kinds ({what}). Use one dtype and one device.")
     ours.lender = Lender(
-        model, sources, {source.name: address(held[source.name]) for source in sources.values()}, bool(wrapped)
+        model, sources, {source.name: address(tensors[source.name]) for source in sources.values()}, bool(wrapped)
     )
     return ours
 
@@ -118,8 +118,8 @@ class AdaptedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         with evaluating(self.layer):
-            found: Tensor = self.layer(x)
-        return found
+            rows: Tensor = self.layer(x)
+        return rows
 
 
 def adapted_layers(model: nn.Module) -> dict[str, str]:
@@ -153,14 +153,14 @@ class Lender:
 
     def replaced(self) -> str | None:
         """The first tensor that is another one than when it was shared; None: all are the same."""
-        held = named_tensors(self.model)
-        return next((name for name, there in self.addresses.items() if address(held.get(name)) != there), None)
+        tensors = named_tensors(self.model)
+        return next((name for name, there in self.addresses.items() if address(tensors.get(name)) != there), None)
 
     def parts(self) -> dict[str, str]:
         """Our parameters that are rows of a tensor that learns, and its name: no gradient goes from them to it."""
-        held = named_tensors(self.model)
-        rows = {ours: one.name for ours, one in self.sources.items() if one.rows is not None}
-        return {ours: name for ours, name in rows.items() if name in held and held[name].requires_grad}
+        tensors = named_tensors(self.model)
+        rows = {ours: source.name for ours, source in self.sources.items() if source.rows is not None}
+        return {ours: name for ours, name in rows.items() if name in tensors and tensors[name].requires_grad}
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -173,19 +173,19 @@ def address(tensor: Tensor | None) -> int:
     return tensor.data_ptr() if tensor is not None and type(tensor.data) is Tensor else 0
 
 
-def shared(held: Mapping[str, Tensor], source: Source, shape: torch.Size, called: str) -> nn.Parameter:
+def shared_parameter(tensors: Mapping[str, Tensor], source: Source, shape: torch.Size, kind: str) -> nn.Parameter:
     """The object's own parameter, or rows of it as a view."""
-    tensor = held.get(source.name)
+    tensor = tensors.get(source.name)
     if tensor is None or type(tensor.data) is not Tensor or tensor.is_meta:
         why = "has no plain tensor" if tensor is None else "holds no plain numbers in"
         raise UserError(
-            f"{called} {why} {source.name}, where its family has its weights, so they cannot be shared. Save it with "
+            f"{kind} {why} {source.name}, where its family has its weights, so they cannot be shared. Save it with "
             "save_pretrained and load the folder."
         )
     part = tensor if source.rows is None else tensor[slice(*source.rows)]
     if part.shape != shape:
         raise UserError(
-            f"{called}: {source.name} has the shape {list(part.shape)}, and its config implies "
+            f"{kind}: {source.name} has the shape {list(part.shape)}, and its config implies "
             f"{list(shape)}. Give load a model whose config is its own."
         )
     if isinstance(part, nn.Parameter):

@@ -23,7 +23,7 @@ from dllm.parts import (
     load,
     read_model_config,
     shipped_models,
-    warn_of_another,
+    warn_of_mismatch,
     warn_once,
 )
 
@@ -65,12 +65,12 @@ def test_a_folder_of_another_architecture_than_the_model_named_gets_a_line() -> 
     with pytest.warns(
         SettingWarning, match="my/dream holds a checkpoint of DreamModel, and model=llada-8b-instruct names"
     ):
-        warn_of_another(model, dream)
+        warn_of_mismatch(model, dream)
     warn_once.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_another({**model, "expects": "DreamModel"}, dream)
-        warn_of_another({**model, "expects": None}, dream)
+        warn_of_mismatch({**model, "expects": "DreamModel"}, dream)
+        warn_of_mismatch({**model, "expects": None}, dream)
 
 
 def test_describe_needs_no_weights(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from dllm.app.engines.base import refuse_engine
 from dllm.common.errors import UserError
 from dllm.common.terminal import say
 from dllm.compose.trusted import describe_arguments
-from dllm.models.bundle import read_adapter, warn_of_another
-from dllm.models.weights.checkpoint_path import called
+from dllm.models.bundle import read_adapter, warn_of_mismatch
+from dllm.models.weights.checkpoint_path import folder_label
 from dllm.models.weights.described import description_of
 
 
@@ -28,13 +28,13 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     if not asked or report.config is None or report.problems:
         print_report(report)
     if report.config is not None:
-        warn_of_another(config["model"], report.config)
+        warn_of_mismatch(config["model"], report.config)
     if report.config is not None and (adapter := read_adapter(folder, report.config, path)) is not None:
         say(f"adapter {folder}: adapts {len(adapter.pairs)} of its matrices")
     if report.config is not None and config["model"]["tp"] > 1:
         for line in share_lines(report.config, config["model"]["tp"], config["model"]["ep"]):
             say(line)
-    fits = report.config is None or print_fitting(report, config, called(path))
+    fits = report.config is None or print_fitting(report, config, folder_label(path))
     if not fits or not (report.usable or (asked and not report.problems)):
         raise SystemExit(1)
 

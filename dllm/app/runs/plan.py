@@ -72,7 +72,7 @@ class RunPlan:
         unfitted = Parts.of(config, sampling)
         checkpoint = bundle.describe(model["path"], **describe_arguments(model))
         architecture, tokenizer = checkpoint.config, checkpoint.tokenizer
-        bundle.warn_of_another(model, architecture)
+        bundle.warn_of_mismatch(model, architecture)
         if TUNED_FILES:
             warn_of_another_model(fingerprint(checkpoint.path))
         prompts = Prompts(

@@ -16,7 +16,7 @@ from dllm.app.runs.plan import RunPlan, runtime_of
 from dllm.common.errors import UserError
 from dllm.common.links import current_links
 from dllm.common.terminal import VisibleLog
-from dllm.models.weights.checkpoint_path import called
+from dllm.models.weights.checkpoint_path import folder_label
 from dllm.models.weights.shipped import shipped_models
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def served_names(config: Mapping[str, Any], typed_settings: Collection[str], nam
     if names:
         return tuple(names)
     by_folder = "model.path" in typed_settings and "model" not in typed_settings
-    return (called(str(config["model"]["path"])),) if by_folder else (config["model"]["name"],)
+    return (folder_label(str(config["model"]["path"])),) if by_folder else (config["model"]["name"],)
 
 
 def url_of(host: str, port: int) -> str:

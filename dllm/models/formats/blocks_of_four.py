@@ -22,7 +22,7 @@ from dllm.common.coerce import is_whole
 from dllm.models.formats.codes import looked_up
 from dllm.models.formats.packed_module import Module, check_tensor
 from dllm.models.formats.packing import Packing, Part
-from dllm.models.keys import REQUIRED, KeyRule, KeyRules, integer, printed, read_keys, shown
+from dllm.models.keys import REQUIRED, KeyRule, KeyRules, integer, printed, quote, read_keys
 from dllm.models.weights.files import Stored, broken
 
 FOUR_BIT_STATE = r"(.+)\.quant_state\.bitsandbytes__\w+"
@@ -127,6 +127,6 @@ def _said(state: Stored, part: Part) -> Mapping[str, Any]:
         said,
         "",
         lambda key, value, _: broken(
-            f"tensor {printed(state.name)} has {key}={shown(value)}, which bitsandbytes does not write"
+            f"tensor {printed(state.name)} has {key}={quote(value)}, which bitsandbytes does not write"
         ),
     )

@@ -21,7 +21,7 @@ from dllm.models.formats.gguf_file import GgufFile, GgufTensor
 from dllm.models.formats.gguf_gemma import GEMMA_ARCHITECTURE, gemma_notes, gemma_published, gemma_stored
 from dllm.models.formats.gguf_keys import FREQUENCIES, Metadata, refuse_scaled
 from dllm.models.formats.gguf_packing import GgufPacking, check_kind
-from dllm.models.keys import printed, shown
+from dllm.models.keys import printed, quote
 from dllm.models.weights.files import Contents, Stored, broken, first_names
 from dllm.models.weights.names import parameter_source
 
@@ -144,8 +144,8 @@ def gguf_published(file: GgufFile) -> tuple[dict[str, Any], Metadata]:
     where, architecture = file.files[0], file.metadata.get("general.architecture")
     kind = file.metadata.get("general.type", "model")
     if not isinstance(architecture, str) or architecture not in READ_ARCHITECTURES or kind != "model":
-        held = f"general.architecture={shown(architecture)}" + (
-            f", general.type={shown(kind)}" if kind != "model" else ""
+        held = f"general.architecture={quote(architecture)}" + (
+            f", general.type={quote(kind)}" if kind != "model" else ""
         )
         raise UserError(
             f"{where} has {held}; models that are read from GGUF are "
@@ -181,13 +181,13 @@ def _refuse_rotary(said: Metadata, found: Said) -> None:
     turned = said.get("rope.dimension_count")
     if turned is not None and turned != head:
         raise UserError(
-            f"{where} has {said.architecture}.rope.dimension_count={shown(turned)}, and heads of {head}: a "
+            f"{where} has {said.architecture}.rope.dimension_count={quote(turned)}, and heads of {head}: a "
             "part of a head turns, which is not supported. Take the checkpoint's safetensors."
         )
     for key in ("attention.key_length", "attention.value_length"):
         if (length := said.get(key)) not in (None, head):
             raise UserError(
-                f"{where} has {said.architecture}.{key}={shown(length)}, and heads of {head}, which is not "
+                f"{where} has {said.architecture}.{key}={quote(length)}, and heads of {head}, which is not "
                 "supported. Take the checkpoint's safetensors."
             )
 

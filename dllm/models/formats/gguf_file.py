@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dllm.common.errors import UserError, not_installed
-from dllm.models.keys import printed, shown
+from dllm.models.keys import printed, quote
 from dllm.models.weights.files import broken, first_names, refuse_pointer
 
 GGUF_SUFFIX = ".gguf"
@@ -149,7 +149,7 @@ class _Header:
         found = [self._info() for _ in range(count)]
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1:
-            raise broken(f"{self.file} has general.alignment={shown(alignment)}")
+            raise broken(f"{self.file} has general.alignment={quote(alignment)}")
         begin = -(-self.at // alignment) * alignment
         for name, shape, kind, offset in found:
             self._place(name, shape, kind, begin + offset)

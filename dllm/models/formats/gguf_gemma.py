@@ -17,7 +17,7 @@ from dllm.models.formats.gguf_file import GgufFile, GgufTensor
 from dllm.models.formats.gguf_keys import FREQUENCIES, Metadata, frequencies, refuse_scaled
 from dllm.models.formats.gguf_packing import GgufPacking
 from dllm.models.gemma_config import DIFFUSION_GEMMA, GEMMA, GLOBAL, SLIDING
-from dllm.models.keys import shown
+from dllm.models.keys import quote
 from dllm.models.weights.files import Stored, broken, first_names
 
 GEMMA_ARCHITECTURE = "diffusion-gemma"
@@ -64,7 +64,7 @@ def gemma_published(said: Metadata) -> dict[str, Any]:
     does not know."""
     where, layers = said.file.files[0], said.need("block_count")
     if not isinstance(layers, int) or not 1 <= layers <= len(said.file.tensors):
-        raise broken(f"{where} has {GEMMA_ARCHITECTURE}.block_count={shown(layers)}")
+        raise broken(f"{where} has {GEMMA_ARCHITECTURE}.block_count={quote(layers)}")
     _refuse_other(said)
     _refuse_unconditioned(said.file)
     heads, slides = (said.of_layers(f"attention.{key}", layers) for key in ("head_count_kv", "sliding_window_pattern"))
@@ -153,7 +153,7 @@ def _head(said: Metadata, kind: str) -> int:
         other = said.need(key) if "value" in key else said.get(key, size)
         if other != size:
             raise UserError(
-                f"{said.file.files[0]} has {said.architecture}.{key}={shown(other)}, and keys of {shown(size)}, which "
+                f"{said.file.files[0]} has {said.architecture}.{key}={quote(other)}, and keys of {quote(size)}, which "
                 f"is not supported. {_SAFETENSORS}."
             )
     return int(size)
@@ -189,8 +189,8 @@ def _refuse_other(said: Metadata) -> None:
         ("embedding_length_per_layer_input", 0),
     ):
         if (given := said.get(key, value)) != value:
-            held = f"{said.file.files[0]} has {said.architecture}.{key}={shown(given)}"
-            raise UserError(f"{held}, and only {shown(value)} is supported. {_SAFETENSORS}.")
+            held = f"{said.file.files[0]} has {said.architecture}.{key}={quote(given)}"
+            raise UserError(f"{held}, and only {quote(value)} is supported. {_SAFETENSORS}.")
     if "output.weight" in said.file.tensors:
         raise UserError(
             f"{said.file.files[0]} has a head of its own, output.weight, and DiffusionGemma's is the "

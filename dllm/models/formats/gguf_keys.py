@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dllm.common.errors import UserError
 from dllm.models.formats.gguf_file import GgufFile, GgufTensor
-from dllm.models.keys import shown
+from dllm.models.keys import quote
 from dllm.models.weights.files import broken
 
 FREQUENCIES = "rope_freqs.weight"  # by which llama.cpp divides those of the rotary embedding
@@ -60,8 +60,8 @@ class Metadata:
         layers = self.file.metadata.get(f"{self.architecture}.block_count")
         if len({*map(repr, values)}) != 1 or len(values) != layers:
             raise UserError(
-                f"{self.file.files[0]} has {self.architecture}.{key}={shown(values)}: one number for all "
-                f"{shown(layers)} layers is supported. Take the checkpoint's safetensors."
+                f"{self.file.files[0]} has {self.architecture}.{key}={quote(values)}: one number for all "
+                f"{quote(layers)} layers is supported. Take the checkpoint's safetensors."
             )
         return values[0]
 
@@ -118,8 +118,8 @@ def refuse_scaled(said: Metadata, in_part: bool = False) -> None:
     shifted = said.plain("diffusion.shift_logits", _SHIFTED[architecture])
     if shifted != _SHIFTED[architecture]:
         raise UserError(
-            f"{where} has diffusion.shift_logits={shown(shifted)}, and {architecture} is read with "
-            f"{shown(_SHIFTED[architecture])}. Take a file that llama.cpp's converter wrote."
+            f"{where} has diffusion.shift_logits={quote(shifted)}, and {architecture} is read with "
+            f"{quote(_SHIFTED[architecture])}. Take a file that llama.cpp's converter wrote."
         )
 
 
@@ -127,13 +127,13 @@ def _scaled(said: Metadata) -> Iterator[str]:
     """What scales the embedding, as the file spells it."""
     own, kind = f"{said.architecture}.", said.plain(f"{said.architecture}.rope.scaling.type")
     if kind not in (None, "none", "linear"):
-        yield f"{own}rope.scaling.type={shown(kind)}"
+        yield f"{own}rope.scaling.type={quote(kind)}"
     factors = {name: value for name in _FACTORS if (value := said.plain(own + name)) is not None}
     for name, value in list(factors.items())[:1]:
         if kind != "none" and value not in (0, 1):
-            yield f"{own}{name}={shown(value)}"
+            yield f"{own}{name}={quote(value)}"
     if (factor := said.plain(f"{own}rope.scaling.attn_factor")) not in (None, 1):
-        yield f"{own}rope.scaling.attn_factor={shown(factor)}"
+        yield f"{own}rope.scaling.attn_factor={quote(factor)}"
 
 
 def _frequencies(tensor: GgufTensor | None) -> str:

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Backend
 
 from dllm.common.errors import UserError
 from dllm.models.formats.gguf_file import GgufFile, is_gguf, read_gguf
-from dllm.models.keys import shown
+from dllm.models.keys import quote
 from dllm.models.text.pieces import SPACE
 from dllm.models.text.tokenizer import Tokenizer
 from dllm.models.text.tokenizer_files import QWEN2_SPLIT
@@ -102,10 +102,10 @@ def _backend(metadata: Mapping[str, Any], path: Path) -> Backend | None:
         return None
     if kind not in ("gpt2", _GEMMA):
         known = "byte-level BPE (gpt2) and Gemma 4's are read"
-        raise UserError(f"{path} has a vocabulary of the kind {shown(kind)}, and only {known}.")
+        raise UserError(f"{path} has a vocabulary of the kind {quote(kind)}, and only {known}.")
     if kind == "gpt2" and metadata.get("tokenizer.ggml.pre") not in SPLITS:
         cut = metadata.get("tokenizer.ggml.pre")
-        raise UserError(f"{path} has tokenizer.ggml.pre={shown(cut)}, and known ones are {', '.join(SPLITS)}.")
+        raise UserError(f"{path} has tokenizer.ggml.pre={quote(cut)}, and known ones are {', '.join(SPLITS)}.")
     kinds = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
     merges = [tuple(merge.split(" ")) for merge in metadata.get("tokenizer.ggml.merges") or ()]
     if len(kinds) != len(tokens) or not merges or any(len(merge) != 2 for merge in merges):

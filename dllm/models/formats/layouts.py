@@ -10,7 +10,7 @@ from dllm.common.errors import Refusal, UserError
 from dllm.models.formats.affine import WHOLE_AXIS, Scheme
 from dllm.models.formats.expressions import expression
 from dllm.models.formats.prequantized import QUANTISATION, UNQUANTISED
-from dllm.models.keys import KeyRules, printed, read_keys, shown
+from dllm.models.keys import KeyRules, printed, quote, read_keys
 
 EVERY_MODULE = "re:"  # names every module
 _EMBEDDINGS = ("embed_tokens", "word_embeddings", "wte")
@@ -61,7 +61,7 @@ class PackedPlace:
 
     def wrong(self, key: str, value: Any, rule: str) -> UserError:
         """The error for a value that is not read."""
-        given = f"{self.method} weights with {key}={shown(value)} in {self.key}"
+        given = f"{self.method} weights with {key}={quote(value)} in {self.key}"
         return Refusal(f"{self.file} has {given}, which must be {rule} to be read. {UNQUANTISED}.")
 
     def read(self, rules: KeyRules, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dllm.models.formats.affine import WHOLE_AXIS, Scheme
 from dllm.models.formats.layouts import EVERY_MODULE, PackedPlace, PackedSettings
 from dllm.models.formats.prequantized import QUANTISATION, STORED_KEY, UNQUANTISED, refuse_quantised
 from dllm.models.formats.scaled_settings import SCALED_KEYS, said_of_scales, scaled_settings
-from dllm.models.keys import REQUIRED, KeyRule, KeyRules, only, printed, shown
+from dllm.models.keys import REQUIRED, KeyRule, KeyRules, only, printed, quote
 from dllm.models.weights.files import mismatched, read_json
 
 BITSANDBYTES, MLX_KEY = "bitsandbytes", "quantization"
@@ -121,7 +121,7 @@ def packed_settings(published: Mapping[str, Any], file: str) -> PackedSettings |
     if isinstance(mlx, Mapping) and {"bits", "group_size", "mode"} & mlx.keys() and not mlx.get("quant_method"):
         if method:
             raise Refusal(
-                f"{file} has {MLX_KEY} as MLX writes it, and {QUANTISATION}.quant_method={shown(method)}: "
+                f"{file} has {MLX_KEY} as MLX writes it, and {QUANTISATION}.quant_method={quote(method)}: "
                 f"they contradict each other. {UNQUANTISED}."
             )
         return _mlx(mlx, PackedPlace(file, MLX_KEY, "mlx"))
@@ -162,7 +162,7 @@ def with_files_beside(folder: Path, published: Mapping[str, Any]) -> Mapping[str
     if file.is_file() and not published.get(QUANTISATION):
         said = read_json(file).get("quantization")
         if not isinstance(said, dict):
-            raise Refusal(f"{file} has quantization={shown(said)}, which must be an object. {UNQUANTISED}.")
+            raise Refusal(f"{file} has quantization={quote(said)}, which must be an object. {UNQUANTISED}.")
         published = {**published, QUANTISATION: {"quant_method": "modelopt", **said}}
     for name, method in BESIDE.items():
         own = published.get(QUANTISATION)
@@ -186,7 +186,7 @@ def _refuse_contradiction(folder: Path, name: str, own: Mapping[str, Any], besid
         )
         if None not in (first, second) and _lower(first) != _lower(second):
             raise mismatched(
-                f"{folder}: config.json has {key}={shown(first)} in {QUANTISATION}, and {name} has {shown(second)}",
+                f"{folder}: config.json has {key}={quote(first)} in {QUANTISATION}, and {name} has {quote(second)}",
                 f"config.json and {name}",
             )
 
@@ -195,8 +195,8 @@ def _grouped(said: Mapping[str, Any], place: PackedPlace) -> PackedSettings:
     given = dict(said)
     for key, names in _SPELT[place.method].items():
         found = {name: said[name] for name in names if said.get(name) is not None}
-        if len({shown(_lower(value)) for value in found.values()}) > 1:
-            told = ", ".join(f"{name}={shown(value)}" for name, value in found.items())
+        if len({quote(_lower(value)) for value in found.values()}) > 1:
+            told = ", ".join(f"{name}={quote(value)}" for name, value in found.items())
             raise Refusal(f"{place.file} has {told} in {place.key}: they contradict each other. {UNQUANTISED}.")
         given[key] = next(iter(found.values()), None)
     values = place.read(_GROUPED[place.method], given)

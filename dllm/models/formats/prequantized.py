@@ -7,7 +7,7 @@ from typing import Any
 
 from dllm.common.coerce import is_whole
 from dllm.common.errors import Refusal, UserError
-from dllm.models.keys import printed, shown
+from dllm.models.keys import printed, quote
 
 UNQUANTISED = "Take the unquantised checkpoint, which int8, int4 or float8 narrows while it is loaded"
 _AGAIN = "Quantise the checkpoint again by task=quantize"
@@ -32,7 +32,7 @@ def refuse_quantised(published: Mapping[str, Any], file: str, but: Collection[st
         method = value.get("quant_method") if isinstance(value, Mapping) else None
         if not value or (name == QUANTISATION and method is not None and method in but):
             continue
-        given = f"{name}={shown(value)}" if method is None else f"{name}.quant_method={shown(method)}"
+        given = f"{name}={quote(value)}" if method is None else f"{name}.quant_method={quote(method)}"
         raise Refusal(f"{file} has {given}: quantised weights of other programs are not read. {UNQUANTISED}.")
 
 
@@ -54,11 +54,11 @@ def stored_kinds(published: Mapping[str, Any], file: str) -> tuple[str | None, s
     version = given.get("version")
     if not is_whole(version) or version not in STORED_VERSIONS:
         raise UserError(
-            f"{file} has {STORED_KEY}.version={shown(version)}, and this dllm reads versions "
+            f"{file} has {STORED_KEY}.version={quote(version)}, and this dllm reads versions "
             f"{' and '.join(map(str, STORED_VERSIONS))}. {_AGAIN}, or take the dllm that wrote it."
         )
     if other := [key for key in given if key not in ("version", "kind", "head")[: version + 1]]:
-        said = f"{file} has {STORED_KEY}.{printed(other[0])}={shown(given[other[0]])}"
+        said = f"{file} has {STORED_KEY}.{printed(other[0])}={quote(given[other[0]])}"
         raise UserError(f"{said}, which version {version} does not have. {_AGAIN}.")
     if other := [key for key in QUANTISED_KEYS if published.get(key)]:
         said = f"{file} has both {STORED_KEY} and {other[0]}"
@@ -66,7 +66,7 @@ def stored_kinds(published: Mapping[str, Any], file: str) -> tuple[str | None, s
     kinds = [given.get("kind"), given.get("head")]
     for key, kind in zip(("kind", "head")[:version], kinds, strict=False):
         if kind not in STORED_KINDS:
-            said = f"{file} has {STORED_KEY}.{key}={shown(kind)}"
+            said = f"{file} has {STORED_KEY}.{key}={quote(kind)}"
             raise UserError(f"{said}, which must be one of {', '.join(STORED_KINDS)}.")
     return str(kinds[0]), str(kinds[1]) if version == 2 else None
 

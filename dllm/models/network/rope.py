@@ -24,9 +24,9 @@ from dllm.models.keys import (
     integer,
     list_of,
     printed,
+    quote,
     read_keys,
     real,
-    shown,
     wrong_value,
 )
 from dllm.models.network.rope_scaling import (
@@ -103,7 +103,7 @@ def flat(published: Mapping[str, Any], file: str) -> dict[str, Any]:
     for key, rule in _MOVED.items():
         places = dict(_places(published, key, rule, file))
         if len(set(places.values())) > 1:
-            conflict = ", ".join(f"{place}={shown(value)}" for place, value in places.items())
+            conflict = ", ".join(f"{place}={quote(value)}" for place, value in places.items())
             raise wrong_value(file, f"{conflict}: they contradict each other")
         if places:
             keys[key] = next(iter(places.values()))
@@ -117,7 +117,7 @@ def _places(published: Mapping[str, Any], key: str, rule: KeyRule, file: str) ->
         if value is None:
             continue
         if not rule.fits(value):
-            raise wrong_value(file, f"{place}={shown(value)}, which must be {rule.rule}")
+            raise wrong_value(file, f"{place}={quote(value)}, which must be {rule.rule}")
         yield place, value
 
 
@@ -128,7 +128,7 @@ def _objects(published: Mapping[str, Any], file: str) -> Iterator[tuple[str, Map
         if value is None:
             continue
         if not isinstance(value, Mapping):
-            raise wrong_value(file, f"{name}={shown(value)}, which must be null or an object")
+            raise wrong_value(file, f"{name}={quote(value)}, which must be null or an object")
         yield name, {key: inner for key, inner in value.items() if not isinstance(inner, Mapping)}
         for kind, inner in value.items():
             if isinstance(inner, Mapping):
@@ -161,7 +161,7 @@ def scaling_of(
     (place, (kind, values)), *rest = settings
     for other, setting in rest:
         if setting != (kind, values):
-            conflict = (f"{at}={shown(inner)}" for at, inner in _objects(published, file) if at in (place, other))
+            conflict = (f"{at}={quote(inner)}" for at, inner in _objects(published, file) if at in (place, other))
             raise wrong_value(file, f"{', '.join(conflict)}: they contradict each other")
     trained = published.get(_ORIGINAL) or values.get(_ORIGINAL) or length  # the top wins
     try:
@@ -184,11 +184,11 @@ def kind_of(
             if kinds is UNSCALED
             else (f"{', '.join(map(repr, kinds))} {'is' if len(kinds) == 1 else 'are'}")
         )
-        raise wrong_value(file, f"{place}.{name}={shown(kind)}: {supported} supported")
+        raise wrong_value(file, f"{place}.{name}={quote(kind)}: {supported} supported")
     table = {**_ANY, **kinds[kind]}
     for key, value in inner.items():
         if key not in table and value is not None:
-            entry = f"{place}.{printed(key)}={shown(value)}"
+            entry = f"{place}.{printed(key)}={quote(value)}"
             raise wrong_value(file, f"{entry}, which is not a key of a rotary embedding of rope_type {kind!r}")
     values = read_keys(
         {f"{place}.{key}": rule for key, rule in table.items()},

@@ -14,7 +14,7 @@ from tokenizers import Encoding, Tokenizer
 
 from dllm.common.coerce import refuse_unwritable
 from dllm.common.errors import UserError
-from dllm.models.keys import shown
+from dllm.models.keys import quote
 from dllm.models.weights.files import broken
 
 Span = tuple[int, int]  # begin and end in a text
@@ -88,4 +88,4 @@ def _encoding(backend: Tokenizer, text: str) -> Encoding:
             return backend.encode_batch([text], add_special_tokens=False)[0]
         return backend.encode(text, add_special_tokens=False)
     except Exception as error:  # tokenizers raises plain Exception
-        raise broken(f"the tokenizer cannot encode {shown(text)} ({error})") from error
+        raise broken(f"the tokenizer cannot encode {quote(text)} ({error})") from error

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dllm.common.errors import Refusal, UserError
 from dllm.models.formats.expressions import RULE, Expression, expression
-from dllm.models.keys import KeyRule, boolean, integer, read_keys, real, shown
+from dllm.models.keys import KeyRule, boolean, integer, quote, read_keys, real
 from dllm.models.network.experts import at_least_float32
 from dllm.models.network.layer import LowRank
 from dllm.models.network.transformer import Transformer
@@ -111,10 +111,10 @@ class Adapter:
             raise self._other(path, f"its config names {self.base}")
         for name, pair in self.pairs.items():
             if name not in shapes:
-                raise self._other(path, f"it adapts {shown(name)}, which this model does not have")
+                raise self._other(path, f"it adapts {quote(name)}, which this model does not have")
             if pair.shape != shapes[name]:
                 sizes = f"{list(pair.shape)}, and this model's has {list(shapes[name])}"
-                raise self._other(path, f"its {shown(name)} has shape {sizes}")
+                raise self._other(path, f"its {quote(name)} has shape {sizes}")
 
     def check_base(self, stored: Mapping[str, Stored], path: str | Path) -> None:
         """Raise UserError where it notes what it was trained on, and that is not ``stored``. Reads a row per matrix; of
@@ -160,7 +160,7 @@ def attach_drafts(model: Transformer, adapter: Adapter) -> None:
             attention.draft = LowRank(a.to(model.dtype), (b.double() * pair.scale).to(model.dtype))
     if left:
         raise Refusal(
-            f"{{model.draft_adapter:quoted}} adapts {shown(next(iter(left)))}, and drafts are adapted at the output "
+            f"{{model.draft_adapter:quoted}} adapts {quote(next(iter(left)))}, and drafts are adapted at the output "
             "of attention (o_proj) alone. Take an adapter of that, or set {model.draft_adapter=null}.",
             [str(adapter.folder)],
         )
@@ -180,7 +180,7 @@ def _read_config(place: Path) -> dict[str, Any]:
     on += ["init_lora_weights"] * (content.get("init_lora_weights") not in SAME_BASE)
     if on:
         raise Refusal(
-            f"{{model.adapter:quoted}} has {on[0]}={shown(content.get(on[0]))}, which is more than a plain LoRA. "
+            f"{{model.adapter:quoted}} has {on[0]}={quote(content.get(on[0]))}, which is more than a plain LoRA. "
             "Merge it into its base with peft's merge_and_unload, and point {model.path:name} at the result.",
             [str(place)],
         )
@@ -194,12 +194,12 @@ def _pairs(file: Path, config: Mapping[str, Any]) -> dict[str, Pair]:
         match = re.fullmatch(re.escape(MODULE_PREFIX) + r"(.+)\.lora_([AB])\.weight", stored.name)
         if match is None or len(stored.shape) != 2:
             shape = list(stored.shape)
-            raise broken(f"{file} holds {shown(stored.name)} of shape {shape}, which is not a matrix of a LoRA")
+            raise broken(f"{file} holds {quote(stored.name)} of shape {shape}, which is not a matrix of a LoRA")
         halves.setdefault(match[1], {})[match[2]] = stored
     found = {}
     for module, half in halves.items():
         if len(half) < 2 or half["A"].shape[0] != half["B"].shape[1]:
-            raise broken(f"{file} has no two matrices that fit for {shown(module)}")
+            raise broken(f"{file} has no two matrices that fit for {quote(module)}")
         found[f"{module}.weight"] = Pair(half["A"], half["B"], scale_of(module, half["A"].shape[0], config))
     if not found:
         raise broken(f"{file} holds no tensors")
@@ -215,7 +215,7 @@ def scale_of(module: str, rank: int, config: Mapping[str, Any]) -> float:
     }
     wanted = config["r"] if named["rank_pattern"] is None else config["rank_pattern"][named["rank_pattern"]]
     if wanted != rank:
-        raise broken(f"{ADAPTER_CONFIG} says rank {wanted} of {shown(module)}, and its matrices have {rank}")
+        raise broken(f"{ADAPTER_CONFIG} says rank {wanted} of {quote(module)}, and its matrices have {rank}")
     alpha = config["lora_alpha"] if named["alpha_pattern"] is None else config["alpha_pattern"][named["alpha_pattern"]]
     return alpha / (sqrt(rank) if config["use_rslora"] else rank)
 

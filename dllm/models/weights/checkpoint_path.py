@@ -60,6 +60,6 @@ def locate(path: str | Path, weights: bool = True) -> Path:
     return there
 
 
-def called(path: str | Path) -> str:
+def folder_label(path: str | Path) -> str:
     """What reports call a model: its folder's name."""
     return Path(path).expanduser().resolve().name

@@ -18,7 +18,7 @@ from safetensors import safe_open
 
 from dllm.common.errors import Refusal, UserError
 from dllm.models.formats.packing import Packing
-from dllm.models.keys import printed, shown
+from dllm.models.keys import printed, quote
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 CONVERSION = "quantizing.json"  # of a folder that ``task=quantize`` has not finished: what is done
@@ -208,7 +208,7 @@ def _weight_map(folder: Path) -> dict[str, str]:
     for tensor, name in weight_map.items():
         if not isinstance(name, str) or not re.fullmatch(r"[^/\\\x00]+\.safetensors", name):
             raise broken(
-                f"{folder / INDEX} has weight_map[{shown(tensor)}]={shown(name)}, which must be the name of a "
+                f"{folder / INDEX} has weight_map[{quote(tensor)}]={quote(name)}, which must be the name of a "
                 "safetensors file in the same folder"
             )
     missing = [name for name in sorted(set(weight_map.values())) if not (folder / name).is_file()]

@@ -27,7 +27,7 @@ from dllm.models.network.masked_lm import MaskedLM
 from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.network.transformer import Transformer
 from dllm.models.network.visibility import InBlocks
-from dllm.models.weights.checkpoint_path import called, locate
+from dllm.models.weights.checkpoint_path import folder_label, locate
 from dllm.models.weights.names import Source, parameter_source
 from dllm.models.weights.tensor_reader import TensorReader
 from dllm.models.weights.weights import prepared, read_model_config
@@ -119,7 +119,7 @@ def reload(model: Model, folder: str | Path) -> Model:
             for place in _places(model.transformer):
                 parts = [reader.read(parameter_source(name, config), place.dtype, place.device) for name in place.rows]
                 place.write(torch.cat(parts) if len(parts) > 1 else parts[0])
-    return replace(model, name=called(folder), path=path)
+    return replace(model, name=folder_label(folder), path=path)
 
 
 def write_weights(model: Model, tensors: Iterable[tuple[str, Tensor]]) -> None:
