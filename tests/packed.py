@@ -29,7 +29,7 @@ from dllm.parts import (
     GgufPacking,
     GgufTensor,
     Source,
-    Stored,
+    StoredTensor,
     TensorReader,
     contents_of,
     headers,
@@ -110,7 +110,7 @@ def matrices_of(file: Path, folder: Path) -> Iterator[Matrix]:
         yield Matrix(file, name, difference, INT8_ROUNDING if relative else 0)
 
 
-def widened(name: str, said: Mapping[str, Any], stored: Mapping[str, Stored]) -> tuple[Tensor, Tensor]:
+def widened(name: str, said: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> tuple[Tensor, Tensor]:
     """The matrix of a case as we read it, and as its program does."""
     own = {key: one for key, one in stored.items() if key.startswith(f"{name}.")}
     expected = own.pop(f"{name}.widened")
@@ -119,7 +119,7 @@ def widened(name: str, said: Mapping[str, Any], stored: Mapping[str, Stored]) ->
         return tuple(reader.read(Source(one), torch.float32) for one in (f"{name}.weight", expected.name))  # type: ignore[return-value]
 
 
-def blocks(kind: str, stored: Mapping[str, Stored], folder: Path) -> tuple[Tensor, Tensor]:
+def blocks(kind: str, stored: Mapping[str, StoredTensor], folder: Path) -> tuple[Tensor, Tensor]:
     """The numbers of a type's blocks as we read them, and as ggml does. folder: for their bytes."""
     with TensorReader(stored) as reader:
         raw = reader.read(Source(f"{kind}.blocks"), torch.uint8)

@@ -32,7 +32,7 @@ from dllm.models.text.tokenizer import Tokenizer
 from dllm.models.text.tokenizer_files import generation_ends
 from dllm.models.weights.adapter import Adapter, attach_drafts
 from dllm.models.weights.checkpoint_path import folder_label, locate
-from dllm.models.weights.cut import check_cut, own_device, refuse_object
+from dllm.models.weights.cut import check_cut, local_device, refuse_object
 from dllm.models.weights.load_progress import load_progress
 from dllm.models.weights.names import published_shapes
 from dllm.models.weights.narrow_folder import load_narrow
@@ -158,7 +158,7 @@ def load(
     if choice.quantize == AUTO_KIND:
         warn_once(f"model.quantize=auto takes {kinds}: the fastest here of what fits.")
     check_cut(described.config, tp, ep, kinds.quantize, kinds.head)
-    build = _Build(described, own_device(device, tp), residence, kinds, trainable, ep)
+    build = _Build(described, local_device(device, tp), residence, kinds, trainable, ep)
     build.check()
     lora = read_adapter(adapter, described.config, path)
     return build.model(path, lora, read_draft_adapter(draft_adapter, described.config, path))

@@ -26,7 +26,7 @@ from dllm.parts import (
     attach_drafts,
     check_cut,
     load_model,
-    own_device,
+    local_device,
     read_model_config,
     refuse_object,
     widened,
@@ -168,11 +168,11 @@ def test_what_has_its_weights_or_spreads_them_is_refused() -> None:
     with pytest.raises(UserError, match="a model object has its weights already"):
         refuse_object(2)
     with pytest.raises(UserError, match="one cuts layers, the other spreads them"):
-        own_device("auto", 2)
+        local_device("auto", 2)
     none = patch("torch.cuda.device_count", return_value=0)
     with none, pytest.raises(UserError, match="needs 2 GPUs, and torch finds 0"):
-        own_device("cuda", 2)
-    assert own_device("cuda:0", 2) == "cuda:0" and own_device("auto", 1) == "auto"
+        local_device("cuda", 2)
+    assert local_device("cuda:0", 2) == "cuda:0" and local_device("auto", 1) == "auto"
 
 
 def test_one_process_adds_nothing_up() -> None:

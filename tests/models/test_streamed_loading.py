@@ -22,7 +22,7 @@ from dllm.parts import (
     PROCESS,
     Footprint,
     Layer,
-    Loaded,
+    LoadProgress,
     Source,
     TensorReader,
     Transformer,
@@ -82,11 +82,11 @@ def linears(layer: nn.Module) -> list[nn.Linear]:
 
 
 def test_progress_is_told_from_nothing_to_all() -> None:
-    told: list[Loaded] = []
+    told: list[LoadProgress] = []
     load_model(DATA / "models" / "llada2_moe", watch=told.append)
     total = sum(one.bytes for one in read_contents(DATA / "models" / "llada2_moe").tensors.values())
-    assert told[0].done == 0 and told[-1].done == told[-1].total == total
-    assert [one.done for one in told] == sorted(one.done for one in told)
+    assert told[0].count == 0 and told[-1].count == told[-1].total == total
+    assert [one.count for one in told] == sorted(one.count for one in told)
     words = list(dict.fromkeys(one.part for one in told))
     assert words == [
         "beginning",
@@ -119,7 +119,7 @@ def test_a_bar_leaves_a_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     with load_progress.load_progress("mini") as watch:
-        watch(Loaded(1 << 30, 4 << 30, "layer 1 of 4"))
+        watch(LoadProgress(1 << 30, 4 << 30, "layer 1 of 4"))
         shown = sys.stderr.getvalue()
     assert "Loading mini" in shown and not shown.endswith("\r")
     assert sys.stderr.getvalue().endswith(" \r")

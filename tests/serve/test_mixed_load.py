@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dllm.parts import Draw, Limits, Loaded, Model, answering_meanwhile, bound_socket, latest, load_progress
+from dllm.parts import Draw, Limits, LoadProgress, Model, answering_meanwhile, bound_socket, latest, load_progress
 from dllm.tasks.mini import tasks
 from tests.serve.bodies import mini_defaults
 from tests.serve.live import live
@@ -142,7 +142,7 @@ def address(listening: socket.socket) -> str:
 def test_health_says_how_far_the_loading_is(listening: socket.socket) -> None:
     with answering_meanwhile(listening), load_progress("m") as watch:
         before = httpx.get(f"{address(listening)}/health")
-        watch(Loaded(420, 1000, "layer 13 of 32"))
+        watch(LoadProgress(420, 1000, "layer 13 of 32"))
         meanwhile = httpx.get(f"{address(listening)}/health?x=1")
         asked = httpx.post(f"{address(listening)}/v1/chat/completions", json={"messages": "x" * 100_000})
         bare = httpx.head(f"{address(listening)}/health")

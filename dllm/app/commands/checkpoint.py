@@ -177,7 +177,7 @@ def _weights(folder: Path, config: ModelConfig) -> tuple[list[str], tuple[str, .
     if len(problems) > MAX_PROBLEMS:
         rest = len(problems) - MAX_PROBLEMS
         problems = [*problems[:MAX_PROBLEMS], f"{rest} further tensors of the {count} expected do not fit"]
-    return [f"{problem}." for problem in problems], fit.left_out, found, model
+    return [f"{problem}." for problem in problems], fit.notes, found, model
 
 
 def _narrow_weights(
@@ -278,7 +278,7 @@ def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str
         fits = "fits" if most <= free else "does not fit"
         yield (
             named_kind("memory", kind, head),
-            (f"{in_gib(taken.stored)} GiB of weights, {in_gib(most - PROCESS)} while they load; {fits} here"),
+            (f"{in_gib(taken.file_bytes)} GiB of weights, {in_gib(most - PROCESS)} while they load; {fits} here"),
         )
     yield (
         "free memory",

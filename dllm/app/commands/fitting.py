@@ -134,7 +134,7 @@ def fitting_rows(
     for kind, head in kinds_with_head(config):
         if head is not None and (asked.gpu is not None or tp > 1):
             continue  # narrow heads are for CPUs
-        weights = Footprint.of_model(network, kind, head).stored
+        weights = Footprint.of_model(network, kind, head).file_bytes
         model = MemoryModel(share, parts, weights, BYTES.get(kind, 2), asked.answer)
         room = asked.room
         yield (

@@ -102,7 +102,7 @@ def _check(name: HubName) -> None:
     if not hub_reachable():
         return
     sizes = _files(name)
-    wanted = {file: size for file, size in sizes.items() if any(fnmatch(file, one) for one in name.wanted())}
+    wanted = {file: size for file, size in sizes.items() if any(fnmatch(file, one) for one in name.patterns())}
     weights = [file for file in wanted if file.endswith((".safetensors", ".gguf"))]
     if not weights:
         kinds = ", ".join(sorted({Path(file).suffix for file in sizes if Path(file).suffix})) or "nothing"

@@ -180,7 +180,7 @@ class FilterJob:
         epoch = least_wall(lambda: train_filter(records, records.round(), 10, 0)) / 10
         minutes = (left * self.gen_length * (1 + REPLAYED) * forward + self.options.epochs * epoch) / 60
         dtype = model.transformer.dtype
-        stored = Footprint.of(model.config, kind or str(dtype).removeprefix("torch."), model.quantize_head).stored
+        stored = Footprint.of(model.config, kind or str(dtype).removeprefix("torch."), model.quantize_head).file_bytes
         try:
             used = MemoryModel(model.config, self.parts(Static()), stored, dtype.itemsize, self.gen_length)
             memory = f"{in_gib(used.use(size, length).most)} GiB"

@@ -18,7 +18,7 @@ from dllm.kernels.narrow_product import GROUP
 from dllm.models.formats.codes import from_codes, unsigned
 from dllm.models.formats.packing import FourBits, Packing, Part
 from dllm.models.keys import printed
-from dllm.models.weights.files import Stored, broken
+from dllm.models.weights.files import StoredTensor, broken
 
 BUNCH = 32  # numbers: whatever their bits, they fill whole words of 32 bits
 WORD_BITS = 32  # bits
@@ -73,9 +73,9 @@ class Affine(Packing):
     """A tensor [N, D], or [E, N, D] of experts."""
 
     scheme: Scheme  # how its numbers are stored
-    weight: Stored  # the codes
-    scales: Stored  # s
-    zeros: Stored | None  # z; None: none
+    weight: StoredTensor  # the codes
+    scales: StoredTensor  # s
+    zeros: StoredTensor | None  # z; None: none
 
     @property
     @abstractmethod
@@ -130,8 +130,8 @@ class Scaled(Affine):
     """Codes and scales by rows: MLX, compressed-tensors, ModelOpt, float8, int8; or one expert of such a tensor."""
 
     columns: int  # D
-    offsets: Stored | None = None  # b; None: none
-    overall: Stored | None = None  # a number that all scales have in common; None: none
+    offsets: StoredTensor | None = None  # b; None: none
+    overall: StoredTensor | None = None  # a number that all scales have in common; None: none
     expert: int | None = None  # which of the first axis; None: the tensor is whole
 
     @property
@@ -161,7 +161,7 @@ class Scaled(Affine):
         offset = None if self.offsets is None else self._rows(part, self.offsets, begin, end).float()
         return _Read(read, self._scale(part, begin, end), self._zero(part, begin, end), offset)
 
-    def _rows(self, part: Part, stored: Stored, begin: int, end: int) -> Tensor:
+    def _rows(self, part: Part, stored: StoredTensor, begin: int, end: int) -> Tensor:
         """Rows of one of its tensors."""
         if self.expert is None:
             return part(stored, slice(begin, end))
@@ -204,7 +204,7 @@ class Grouped(Affine):
     that are one less, subtracted from whole words.
     """
 
-    index: Stored | None = None  # g_idx; None: the columns of a group are neighbours
+    index: StoredTensor | None = None  # g_idx; None: the columns of a group are neighbours
     subtracted: int = 0  # from stored zeros, of each number of a word
     awq: bool = False  # packed along outputs
 
@@ -229,7 +229,7 @@ class Grouped(Affine):
         zero = self._across(part, self.zeros, begin, end, self.subtracted).float()
         return _Read(codes, part(self.scales, slice(None), slice(begin, end)).t().float(), zero)
 
-    def _across(self, part: Part, stored: Stored, begin: int, end: int, more: int = 0) -> Tensor:
+    def _across(self, part: Part, stored: StoredTensor, begin: int, end: int, more: int = 0) -> Tensor:
         """Numbers [n, k] of outputs that are packed side by side. more: is added to each number of whole words."""
         bits = self.scheme.bits
         many = WORD_BITS // bits

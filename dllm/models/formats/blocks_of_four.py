@@ -23,7 +23,7 @@ from dllm.models.formats.codes import looked_up
 from dllm.models.formats.packed_module import Module, check_tensor
 from dllm.models.formats.packing import Packing, Part
 from dllm.models.keys import REQUIRED, KeyRule, KeyRules, integer, printed, quote, read_keys
-from dllm.models.weights.files import Stored, broken
+from dllm.models.weights.files import StoredTensor, broken
 
 FOUR_BIT_STATE = r"(.+)\.quant_state\.bitsandbytes__\w+"
 _LARGEST = 4096  # numbers of a block
@@ -45,8 +45,8 @@ _SAID: KeyRules = {
 class NestedMaxima:
     """How maxima of blocks are quantised themselves."""
 
-    maxima: Stored  # nested_absmax, of blocks of them
-    table: Stored  # nested_quant_map
+    maxima: StoredTensor  # nested_absmax, of blocks of them
+    table: StoredTensor  # nested_quant_map
     block: int  # maxima
     offset: float  # added to each
 
@@ -57,9 +57,9 @@ class BlocksOfFour(Packing):
 
     shape: tuple[int, ...]  # of the tensor
     block: int  # numbers that share a maximum
-    weight: Stored  # the codes
-    maxima: Stored  # absmax
-    table: Stored  # quant_map
+    weight: StoredTensor  # the codes
+    maxima: StoredTensor  # absmax
+    table: StoredTensor  # quant_map
     nested: NestedMaxima | None  # None: maxima are float32
 
     @property
@@ -112,7 +112,7 @@ def blocks_of_four(module: Module, *_: Any) -> tuple[str, BlocksOfFour, tuple[in
     return module.told_by.rpartition("__")[2].upper(), BlocksOfFour(shape, block, weight, maxima, table, nested), shape
 
 
-def _said(state: Stored, part: Part) -> Mapping[str, Any]:
+def _said(state: StoredTensor, part: Part) -> Mapping[str, Any]:
     """What the state of a tensor says. Raises UserError for what no packer writes."""
     if state.dtype != "U8" or len(state.shape) != 1:
         raise broken(f"tensor {printed(state.name)} is {state.dtype} {list(state.shape)}, not a row of bytes")

@@ -36,7 +36,7 @@ from dllm.models.formats.packed_settings import BNB_INT8, MLX_KEY, MLX_SCHEMES
 from dllm.models.formats.packing import Packing, Part
 from dllm.models.formats.prequantized import QUANTISATION, UNQUANTISED
 from dllm.models.keys import printed
-from dllm.models.weights.files import FLOATS, Contents, Stored, broken, first_names
+from dllm.models.weights.files import FLOATS, Contents, StoredTensor, broken, first_names
 from dllm.models.weights.tensor_reader import TensorReader
 
 # What concerns activations and the cache alone.
@@ -68,7 +68,7 @@ def with_whole_weights(found: Contents, settings: PackedSettings | None, widths:
     do not fit each other, or what is said of them."""
     if settings is None:
         return found
-    form, packed = PACKED_FORMATS[settings.method], dict[str, Stored]()
+    form, packed = PACKED_FORMATS[settings.method], dict[str, StoredTensor]()
     tensors = {name: one for name, one in found.tensors.items() if name.rpartition(".")[2] not in form.unused}
     with TensorReader({}) as reader:
         for pattern, operation in form.packs.items():
@@ -81,7 +81,7 @@ def with_whole_weights(found: Contents, settings: PackedSettings | None, widths:
                 if weight in tensors and weight not in found.unnamed:
                     beside = f"tensor {printed(weight)} is beside {printed(first.name)}"
                     raise broken(f"{beside}: which one counts is not known")
-                packed[weight] = Stored(weight, first.file, shape, called, packing)
+                packed[weight] = StoredTensor(weight, first.file, shape, called, packing)
         if not packed:
             note = f"{settings.said}, and no tensor is packed: the weights are read as they are."
             return replace(found, notes=(*found.notes, note))
@@ -118,8 +118,8 @@ def _grouped(module: Module, settings: PackedSettings, _: Collection[int]) -> _P
 
 
 def _ordered(
-    packed: Mapping[str, Stored], settings: PackedSettings, part: Part
-) -> tuple[dict[str, Stored], tuple[str, ...]]:
+    packed: Mapping[str, StoredTensor], settings: PackedSettings, part: Part
+) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
     """Matrices of GPTQ with an index only where it says another order than the plain one, and with the zeros that they
     have. Raises UserError for an order that is not known, and where ``sym`` is true of other zeros."""
     made = {name: _with_order(one.packing, settings, part) for name, one in packed.items()}
@@ -192,7 +192,12 @@ def _mlx(module: Module, settings: PackedSettings, widths: Collection[int]) -> _
 
 
 def _mlx_scheme(
-    path: str, weight: Stored, scales: Stored, offsets: Stored | None, settings: PackedSettings, widths: Collection[int]
+    path: str,
+    weight: StoredTensor,
+    scales: StoredTensor,
+    offsets: StoredTensor | None,
+    settings: PackedSettings,
+    widths: Collection[int],
 ) -> Scheme:
     """The scheme of a matrix: the one that config.json names for it, or for all, if its tensors have it; else, of those
     that are not named, the only one that they can have. Raises UserError where none fits."""
@@ -254,7 +259,7 @@ def _scaled(module: Module, settings: PackedSettings, _: Collection[int]) -> _Pa
     return scheme.called, made, made.shape
 
 
-def _columns(weight: Stored, scheme: Scheme, shape: Stored | None, part: Part) -> int:
+def _columns(weight: StoredTensor, scheme: Scheme, shape: StoredTensor | None, part: Part) -> int:
     """D. The words of a row may hold more numbers than it has, so that a tensor says how many these are."""
     if shape is None:
         return weight.shape[1] * (2 if scheme.codes == "e2m1" else 1)

@@ -22,7 +22,7 @@ from dllm.models.formats.gguf_gemma import GEMMA_ARCHITECTURE, gemma_notes, gemm
 from dllm.models.formats.gguf_keys import FREQUENCIES, Metadata, refuse_scaled
 from dllm.models.formats.gguf_packing import GgufPacking, check_kind
 from dllm.models.keys import printed, quote
-from dllm.models.weights.files import Contents, Stored, broken, first_names
+from dllm.models.weights.files import Contents, StoredTensor, broken, first_names
 from dllm.models.weights.names import parameter_source
 
 # Our names of parts by the names of tensors.
@@ -211,7 +211,7 @@ def gguf_config(file: GgufFile) -> ModelConfig:
 
 def gguf_contents(file: GgufFile, config: ModelConfig) -> Contents:
     """The tensors of a file under their published names. Raises UserError for tensors and types that are not known."""
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredTensor] = {}
     strange = []
     for name, tensor in file.tensors.items():
         if name == FREQUENCIES:  # what it says is known, or refused
@@ -228,7 +228,7 @@ def gguf_contents(file: GgufFile, config: ModelConfig) -> Contents:
     return Contents(found)
 
 
-def _stored(tensor: GgufTensor, config: ModelConfig) -> list[Stored]:
+def _stored(tensor: GgufTensor, config: ModelConfig) -> list[StoredTensor]:
     """A tensor as published ones: one, or one of each expert; none: its name is unknown."""
     layer = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", tensor.name)
     if layer is None:
@@ -247,9 +247,9 @@ def _stored(tensor: GgufTensor, config: ModelConfig) -> list[Stored]:
     return [_as(tensor, f"{place}.{_LAYER[part]}.{leaf}", config, heads=heads if turned else 0)]
 
 
-def _as(tensor: GgufTensor, ours: str, config: ModelConfig, expert: int | None = None, heads: int = 0) -> Stored:
+def _as(tensor: GgufTensor, ours: str, config: ModelConfig, expert: int | None = None, heads: int = 0) -> StoredTensor:
     """As the published tensor of our parameter."""
     name = parameter_source(ours, config).name
     shape = tensor.shape if expert is None else tensor.shape[1:]
     packing = GgufPacking(tensor, shape[0], 0 if expert is None else expert * shape[0], heads)
-    return Stored(name, tensor.file, shape, tensor.kind, packing)
+    return StoredTensor(name, tensor.file, shape, tensor.kind, packing)

@@ -18,7 +18,7 @@ from dllm.models.formats.gguf_keys import FREQUENCIES, Metadata, frequencies, re
 from dllm.models.formats.gguf_packing import GgufPacking
 from dllm.models.gemma_config import DIFFUSION_GEMMA, GEMMA, GLOBAL, SLIDING
 from dllm.models.keys import quote
-from dllm.models.weights.files import Stored, broken, first_names
+from dllm.models.weights.files import StoredTensor, broken, first_names
 
 GEMMA_ARCHITECTURE = "diffusion-gemma"
 CANVAS = "diffusion.canvas_length"
@@ -128,12 +128,12 @@ def gemma_notes(said: Metadata) -> tuple[str, ...]:
     return (f"{name} was published with {' '.join(other)}: set it beside sampler=renoise.",) if other else ()
 
 
-def gemma_stored(tensor: GgufTensor) -> list[Stored]:
+def gemma_stored(tensor: GgufTensor) -> list[StoredTensor]:
     """A tensor under its published name; none: its name is unknown."""
     if (name := _published(tensor.name)) is None:
         return []
     packing = GgufPacking(tensor, tensor.shape[0], stacked=len(tensor.shape) == 3)
-    return [Stored(name, tensor.file, tensor.shape, tensor.kind, packing)]
+    return [StoredTensor(name, tensor.file, tensor.shape, tensor.kind, packing)]
 
 
 def _published(name: str) -> str | None:

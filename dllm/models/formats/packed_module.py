@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dllm.models.formats.packing import Part
 from dllm.models.keys import printed
-from dllm.models.weights.files import Stored, broken
+from dllm.models.weights.files import StoredTensor, broken
 
 
 @dataclass
@@ -15,18 +15,18 @@ class Module:
     """A module whose tensors an operation takes out of those of its folder."""
 
     name: str  # of the module
-    tensors: dict[str, Stored]  # of the folder; what is taken goes
+    tensors: dict[str, StoredTensor]  # of the folder; what is taken goes
     part: Part  # reads them
     told_by: str  # the tensor that shows that the module is packed
-    taken: list[Stored] = field(default_factory=list)  # what was
+    taken: list[StoredTensor] = field(default_factory=list)  # what was
 
-    def take(self, leaf: str) -> Stored | None:
+    def take(self, leaf: str) -> StoredTensor | None:
         """A tensor of the module; None: it has no such one."""
         found = self.tensors.pop(f"{self.name}.{leaf}", None)
         self.taken += [] if found is None else [found]
         return found
 
-    def need(self, leaf: str) -> Stored:
+    def need(self, leaf: str) -> StoredTensor:
         """The same of a name that begins with the module's. Raises UserError where it is missing."""
         if (found := self.tensors.pop(f"{self.name}{leaf}", None)) is None:
             raise broken(f"tensor {printed(self.name)}{leaf} is missing beside the others of bitsandbytes")
@@ -34,7 +34,7 @@ class Module:
         return found
 
 
-def check_tensor(one: Stored, shape: tuple[int, ...], dtypes: Collection[str], said: str) -> None:
+def check_tensor(one: StoredTensor, shape: tuple[int, ...], dtypes: Collection[str], said: str) -> None:
     """Raise UserError for a tensor of another shape, or kind, than what is ``said`` implies."""
     if one.shape != shape:
         raise broken(f"tensor {printed(one.name)} has shape {list(one.shape)}, {said} implies {list(shape)}")

@@ -130,14 +130,14 @@ class GemmaLayer(Layer):
         self.mlp = MLP(config.width, config.mlp_width, activation=GELU)
         self.router = GemmaRouter(config)
         self.experts_norm, self.experts_out_norm = norm(), norm()
-        begin, end = config.moe.own or (0, config.moe.experts)
+        begin, end = config.moe.local_experts or (0, config.moe.experts)
         experts, inner = end - begin, config.moe.width
         self.experts = StackedExperts(
             torch.empty(experts, 2 * inner, config.width), torch.empty(experts, config.width, inner), GELU, True
         )
         self.out_norm = norm()
         self.scalar, self.denoising_scalar = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
-        self.ranks, self.own = config.ranks, config.moe.own
+        self.ranks, self.local_experts = config.ranks, config.moe.local_experts
 
     def denoise(
         self, x: Tensor, angles: Angles, columns: Tensor | None, denoised: Tensor | None, attend: Attend
@@ -148,7 +148,7 @@ class GemmaLayer(Layer):
         rows = rearrange(x, "b n d -> (b n) d")
         weights, ids = self.router(rows)
         count = self.router.proj.out_features
-        routed = mixed_experts(self.experts, self.experts_norm(rows), weights, ids, count, self.own)
+        routed = mixed_experts(self.experts, self.experts_norm(rows), weights, ids, count, self.local_experts)
         dense = self.ranks.sum(self.mlp(self.mlp_norm(x)))  # each sum has a norm of its own
         x = x + self.out_norm(self.mlp_out_norm(dense) + self.experts_out_norm(self.ranks.sum(routed).view_as(x)))
         if denoised is None:

@@ -21,7 +21,7 @@ from dllm.models.formats.affine import Scaled
 from dllm.models.formats.gguf_packing import GgufPacking
 from dllm.models.formats.packing import Packing, Part
 from dllm.models.keys import printed
-from dllm.models.weights.files import Contents, Stored, broken
+from dllm.models.weights.files import Contents, StoredTensor, broken
 
 _STACK = re.compile(r"(.+\.mlp)\.switch_mlp\.(gate|up|down)_proj\.weight")
 _ROUTER = re.compile(r"(.+\.mlp\.gate)\.gate_proj\.(weight|bias)")  # mlx_lm's of Ling, which LLaDA2 is
@@ -32,7 +32,7 @@ _OF_GEMMA = re.compile(r"(.+\.experts)\.(?:switch_glu\.|(\d+)\.)?(gate_up|gate|u
 class OneExpert(Packing):
     """A matrix of a plain tensor [E, N, D]."""
 
-    stack: Stored  # of all experts
+    stack: StoredTensor  # of all experts
     number: int  # of the expert
 
     @property
@@ -47,7 +47,7 @@ class OneExpert(Packing):
 class JoinedRows(Packing):
     """A tensor [E, N, D] whose rows are those of several matrices of each expert, one after the other."""
 
-    experts: tuple[tuple[Stored, ...], ...]  # the matrices [n, D] of each
+    experts: tuple[tuple[StoredTensor, ...], ...]  # the matrices [n, D] of each
 
     @property
     def bytes(self) -> int:
@@ -59,7 +59,7 @@ class JoinedRows(Packing):
         )
 
 
-def _numbers(stored: Stored, part: Part) -> Tensor:
+def _numbers(stored: StoredTensor, part: Part) -> Tensor:
     rows = stored.shape[0]
     return part(stored).float() if stored.packing is None else stored.packing.numbers(part, 0, rows)
 
@@ -77,7 +77,7 @@ def with_published_experts(contents: Contents, config: ModelConfig) -> Contents:
     return replace(contents, tensors=tensors)
 
 
-def _apart(tensors: dict[str, Stored]) -> None:
+def _apart(tensors: dict[str, StoredTensor]) -> None:
     for name in list(tensors):
         if match := _ROUTER.fullmatch(name):
             leaf = "weight" if match[2] == "weight" else "expert_bias"
@@ -88,7 +88,7 @@ def _apart(tensors: dict[str, Stored]) -> None:
                 tensors[key] = replace(expert, name=key)
 
 
-def _experts_of(stack: Stored) -> tuple[Stored, ...]:
+def _experts_of(stack: StoredTensor) -> tuple[StoredTensor, ...]:
     """The matrix of each expert in a tensor [E, N, D]."""
     rows, packing = stack.shape[1], stack.packing
     packing_of: Callable[[int], Packing] = partial(OneExpert, stack)
@@ -98,14 +98,14 @@ def _experts_of(stack: Stored) -> tuple[Stored, ...]:
         assert isinstance(packing, Scaled), "nothing else packs three sizes under these names"
         packing_of = lambda number: replace(packing, expert=number)  # noqa: E731
     return tuple(
-        Stored(stack.name, stack.file, stack.shape[1:], stack.dtype, packing_of(number))
+        StoredTensor(stack.name, stack.file, stack.shape[1:], stack.dtype, packing_of(number))
         for number in range(stack.shape[0])
     )
 
 
-def _as_gemma(tensors: dict[str, Stored], count: int) -> None:
+def _as_gemma(tensors: dict[str, StoredTensor], count: int) -> None:
     """Puts the published pair of tensors in the place of a layer's experts."""
-    places: dict[str, dict[str, dict[int | None, Stored]]] = {}
+    places: dict[str, dict[str, dict[int | None, StoredTensor]]] = {}
     for name in list(tensors):
         if match := _OF_GEMMA.fullmatch(name):
             number = None if match[2] is None else int(match[2])
@@ -120,7 +120,7 @@ def _as_gemma(tensors: dict[str, Stored], count: int) -> None:
             raise broken(f"{printed(place)} has {' and '.join(names)} without the rest of an expert")
 
 
-def _joined(name: str, groups: list[dict[int | None, Stored]], count: int) -> Stored:
+def _joined(name: str, groups: list[dict[int | None, StoredTensor]], count: int) -> StoredTensor:
     numbers: set[int | None] = {*range(count)}
     first = next(iter(groups[0].values()))
     if groups[0].keys() == {None} and len(groups) == 1:
@@ -138,4 +138,6 @@ def _joined(name: str, groups: list[dict[int | None, Stored]], count: int) -> St
         raise broken(f"the experts that make up {printed(name)} differ in number or shape")
     experts = tuple(zip(*parts, strict=True))
     rows = sum(part.shape[0] for part in experts[0])
-    return Stored(name, first.file, (len(experts), rows, *experts[0][0].shape[1:]), first.dtype, JoinedRows(experts))
+    return StoredTensor(
+        name, first.file, (len(experts), rows, *experts[0][0].shape[1:]), first.dtype, JoinedRows(experts)
+    )

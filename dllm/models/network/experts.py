@@ -96,16 +96,18 @@ class MoE(nn.Module):
         super().__init__()
         self.config = config
         self.router = Router(width, config)
-        self.own = config.own
+        self.local_experts = config.local_experts
         self.expert_bias = nn.Parameter(torch.zeros(config.experts)) if config.expert_bias else None
-        numbers = range(*(config.own or (0, config.experts)))
+        numbers = range(*(config.local_experts or (0, config.experts)))
         self.experts: nn.Module = Experts(MLP(width, config.width) for _ in numbers)
         self.shared = MLP(width, config.shared_width) if config.shared_width else None
 
     def forward(self, x: Tensor) -> Tensor:
         rows = rearrange(x, "... d -> (...) d")
         weights, ids = self.route(rows)
-        out = mixed_experts(self.experts, rows, weights.to(rows.dtype), ids, self.config.experts, self.own).view_as(x)
+        out = mixed_experts(
+            self.experts, rows, weights.to(rows.dtype), ids, self.config.experts, self.local_experts
+        ).view_as(x)
         return out if self.shared is None else out + self.shared(x)
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,20 +136,20 @@ class MoE(nn.Module):
 
 
 def mixed_experts(
-    experts: nn.Module, rows: Tensor, weights: Tensor, ids: Tensor, count: int, own: tuple[int, int] | None = None
+    experts: nn.Module, rows: Tensor, weights: Tensor, ids: Tensor, count: int, local: tuple[int, int] | None = None
 ) -> Tensor:
     """Rows [R, D] through their experts ``ids`` [R, k], of ``count``, in a sum by ``weights`` [R, k].
-    own: the range of experts that ``experts`` holds (None: all); the sum leaves the others out."""
+    local: the range of experts that ``experts`` holds (None: all); the sum leaves the others out."""
     ids, place = ids.sort(dim=-1)  # the published code adds up the experts of a row in ascending order
-    first, end = own or (0, count)
-    if own is not None:  # rows of experts that are elsewhere come last, after the last of ``ends``
+    first, end = local or (0, count)
+    if local is not None:  # rows of experts that are elsewhere come last, after the last of ``ends``
         ids = (ids - first) % count
     expert, order = ids.flatten().sort(stable=True)
     ends = torch.searchsorted(expert, torch.arange(end - first, device=expert.device), right=True)
     outputs = experts(rows[order // ids.shape[1]], ends)
     parts = torch.empty_like(outputs).index_copy_(0, order, outputs).view(*ids.shape, -1)
     parts = (parts * weights.gather(-1, place).unsqueeze(-1)).to(rows.dtype)
-    if own is not None:
+    if local is not None:
         parts = torch.where((ids < end - first).unsqueeze(-1), parts, 0.0)
     out = parts[:, 0]
     for rank in range(1, ids.shape[1]):

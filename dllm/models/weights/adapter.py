@@ -25,7 +25,7 @@ from dllm.models.keys import KeyRule, boolean, integer, quote, read_keys, real
 from dllm.models.network.experts import at_least_float32
 from dllm.models.network.layer import LowRank
 from dllm.models.network.transformer import Transformer
-from dllm.models.weights.files import Stored, broken, headers, read_json
+from dllm.models.weights.files import StoredTensor, broken, headers, read_json
 from dllm.models.weights.names import Source, parameter_source
 
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -35,10 +35,10 @@ DIGEST = "dllm.base"  # metadata of the weights' file: ``base_digest`` of the ba
 
 def _patterns(value: Any) -> bool:
     """Numbers by regular expressions of modules' names."""
-    if not isinstance(value, dict) or not all(isinstance(one, int | float) for one in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(number, int | float) for number in value.values()):
         return False
     try:
-        return bool([_ends_in(one) for one in value]) or not value
+        return bool([_ends_in(number) for number in value]) or not value
     except UserError:
         return False
 
@@ -70,8 +70,8 @@ SAME_BASE = (None, True, False, "gaussian", "eva")  # ``init_lora_weights`` that
 class Pair:
     """The two low-rank factors of one matrix."""
 
-    a: Stored  # A [r, in]
-    b: Stored  # B [out, r]
+    a: StoredTensor  # A [r, in]
+    b: StoredTensor  # B [out, r]
     scale: float  # their product is multiplied by it
 
     @property
@@ -100,8 +100,8 @@ class Adapter:
             sentence = f"{{model.adapter:quoted}} lacks {ADAPTER_WEIGHTS}.{never} Save the adapter as safetensors."
             raise Refusal(sentence, [str(place)])
         pairs = _pairs(file, config)
-        with safe_open(file, framework="pt") as stored:
-            digest = (stored.metadata() or {}).get(DIGEST)
+        with safe_open(file, framework="pt") as weights:
+            digest = (weights.metadata() or {}).get(DIGEST)
         return Adapter(place, config["base_model_name_or_path"], pairs, digest)
 
     def check_fits(self, shapes: Mapping[str, tuple[int, ...]], path: str | Path) -> None:
@@ -116,18 +116,18 @@ class Adapter:
                 sizes = f"{list(pair.shape)}, and this model's has {list(shapes[name])}"
                 raise self._other(path, f"its {quote(name)} has shape {sizes}")
 
-    def check_base(self, stored: Mapping[str, Stored], path: str | Path) -> None:
-        """Raise UserError where it notes what it was trained on, and that is not ``stored``. Reads a row per matrix; of
-        one in few bits that says nothing."""
-        if any(stored[name].packing is not None for name in self.pairs):
+    def check_base(self, tensors: Mapping[str, StoredTensor], path: str | Path) -> None:
+        """Raise UserError where the adapter was trained on other weights than ``tensors``, as far as it notes
+        them. Reads a row per matrix; of one in few bits that says nothing."""
+        if any(tensors[name].packing is not None for name in self.pairs):
             return
-        if self.digest is not None and self.digest != base_digest(self.pairs, stored):
+        if self.digest is not None and self.digest != base_digest(self.pairs, tensors):
             raise self._other(path, "the weights that it adapts are not those it was trained on")
 
     def _other(self, path: str | Path, why: str) -> UserError:
-        made = f"{{model.path={self.base}}}" if self.base else "{model.path:name} to the model that it was trained on"
+        advice = f"{{model.path={self.base}}}" if self.base else "{model.path:name} to the model that it was trained on"
         return Refusal(
-            f"{{model.adapter:quoted}} was made for another base than {{model.path:quoted}}: {why}. Set {made}, or "
+            f"{{model.adapter:quoted}} was made for another base than {{model.path:quoted}}: {why}. Set {advice}, or "
             "{model.adapter=null}.",
             [str(self.folder), str(path)],
         )
@@ -140,7 +140,7 @@ class Adapter:
             return weight
         wide = at_least_float32(dtype)
         with safe_open(pair.a.file, framework="pt", device=str(weight.device)) as file:
-            a, b = (file.get_tensor(one.name).to(wide) for one in (pair.a, pair.b))
+            a, b = (file.get_tensor(half.name).to(wide) for half in (pair.a, pair.b))
         a, b = a[:, slice(*(part.columns or (None,)))], b[slice(*(part.rows or (None,)))]
         return weight.to(wide) + b @ a * pair.scale
 
@@ -148,19 +148,19 @@ class Adapter:
 def attach_drafts(model: Transformer, adapter: Adapter) -> None:
     """Keep the adapter beside the weights, for rows that draft. Raises UserError where it adapts another product than
     the output of attention (``o_proj``), which is the one that published drafts adapt."""
-    left = dict(adapter.pairs)
+    rest = dict(adapter.pairs)
     for index, layer in enumerate(model.layers):
-        pair = left.pop(parameter_source(f"layers.{index}.attn.o.weight", model.config).name, None)
+        pair = rest.pop(parameter_source(f"layers.{index}.attn.o.weight", model.config).name, None)
         if pair is not None:
             with safe_open(pair.a.file, framework="pt", device=str(next(layer.parameters()).device)) as file:
-                a, b = (file.get_tensor(one.name) for one in (pair.a, pair.b))
+                a, b = (file.get_tensor(half.name) for half in (pair.a, pair.b))
             attention = cast("Any", layer).attn
             ranks, width = model.ranks, a.shape[1] // model.ranks.size  # inputs of ``o``, by heads
             a = a[:, ranks.rank * width : (ranks.rank + 1) * width]
             attention.draft = LowRank(a.to(model.dtype), (b.double() * pair.scale).to(model.dtype))
-    if left:
+    if rest:
         raise Refusal(
-            f"{{model.draft_adapter:quoted}} adapts {quote(next(iter(left)))}, and drafts are adapted at the output "
+            f"{{model.draft_adapter:quoted}} adapts {quote(next(iter(rest)))}, and drafts are adapted at the output "
             "of attention (o_proj) alone. Take an adapter of that, or set {model.draft_adapter=null}.",
             [str(adapter.folder)],
         )
@@ -189,34 +189,36 @@ def _read_config(place: Path) -> dict[str, Any]:
 
 def _pairs(file: Path, config: Mapping[str, Any]) -> dict[str, Pair]:
     """The matrices of the file. Raises UserError for a matrix without its pair."""
-    halves: dict[str, dict[str, Stored]] = {}
-    for stored in headers(file):
-        match = re.fullmatch(re.escape(MODULE_PREFIX) + r"(.+)\.lora_([AB])\.weight", stored.name)
-        if match is None or len(stored.shape) != 2:
-            shape = list(stored.shape)
-            raise broken(f"{file} holds {quote(stored.name)} of shape {shape}, which is not a matrix of a LoRA")
-        halves.setdefault(match[1], {})[match[2]] = stored
-    found = {}
+    halves: dict[str, dict[str, StoredTensor]] = {}
+    for tensor in headers(file):
+        match = re.fullmatch(re.escape(MODULE_PREFIX) + r"(.+)\.lora_([AB])\.weight", tensor.name)
+        if match is None or len(tensor.shape) != 2:
+            shape = list(tensor.shape)
+            raise broken(f"{file} holds {quote(tensor.name)} of shape {shape}, which is not a matrix of a LoRA")
+        halves.setdefault(match[1], {})[match[2]] = tensor
+    pairs = {}
     for module, half in halves.items():
         if len(half) < 2 or half["A"].shape[0] != half["B"].shape[1]:
             raise broken(f"{file} has no two matrices that fit for {quote(module)}")
-        found[f"{module}.weight"] = Pair(half["A"], half["B"], scale_of(module, half["A"].shape[0], config))
-    if not found:
+        pairs[f"{module}.weight"] = Pair(half["A"], half["B"], scale_of(module, half["A"].shape[0], config))
+    if not pairs:
         raise broken(f"{file} holds no tensors")
-    return found
+    return pairs
 
 
 def scale_of(module: str, rank: int, config: Mapping[str, Any]) -> float:
     """alpha / r of a module, by peft's rule: the first pattern that ends its name, else ``lora_alpha``. Raises
     UserError where its rank is not the config's."""
-    named = {
-        key: next((one for one in config[key] if _ends_in(one).matches(module)), None)
+    matches = {
+        key: next((pattern for pattern in config[key] if _ends_in(pattern).matches(module)), None)
         for key in ("rank_pattern", "alpha_pattern")
     }
-    wanted = config["r"] if named["rank_pattern"] is None else config["rank_pattern"][named["rank_pattern"]]
-    if wanted != rank:
-        raise broken(f"{ADAPTER_CONFIG} says rank {wanted} of {quote(module)}, and its matrices have {rank}")
-    alpha = config["lora_alpha"] if named["alpha_pattern"] is None else config["alpha_pattern"][named["alpha_pattern"]]
+    declared = config["r"] if matches["rank_pattern"] is None else config["rank_pattern"][matches["rank_pattern"]]
+    if declared != rank:
+        raise broken(f"{ADAPTER_CONFIG} says rank {declared} of {quote(module)}, and its matrices have {rank}")
+    alpha = (
+        config["lora_alpha"] if matches["alpha_pattern"] is None else config["alpha_pattern"][matches["alpha_pattern"]]
+    )
     return alpha / (sqrt(rank) if config["use_rslora"] else rank)
 
 
@@ -225,11 +227,11 @@ def is_hub_id(name: str) -> bool:
     return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and not Path(name).is_dir()
 
 
-def base_digest(names: Iterable[str], stored: Mapping[str, Stored]) -> str:
+def base_digest(names: Iterable[str], tensors: Mapping[str, StoredTensor]) -> str:
     """A hash of the first row of each of these weights, as float32: it tells models apart that share all shapes, and
     reads 2 MB of an 8B model's 16 GB."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name in sorted(names):
-        with safe_open(stored[name].file, framework="pt") as file:
-            found.update(file.get_slice(stored[name].name)[0:1].to(torch.float32).numpy().tobytes())
-    return found.hexdigest()[:16]
+        with safe_open(tensors[name].file, framework="pt") as file:
+            hasher.update(file.get_slice(tensors[name].name)[0:1].to(torch.float32).numpy().tobytes())
+    return hasher.hexdigest()[:16]

@@ -17,8 +17,8 @@ def locate(path: str | Path, weights: bool = True) -> Path:
     A hub id may end with a revision (owner/name@REVISION: a branch, a tag or a commit). It is downloaded: data files
     only, never code, and no weights of a folder if ``weights`` is False. Raises UserError when there is no such model.
     """
-    name, known, folder = str(path), shipped_models(), Path(path).expanduser()
-    if name in known:
+    name, names, folder = str(path), shipped_models(), Path(path).expanduser()
+    if name in names:
         folder = shipped_folder(name)
     if folder.is_dir():
         return plain_folder(folder)
@@ -26,35 +26,34 @@ def locate(path: str | Path, weights: bool = True) -> Path:
         return folder
     if folder.is_file():
         raise Refusal("{model.path:quoted} is a file, and no GGUF. Give the folder that holds the checkpoint.", [name])
-    found = HubName.of(name)
-    if folder.suffix.lower() == GGUF_SUFFIX and (found is None or not found.file):
+    hub = HubName.of(name)
+    if folder.suffix.lower() == GGUF_SUFFIX and (hub is None or not hub.file):
         raise Refusal("{model.path:quoted} is not a file here. Download it, and give its path.", [name])
-    if found is None:
+    if hub is None:
         raise Refusal(
-            f"{{model.path:quoted}} is not a shipped model ({', '.join(known) or 'there are none'}), a folder or a "
+            f"{{model.path:quoted}} is not a shipped model ({', '.join(names) or 'there are none'}), a folder or a "
             "hub id of the form owner/name (of a GGUF file: owner/name/FILE.gguf; at a revision: "
-            f"owner/name@REVISION).{nearest(name.partition('@')[0], known)}",
+            f"owner/name@REVISION).{nearest(name.partition('@')[0], names)}",
             [str(path)],
         )
     stay_offline_without_hub()
     from huggingface_hub import snapshot_download
 
     try:
-        wanted = found.wanted(weights)
-        there = Path(snapshot_download(found.repo, revision=found.revision, allow_patterns=wanted)) / found.file
+        patterns = hub.patterns(weights)
+        there = Path(snapshot_download(hub.repo, revision=hub.revision, allow_patterns=patterns)) / hub.file
     except Exception as error:
         offline = not hub_reachable() and type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled")
         why = "the hub cannot be reached from here" if offline else first_line(error)
-        kind = "file" if found.file else "folder"
+        kind = "file" if hub.file else "folder"
         raise Refusal(
             f"{{model.path:quoted}} is no {kind} here, and could not be downloaded as a hub id ({why}). Download it "
             f"elsewhere and pass the {kind}: {{model.path={kind.upper()}}}.",
             [str(path)],
         ) from error
-    if found.file and not is_gguf(there):
+    if hub.file and not is_gguf(there):
         raise Refusal(
-            f"{{model.path:quoted}}: {found.repo} on the hub has no file {found.file}. Give the name of one that it "
-            "has.",
+            f"{{model.path:quoted}}: {hub.repo} on the hub has no file {hub.file}. Give the name of one that it has.",
             [str(path)],
         )
     return there

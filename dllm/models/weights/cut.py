@@ -41,7 +41,7 @@ def share_of(config: ModelConfig, ranks: Ranks, ep: bool = False) -> ModelConfig
         return config
     if moe is not None:
         moe = replace(moe, shared_width=moe.shared_width // size)
-        moe = replace(moe, own=ranks.share(moe.experts)) if ep else replace(moe, width=moe.width // size)
+        moe = replace(moe, local_experts=ranks.share(moe.experts)) if ep else replace(moe, width=moe.width // size)
     if gemma is not None:
         kinds = {kind: replace(kind, kv_heads=max(1, kind.kv_heads // size)) for kind in gemma.layers}
         gemma = replace(gemma, layers=tuple(kinds[kind] for kind in gemma.layers))
@@ -111,7 +111,7 @@ def refuse_object(size: int) -> None:
         )
 
 
-def own_device(device: str, size: int) -> str:
+def local_device(device: str, size: int) -> str:
     """The device of this rank: of ``cuda`` the GPU of its number. Raises UserError where ranks are more than GPUs, and
     for ``auto``, which spreads layers."""
     if size == 1:
@@ -154,20 +154,20 @@ class RankShare(NamedTuple):
     sources: dict[str, Source]  # of each of its parameters, its part of the file
 
 
-def shared_out(whole: Transformer, config: ModelConfig) -> RankShare:
+def rank_share(whole: Transformer, config: ModelConfig) -> RankShare:
     """The rank's network of the ``whole`` one, both on the meta device. config: of ``share_of``."""
-    model = own_network(config)
+    model = local_network(config)
     sources = dict[str, Source]()
     for name, parameter in model.named_parameters():
         if config.tied and name == "lm_head.weight":
             continue  # rows of the embedding, which ``tie`` gives it
         there = in_whole(name, config)
         source = parameter_source(there, whole.config)
-        sources[name] = own_source(name, source, whole.get_parameter(there).shape, parameter.shape, config)
+        sources[name] = local_source(name, source, whole.get_parameter(there).shape, parameter.shape, config)
     return RankShare(model, sources)
 
 
-def own_network(config: ModelConfig) -> Transformer:
+def local_network(config: ModelConfig) -> Transformer:
     """A rank's network on the meta device. config: of ``share_of``."""
     with torch.device("meta"):
         model = network_of(config)
@@ -180,34 +180,34 @@ def own_network(config: ModelConfig) -> Transformer:
 
 def in_whole(name: str, config: ModelConfig) -> str:
     """What a parameter of a rank is called in the whole model: experts are numbered there."""
-    if config.moe is None or config.moe.own is None:
+    if config.moe is None or config.moe.local_experts is None:
         return name
-    first = config.moe.own[0]
-    return re.sub(r"(experts\.)(\d+)", lambda found: f"{found[1]}{int(found[2]) + first}", name)
+    first = config.moe.local_experts[0]
+    return re.sub(r"(experts\.)(\d+)", lambda match: f"{match[1]}{int(match[2]) + first}", name)
 
 
-def own_source(name: str, source: Source, whole: Sequence[int], own: Sequence[int], config: ModelConfig) -> Source:
-    """The rank's part, of shape ``own``, of a parameter of shape ``whole``."""
-    if tuple(whole) == tuple(own):
+def local_source(name: str, source: Source, whole: Sequence[int], shape: Sequence[int], config: ModelConfig) -> Source:
+    """The rank's part, of shape ``shape``, of a parameter of shape ``whole``."""
+    if tuple(whole) == tuple(shape):
         return source
     ranks, stem = config.ranks, name.removesuffix(".weight").removesuffix(".bias")
     if stem == "lm_head":
         return replace(source, rows=ranks.share(whole[0]))
-    if whole[0] != own[0] and len(whole) == 3:
+    if whole[0] != shape[0] and len(whole) == 3:
         return replace(source, rows=ranks.share(whole[0]))
     how = next(kind for end, kind in CUTS.items() if stem == end or stem.endswith(f".{end}"))
     if how == BY_COLUMNS:
-        return replace(source, columns=own_part(whole[-1], own[-1], ranks))
+        return replace(source, columns=local_part(whole[-1], shape[-1], ranks))
     if how == BY_PIECES:
-        begin, end = own_part(whole[1] // 2, own[1] // 2, ranks)
+        begin, end = local_part(whole[1] // 2, shape[1] // 2, ranks)
         return replace(source, pieces=((begin, end), (whole[1] // 2 + begin, whole[1] // 2 + end)))
     before = source.rows[0] if source.rows else 0
-    begin, end = own_part(whole[0], own[0], ranks)
+    begin, end = local_part(whole[0], shape[0], ranks)
     return replace(source, rows=(before + begin, before + end))
 
 
-def own_part(whole: int, own: int, ranks: Ranks) -> tuple[int, int]:
-    """The ``own`` things of ``whole`` that a rank holds, from and to. There may be fewer shares than ranks (key heads):
+def local_part(whole: int, part: int, ranks: Ranks) -> tuple[int, int]:
+    """The range of ``part`` entries of ``whole`` that a rank holds. There may be fewer shares than ranks (key heads):
     neighbours hold the same."""
-    begin = ranks.rank * (whole // own) // ranks.size * own
-    return begin, begin + own
+    begin = ranks.rank * (whole // part) // ranks.size * part
+    return begin, begin + part

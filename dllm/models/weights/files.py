@@ -46,7 +46,7 @@ POINTER_BYTES = 1024  # the most that Git LFS reads of a pointer
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """One tensor of a file."""
 
     name: str  # as published
@@ -68,7 +68,7 @@ class Stored:
 class Contents:
     """The tensors of a folder."""
 
-    tensors: Mapping[str, Stored]  # by name
+    tensors: Mapping[str, StoredTensor]  # by name
     unnamed: frozenset[str] = frozenset()  # those that shards hold and the index does not name
     stale: bool = False  # the folder has an index that is not read
     notes: tuple[str, ...] = ()  # sentences about what is read in another way than the folder says
@@ -133,20 +133,20 @@ def read_contents(folder: Path) -> Contents:
     """The headers of a folder's safetensors, single or sharded. Raises UserError when they are broken, and MemoryError
     when they do not fit."""
     if (folder / SINGLE).is_file():
-        found = {tensor.name: tensor for tensor in headers(folder / SINGLE)}
-        return Contents(found, stale=_has_stale_index(folder))
+        tensors = {tensor.name: tensor for tensor in headers(folder / SINGLE)}
+        return Contents(tensors, stale=_has_stale_index(folder))
     if (folder / INDEX).is_file():
         return _sharded(folder)
     raise _no_weights(folder)
 
 
-def headers(file: Path) -> list[Stored]:
+def headers(file: Path) -> list[StoredTensor]:
     """The headers of one safetensors file. Raises UserError if they are broken, MemoryError if they do not fit."""
     refuse_pointer(file)
     try:
         with safe_open(file, framework="pt") as shard:
             parts = [(name, shard.get_slice(name)) for name in shard.keys()]  # noqa: SIM118
-            return [Stored(name, file, tuple(part.get_shape()), part.get_dtype()) for name, part in parts]
+            return [StoredTensor(name, file, tuple(part.get_shape()), part.get_dtype()) for name, part in parts]
     except Exception as error:
         if "allocate memory" in str(error):  # the file is fine, and larger than the memory
             raise MemoryError(f"{file} cannot be mapped") from error
@@ -160,10 +160,10 @@ def _no_weights(folder: Path) -> UserError:
             f"{folder} holds {pickled[0]}, a pickle. Opening a pickle can run code, so it is never read. "
             "Convert it to safetensors, or take the checkpoint's safetensors version."
         )
-    others = sorted(file.name for kind in ("*.safetensors", "*.gguf") for file in folder.glob(kind))
-    found = f" (it has {first_names(others)})" if others else ""
+    names = sorted(file.name for kind in ("*.safetensors", "*.gguf") for file in folder.glob(kind))
+    list_text = f" (it has {first_names(names)})" if names else ""
     return Refusal(
-        f"{folder} holds neither {SINGLE} nor {INDEX}{found}. Point {{model.path:name}} at a complete checkpoint."
+        f"{folder} holds neither {SINGLE} nor {INDEX}{list_text}. Point {{model.path:name}} at a complete checkpoint."
     )
 
 
@@ -186,18 +186,18 @@ def _sharded(folder: Path) -> Contents:
     places wrongly, or does not name, counts where a single shard holds it. Raises UserError for one that it places
     wrongly and that none holds, or several."""
     weight_map = _weight_map(folder)
-    holders: dict[str, dict[str, Stored]] = {}
+    holders: dict[str, dict[str, StoredTensor]] = {}
     for shard in sorted(set(weight_map.values())):
-        for one in headers(folder / shard):
-            holders.setdefault(one.name, {})[shard] = one
+        for tensor in headers(folder / shard):
+            holders.setdefault(tensor.name, {})[shard] = tensor
     for name, shard in weight_map.items():
-        if shard not in (held := holders.get(name, {})) and len(held) != 1:
+        if shard not in (shards := holders.get(name, {})) and len(shards) != 1:
             raise broken(f"{folder}: tensor {printed(name)} is missing from {shard}, where {INDEX} places it")
-    found = {}
-    for name, held in holders.items():
-        if name in weight_map or len(held) == 1:
-            found[name] = held.get(weight_map.get(name, ""), next(iter(held.values())))
-    return Contents(found, frozenset(holders.keys() - weight_map.keys()))
+    tensors = {}
+    for name, shards in holders.items():
+        if name in weight_map or len(shards) == 1:
+            tensors[name] = shards.get(weight_map.get(name, ""), next(iter(shards.values())))
+    return Contents(tensors, frozenset(holders.keys() - weight_map.keys()))
 
 
 def _weight_map(folder: Path) -> dict[str, str]:

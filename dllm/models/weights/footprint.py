@@ -39,7 +39,7 @@ class Footprint:
     loading: int  # at most while it is loaded: beside the weights one layer as read, and as fused
 
     @property
-    def stored(self) -> int:
+    def file_bytes(self) -> int:
         """Bytes of the weights in files."""
         return self.weights - int(PROCESS)
 
@@ -76,16 +76,18 @@ def parameter_count(model: nn.Module, config: ModelConfig) -> int:
 def narrowed_numbers(layer: nn.Module) -> int:
     """How many numbers of a layer ``model.quantize`` narrows: all but norms, biases and the router's."""
     assert isinstance(layer, Layer)
-    linears = (one for one in layer.modules() if isinstance(one, nn.Linear) and not isinstance(one, Router))
-    stacks = (one for one in layer.modules() if isinstance(one, StackedExperts))
-    return sum(one.weight.numel() for one in linears) + sum(one.gate_up.numel() + one.down.numel() for one in stacks)
+    linears = (module for module in layer.modules() if isinstance(module, nn.Linear) and not isinstance(module, Router))
+    stacks = (module for module in layer.modules() if isinstance(module, StackedExperts))
+    return sum(module.weight.numel() for module in linears) + sum(
+        module.gate_up.numel() + module.down.numel() for module in stacks
+    )
 
 
 def refuse_too_large(model: Transformer, kind: str, head: str | None = None) -> None:
     """Raise UserError where a CPU's memory cannot hold the model while it is loaded; the sentence names the widest
     kinds that it does hold. kind, head: as in ``Footprint.of``."""
-    free, taken = psutil.virtual_memory().available, Footprint.of_model(model, kind, head).loading
-    if taken <= free:
+    free, size = psutil.virtual_memory().available, Footprint.of_model(model, kind, head).loading
+    if size <= free:
         return
     way_out, use = "Take a machine with more.", tuple[Set, ...]()
     for other, end in NARROW_WITH_HEAD:
@@ -96,7 +98,7 @@ def refuse_too_large(model: Transformer, kind: str, head: str | None = None) -> 
             way_out = f"That takes {gib(smaller)}."
             break
     raise Refusal(
-        f"the model takes {gib(taken)} of memory in {kind} while it is loaded, and {gib(free)} are free.",
+        f"the model takes {gib(size)} of memory in {kind} while it is loaded, and {gib(free)} are free.",
         (),
         use,
         way_out,
@@ -105,9 +107,9 @@ def refuse_too_large(model: Transformer, kind: str, head: str | None = None) -> 
 
 def refuse_mapped(count: int) -> None:
     """Raise UserError where a CPU's memory cannot hold ``count`` bytes of weights that are mapped as they are."""
-    free, taken = psutil.virtual_memory().available, count + PROCESS
-    if taken > free:
-        raise UserError(f"the weights take {gib(taken)} of memory, and {gib(free)} are free. Take a machine with more.")
+    free, size = psutil.virtual_memory().available, count + PROCESS
+    if size > free:
+        raise UserError(f"the weights take {gib(size)} of memory, and {gib(free)} are free. Take a machine with more.")
 
 
 def gib(count: float) -> str:

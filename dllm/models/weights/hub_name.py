@@ -20,12 +20,12 @@ class HubName:
     def of(text: str) -> HubName | None:
         """owner/name or owner/name/FILE.gguf, either at a revision (``@REVISION``); None for another text."""
         name, at, revision = text.partition("@")
-        found = re.fullmatch(r"([\w.-]+/[\w.-]+)(?:/([\w./-]+\.gguf))?", name)
-        if found is None or (at and not revision):
+        match = re.fullmatch(r"([\w.-]+/[\w.-]+)(?:/([\w./-]+\.gguf))?", name)
+        if match is None or (at and not revision):
             return None
-        return HubName(found[1], revision or None, found[2] or "")
+        return HubName(match[1], revision or None, match[2] or "")
 
-    def wanted(self, weights: bool = True) -> list[str]:
+    def patterns(self, weights: bool = True) -> list[str]:
         """Patterns of the files that are fetched: data files only, never code. weights: those of a folder, too."""
         if self.file:
             return [re.sub(r"-\d{5}-of-", "-*-of-", self.file)]  # all parts, where there are several

@@ -17,24 +17,24 @@ LINE_SECONDS = 10.0  # between two lines of a log
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadProgress:
     """What has been read so far."""
 
-    done: int  # bytes of the files
+    count: int  # bytes of the files
     total: int  # bytes of the files that the model needs
     part: str  # that was finished last: "layer 3 of 32", say
 
 
-Watch = Callable[[Loaded], None]
-_TOLD: list[Loaded] = []  # the last word on the model that this process loads
+Watch = Callable[[LoadProgress], None]
+_LATEST: list[LoadProgress] = []  # of the model that this process loads
 
 
-def latest() -> Loaded | None:
+def latest() -> LoadProgress | None:
     """How far the model under way is. None: none is, or nothing was said yet."""
-    return next(iter(_TOLD), None)
+    return next(iter(_LATEST), None)
 
 
-def unwatched(loaded: Loaded) -> None:
+def unwatched(progress: LoadProgress) -> None:
     """Show nothing."""
 
 
@@ -42,34 +42,34 @@ def unwatched(loaded: Loaded) -> None:
 def load_progress(name: str, doing: str = "Loading") -> Iterator[Watch]:
     """Tell people on stderr how far ``name`` is. Small models are there before anybody asks."""
     bar: tqdm[None] | None = None
-    began = told = time.monotonic()
+    began = last = time.monotonic()
 
-    def on_terminal(loaded: Loaded) -> None:
+    def on_terminal(progress: LoadProgress) -> None:
         nonlocal bar
         if bar is None:
-            bar = tqdm(total=loaded.total, unit="B", unit_scale=True, desc=visible(f"Loading {name}"), leave=False)
-        bar.set_postfix_str(loaded.part, refresh=False)
-        bar.update(loaded.done - bar.n)
+            bar = tqdm(total=progress.total, unit="B", unit_scale=True, desc=visible(f"Loading {name}"), leave=False)
+        bar.set_postfix_str(progress.part, refresh=False)
+        bar.update(progress.count - bar.n)
 
-    def in_log(loaded: Loaded) -> None:
-        nonlocal told
+    def in_log(progress: LoadProgress) -> None:
+        nonlocal last
         now = time.monotonic()
-        if now - told < LINE_SECONDS and 0 < loaded.done < loaded.total:
+        if now - last < LINE_SECONDS and 0 < progress.count < progress.total:
             return
-        told, share = now, loaded.done / loaded.total
-        left = f", {(now - began) * (1 - share) / share:.0f} s left" if 0 < share < 1 else ""
-        complain(f"{doing} {name}: {loaded.done / 1e9:.1f} of {loaded.total / 1e9:.1f} GB, {loaded.part}{left}")
+        last, share = now, progress.count / progress.total
+        rest = f", {(now - began) * (1 - share) / share:.0f} s left" if 0 < share < 1 else ""
+        complain(f"{doing} {name}: {progress.count / 1e9:.1f} of {progress.total / 1e9:.1f} GB, {progress.part}{rest}")
 
     tell = on_terminal if sys.stderr.isatty() else in_log
 
-    def told_to_all(loaded: Loaded) -> None:
-        _TOLD[:] = [loaded]
-        if loaded.total >= WORTH_A_LINE:
-            tell(loaded)
+    def report(progress: LoadProgress) -> None:
+        _LATEST[:] = [progress]
+        if progress.total >= WORTH_A_LINE:
+            tell(progress)
 
     try:
-        yield told_to_all
+        yield report
     finally:
-        _TOLD.clear()
+        _LATEST.clear()
         if bar is not None:
             bar.close()

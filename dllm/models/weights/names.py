@@ -19,9 +19,9 @@ class Source:
     columns: tuple[int, int] | None = None  # along its last axis, from and to; None: all
     pieces: tuple[tuple[int, int], ...] = ()  # along the second of three axes, one after the other; empty: all
 
-    def shape_of_row(self, stored: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of one row of the part, of a tensor ``stored`` in this shape."""
-        rest = list(stored[1:])
+    def shape_of_row(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of one row of the part, of a tensor of this shape."""
+        rest = list(shape[1:])
         if self.pieces:
             rest[0] = sum(end - begin for begin, end in self.pieces)
         if self.columns is not None:
@@ -71,8 +71,8 @@ def parameter_sources(model: Transformer) -> dict[str, Source]:
 
 def published_shapes(model: Transformer) -> dict[str, tuple[int, ...]]:
     """The shape of every published tensor that holds parameters of ours, none of them fused."""
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for ours, source in parameter_sources(model).items():
         rows, *rest = model.get_parameter(ours).shape
-        found[source.name] = (rows + found.get(source.name, (0,))[0], *rest)
-    return found
+        shapes[source.name] = (rows + shapes.get(source.name, (0,))[0], *rest)
+    return shapes

@@ -16,28 +16,28 @@ from dllm.common.ranks import Ranks
 from dllm.kernels.narrow_experts import NarrowExperts
 from dllm.kernels.narrow_linear import NarrowLinear, stored_columns, stored_rows
 from dllm.models.network.fused import FUSED
-from dllm.models.weights.cut import own_part
+from dllm.models.weights.cut import local_part
 
-Read = Callable[[str], Tensor]  # a tensor of the whole model by its name, mapped
+ReadTensor = Callable[[str], Tensor]  # a tensor of the whole model by its name, mapped
 Spans = list[tuple[int, int]]  # from and to
 Tensors = dict[str, Tensor]  # of a module, by leaf
 
 
-def own_tensors(
-    own: nn.Module, whole: nn.Module, prefix: str, ranks: Ranks, read: Read
+def local_tensors(
+    local: nn.Module, whole: nn.Module, prefix: str, ranks: Ranks, read: ReadTensor
 ) -> Iterator[tuple[str, Tensor]]:
-    """By name the tensors of a rank's ``own`` part. own, whole: the part of the rank and of the model, with shapes
+    """The tensors of a rank's part by name. local, whole: the part of the rank and of the model, with shapes
     alone. prefix: the part's name."""
-    there, here = (dict(one.named_modules(prefix=prefix)) for one in (whole, own))
+    there, here = (dict(tree.named_modules(prefix=prefix)) for tree in (whole, local))
     for path, module in here.items():
         leaves = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-        found = {leaf: read(f"{path}.{leaf}") for leaf, _ in leaves}
+        tensors = {leaf: read(f"{path}.{leaf}") for leaf, _ in leaves}
         if isinstance(module, NarrowExperts):
-            found = _experts(found, module, there[path], ranks)
+            tensors = _experts(tensors, module, there[path], ranks)
         elif isinstance(module, NarrowLinear | nn.Linear):
             spans = _spans(path, _sizes(there, path), _sizes(here, path), ranks)
-            found = _product(found, _shape(there[path]), _shape(module), spans, ranks)
-        yield from ((f"{path}.{leaf}", tensor) for leaf, tensor in found.items())
+            tensors = _product(tensors, _shape(there[path]), _shape(module), spans, ranks)
+        yield from ((f"{path}.{leaf}", tensor) for leaf, tensor in tensors.items())
 
 
 def _sizes(modules: dict[str, nn.Module], path: str) -> list[int]:
@@ -55,49 +55,49 @@ def _shape(product: nn.Module) -> tuple[int, int]:
     return count, width
 
 
-def _spans(path: str, whole: list[int], own: list[int], ranks: Ranks) -> Spans:
+def _spans(path: str, whole: list[int], local: list[int], ranks: Ranks) -> Spans:
     """Which rows of a product a rank holds."""
     if path == "lm_head":
         return [ranks.share(whole[0])]
-    found, before = Spans(), 0
-    for there, here in zip(whole, own, strict=True):
-        begin, end = own_part(there, here, ranks)
-        found.append((before + begin, before + end))
+    spans, before = Spans(), 0
+    for there, here in zip(whole, local, strict=True):
+        begin, end = local_part(there, here, ranks)
+        spans.append((before + begin, before + end))
         before += there
-    return found
+    return spans
 
 
-def _product(found: Tensors, whole: tuple[int, int], own: tuple[int, int], spans: Spans, ranks: Ranks) -> Tensors:
-    """A product's tensors, cut from outputs and inputs ``whole`` to ``own``."""
-    rows = spans if whole[0] != own[0] else None
-    columns = None if whole[1] == own[1] else own_part(whole[1], own[1], ranks)
-    if "narrow" in found:
-        pair = found["narrow"], found["scale"]
+def _product(tensors: Tensors, whole: tuple[int, int], local: tuple[int, int], spans: Spans, ranks: Ranks) -> Tensors:
+    """A product's tensors, cut from outputs and inputs ``whole`` to ``local``."""
+    rows = spans if whole[0] != local[0] else None
+    columns = None if whole[1] == local[1] else local_part(whole[1], local[1], ranks)
+    if "narrow" in tensors:
+        pair = tensors["narrow"], tensors["scale"]
         pair = pair if rows is None else stored_rows(*pair, rows)
         pair = pair if columns is None else stored_columns(*pair, *columns)
-        found |= zip(("narrow", "scale"), pair, strict=True)
+        tensors |= zip(("narrow", "scale"), pair, strict=True)
     elif columns is not None:
-        found["weight"] = found["weight"][:, slice(*columns)].contiguous()
-    for leaf in [leaf for leaf in ("weight", "bias") if leaf in found and rows is not None]:
-        parts = [found[leaf][slice(*span)] for span in spans]
-        found[leaf] = parts[0] if len(parts) == 1 else torch.cat(parts)  # one part stays in the file's own pages
-    return found
+        tensors["weight"] = tensors["weight"][:, slice(*columns)].contiguous()
+    for leaf in [leaf for leaf in ("weight", "bias") if leaf in tensors and rows is not None]:
+        parts = [tensors[leaf][slice(*span)] for span in spans]
+        tensors[leaf] = parts[0] if len(parts) == 1 else torch.cat(parts)  # one part stays in the file's own pages
+    return tensors
 
 
-def _experts(found: Tensors, own: NarrowExperts, whole: nn.Module, ranks: Ranks) -> Tensors:
+def _experts(tensors: Tensors, local: NarrowExperts, whole: nn.Module, ranks: Ranks) -> Tensors:
     """Whole experts, or a part of each: half of their rows is the gate's, the other half is what it opens."""
     assert isinstance(whole, NarrowExperts)
-    if len(own.down) != len(whole.down):
-        return {leaf: tensor[slice(*ranks.share(len(tensor)))] for leaf, tensor in found.items()}
-    rows, own_rows = (one.gate_up.shape[1] // 2 for one in (whole, own))
-    if rows == own_rows:
-        return found
-    begin, end = own_part(rows, own_rows, ranks)
+    if len(local.down) != len(whole.down):
+        return {leaf: tensor[slice(*ranks.share(len(tensor)))] for leaf, tensor in tensors.items()}
+    rows, local_rows = (experts.gate_up.shape[1] // 2 for experts in (whole, local))
+    if rows == local_rows:
+        return tensors
+    begin, end = local_part(rows, local_rows, ranks)
     halves = [(begin, end), (rows + begin, rows + end)]
     for leaf in ("gate_up", "down"):
         pairs = [
             stored_rows(*pair, halves) if leaf == "gate_up" else stored_columns(*pair, begin, end)
-            for pair in zip(found[leaf], found[f"{leaf}_scale"], strict=True)
+            for pair in zip(tensors[leaf], tensors[f"{leaf}_scale"], strict=True)
         ]
-        found[leaf], found[f"{leaf}_scale"] = map(torch.stack, zip(*pairs, strict=True))
-    return found
+        tensors[leaf], tensors[f"{leaf}_scale"] = map(torch.stack, zip(*pairs, strict=True))
+    return tensors

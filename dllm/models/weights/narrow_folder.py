@@ -24,22 +24,22 @@ from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.models.config import ModelConfig
 from dllm.models.network.fused import fuse_products
 from dllm.models.network.transformer import Transformer
-from dllm.models.weights.cut import own_network, share_of
-from dllm.models.weights.files import INDEX, Contents, Stored, broken, read_contents, read_json
+from dllm.models.weights.cut import local_network, share_of
+from dllm.models.weights.files import INDEX, Contents, StoredTensor, broken, read_contents, read_json
 from dllm.models.weights.footprint import refuse_mapped
-from dllm.models.weights.load_progress import Loaded, Watch
-from dllm.models.weights.narrow_cut import own_tensors
+from dllm.models.weights.load_progress import LoadProgress, Watch
+from dllm.models.weights.narrow_cut import local_tensors
 from dllm.models.weights.quantize import quantize_end, quantize_part
 from dllm.models.weights.weights import parts_of, read_bytes
 
-STORED_TYPES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int8: "I8", torch.uint8: "U8"}  # as safetensors say
+TYPE_NAMES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int8: "I8", torch.uint8: "U8"}  # as safetensors say
 CHECKSUMS = "sha256"  # of the index's metadata: the hash of each file
 
 
 def skeleton(config: ModelConfig) -> Transformer:
     """The quantised model, or a rank's share of it, on the meta device, as its folder stores it."""
     assert config.stored_kind is not None
-    model = own_network(config)
+    model = local_network(config)
     for prefix, _ in parts_of(model):
         part = model.get_submodule(prefix)
         fuse_products(part, True)
@@ -52,25 +52,25 @@ def skeleton(config: ModelConfig) -> Transformer:
 
 def tensors_of(part: nn.Module, prefix: str = "") -> dict[str, Tensor]:
     """Parameters and buffers of a part by name; none twice."""
-    found = {**dict(part.named_parameters(prefix)), **dict(part.named_buffers(prefix))}
-    return {name: tensor.detach() for name, tensor in found.items()}
+    tensors = {**dict(part.named_parameters(prefix)), **dict(part.named_buffers(prefix))}
+    return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
 def narrow_problems(config: ModelConfig, contents: Contents) -> list[str]:
     """A sentence, without its full stop, for each tensor that is missing or another than the config implies."""
-    needed, found = tensors_of(skeleton(config)), contents.tensors
+    shapes, tensors = tensors_of(skeleton(config)), contents.tensors
     out = []
-    for name, tensor in needed.items():
-        there = found.get(name)
+    for name, tensor in shapes.items():
+        there = tensors.get(name)
         if there is None:
             out.append(f"tensor {name} is missing")
-        elif (there.shape, there.dtype) != (tuple(tensor.shape), STORED_TYPES[_kept(name, tensor).dtype]):
-            said = f"{there.dtype} {list(there.shape)}, and config.json implies"
-            out.append(f"tensor {name} is {said} {STORED_TYPES[_kept(name, tensor).dtype]} {list(tensor.shape)}")
-    return out + [f"tensor {name} is not part of this architecture" for name in found if name not in needed]
+        elif (there.shape, there.dtype) != (tuple(tensor.shape), TYPE_NAMES[_file_form(name, tensor).dtype]):
+            facts = f"{there.dtype} {list(there.shape)}, and config.json implies"
+            out.append(f"tensor {name} is {facts} {TYPE_NAMES[_file_form(name, tensor).dtype]} {list(tensor.shape)}")
+    return out + [f"tensor {name} is not part of this architecture" for name in tensors if name not in shapes]
 
 
-def _kept(name: str, tensor: Tensor) -> Tensor:
+def _file_form(name: str, tensor: Tensor) -> Tensor:
     """With the dtype in which a file has the tensor: that of the router's selection bias is float32."""
     wide = tensor.dtype == torch.float32 and not name.endswith("expert_bias")
     return tensor.to(torch.bfloat16) if wide else tensor
@@ -87,8 +87,8 @@ def changed_files(folder: Path, sha256: Mapping[str, str]) -> Iterator[str]:
 
 def checksums(folder: Path) -> Mapping[str, str]:
     """The hash of each file of weights, by its name. Raises UserError where the index has none."""
-    found = read_json(folder / INDEX).get("metadata", {})
-    values = found.get(CHECKSUMS) if isinstance(found, dict) else None
+    metadata = read_json(folder / INDEX).get("metadata", {})
+    values = metadata.get(CHECKSUMS) if isinstance(metadata, dict) else None
     if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
         raise broken(f"{folder / INDEX} has no metadata.{CHECKSUMS}")
     return values
@@ -99,37 +99,39 @@ def load_narrow(
 ) -> Transformer:
     """The model, its tensors mapped where the device reads them as they are stored. ranks: each reads its own share;
     ep: of experts whole ones. Raises UserError for files that do not fit the config."""
-    stored = read_contents(folder)
-    if problems := narrow_problems(config, stored):
+    contents = read_contents(folder)
+    if problems := narrow_problems(config, contents):
         raise UserError(f"{folder}: {'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}.")
     model = skeleton(share_of(config, ranks, ep))
     whole = model if ranks.size == 1 else skeleton(config)
     sizes = {
-        name: read_bytes(stored.tensors[name], own) for name, own in tensors_of(model).items() if name in stored.tensors
+        name: read_bytes(contents.tensors[name], parameter)
+        for name, parameter in tensors_of(model).items()
+        if name in contents.tensors
     }  # a tied head has none of its own
-    total, done = sum(sizes.values()), 0
+    total, count = sum(sizes.values()), 0
     if device == "cpu":
         refuse_mapped(total)
-    watch(Loaded(0, total, "beginning"))
+    watch(LoadProgress(0, total, "beginning"))
     for prefix, words in parts_of(model):
         part = model.get_submodule(prefix)
         if not (config.tied and prefix == "lm_head"):
-            read = lambda name: mapped(stored.tensors[name])  # noqa: E731
-            for name, tensor in own_tensors(part, whole.get_submodule(prefix), prefix, ranks, read):
+            read_tensor = lambda name: mapped(contents.tensors[name])  # noqa: E731
+            for name, tensor in local_tensors(part, whole.get_submodule(prefix), prefix, ranks, read_tensor):
                 _set(model, name, tensor.to(device))
-                done += sizes[name]
+                count += sizes[name]
             _place(part, triton)
-        watch(Loaded(done, total, words))
+        watch(LoadProgress(count, total, words))
     if config.tied:
         model.tie()
     return model
 
 
-def mapped(stored: Stored) -> Tensor:
+def mapped(source: StoredTensor) -> Tensor:
     """A tensor of a file, in the file's own pages."""
-    with safe_open(stored.file, framework="pt") as shard:
-        found: Tensor = shard.get_tensor(stored.name)
-    return found
+    with safe_open(source.file, framework="pt") as shard:
+        tensor: Tensor = shard.get_tensor(source.name)
+    return tensor
 
 
 def _set(model: nn.Module, name: str, tensor: Tensor) -> None:

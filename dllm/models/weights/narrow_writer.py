@@ -33,7 +33,7 @@ from dllm.models.weights.files import CONVERSION, INDEX, read_json
 from dllm.models.weights.footprint import Footprint, gib
 from dllm.models.weights.load_progress import Watch
 from dllm.models.weights.names import parameter_sources
-from dllm.models.weights.narrow_folder import STORED_TYPES, changed_files, index_text, tensors_of
+from dllm.models.weights.narrow_folder import TYPE_NAMES, changed_files, index_text, tensors_of
 from dllm.models.weights.quantize import quantize_end, quantize_part
 from dllm.models.weights.weights import fill, parts_of, prepared
 
@@ -62,20 +62,20 @@ class Conversion:
             if folder.is_dir() and any(folder.iterdir()):
                 raise UserError(f"quantize.to={folder} is not empty. Name another folder.")
             return Conversion(folder, about)
-        kept = read_json(state)
-        if kept.get("about") != about:
+        record = read_json(state)
+        if record.get("about") != about:
             raise UserError(
                 f"quantize.to={folder} holds a conversion of another checkpoint or kind that has not ended. Delete the "
                 "folder, or name another."
             )
-        found = Conversion(folder, about, kept["files"], kept["places"], kept["total"])
-        for sentence in changed_files(folder, found.files):
+        conversion = Conversion(folder, about, record["files"], record["places"], record["total"])
+        for sentence in changed_files(folder, conversion.files):
             raise UserError(f"quantize.to={folder}: {sentence}. Delete the folder, and begin again.")
-        return found
+        return conversion
 
     def note(self) -> None:
-        kept = {"about": self.about, "files": self.files, "places": self.places, "total": self.total}
-        write_whole(self.folder / CONVERSION, json.dumps(kept))
+        state = {"about": self.about, "files": self.files, "places": self.places, "total": self.total}
+        write_whole(self.folder / CONVERSION, json.dumps(state))
 
     def add(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write a part's file, and note it."""
@@ -96,33 +96,33 @@ def quantize_folder(
 ) -> int:
     """Write ``target``. head: the kind of embedding and head (None: they stay). Returns the bytes of its tensors.
     Raises UserError for a folder that is not empty or of another conversion, and where the disk has too little room."""
-    said = stored_as(kind, head)
-    about = json_digest([said, _state(source), None if adapter is None else _state(adapter.folder)])
-    done = Conversion.begun(target, about)
-    model, stored, _ = prepared(source, config, adapter)
-    _refuse_full_disk(target, Footprint.of_model(model, kind, head).stored - done.total)
+    kinds = stored_as(kind, head)
+    about = json_digest([kinds, _state(source), None if adapter is None else _state(adapter.folder)])
+    conversion = Conversion.begun(target, about)
+    model, tensors, _ = prepared(source, config, adapter)
+    _refuse_full_disk(target, Footprint.of_model(model, kind, head).file_bytes - conversion.total)
     target.mkdir(parents=True, exist_ok=True)
     parts = [prefix for prefix, _ in parts_of(model) if tensors_of(model.get_submodule(prefix))]
     if config.tied:
         parts.remove("lm_head")
     names = {part: f"model-{number:05}-of-{len(parts):05}.safetensors" for number, part in enumerate(parts, 1)}
-    done.note()
-    finish = partial(_finish, model=model, names=names, kind=kind, head=head, done=done)
+    conversion.note()
+    finish = partial(_finish, model=model, names=names, kind=kind, head=head, conversion=conversion)
     fill(
         model,
-        stored,
+        tensors,
         parameter_sources(model),
         lambda name: "cpu",
         torch.bfloat16,
         adapter,
         finish,
         watch,
-        skip={part for part, name in names.items() if name in done.files},
+        skip={part for part, name in names.items() if name in conversion.files},
         keep=kind == "int4",
     )
     plain = {key: value for key, value in config.published.items() if key not in QUANTISED_KEYS}
-    _complete(source, done, {**plain, STORED_KEY: said})
-    return done.total
+    _complete(source, conversion, {**plain, STORED_KEY: kinds})
+    return conversion.total
 
 
 def _finish(
@@ -132,14 +132,14 @@ def _finish(
     names: Mapping[str, str],
     kind: str,
     head: str | None,
-    done: Conversion,
+    conversion: Conversion,
 ) -> None:
     if prefix not in names:
         return
     fuse_products(part)
     quantize_part(part, kind, False, True)
     quantize_end(model, prefix, head, True)
-    done.add(names[prefix], tensors_of(model.get_submodule(prefix), prefix))
+    conversion.add(names[prefix], tensors_of(model.get_submodule(prefix), prefix))
     model.get_submodule(prefix).to("meta")
 
 
@@ -150,24 +150,24 @@ def _state(folder: Path) -> list[tuple[str, int, int]]:
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
-def _refuse_full_disk(folder: Path, wanted: int) -> None:
+def _refuse_full_disk(folder: Path, size: int) -> None:
     there = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
-    if (free := shutil.disk_usage(there).free) < wanted:
+    if (free := shutil.disk_usage(there).free) < size:
         raise UserError(
-            f"quantize.to={folder}: {gib(wanted)} are to be written, and the disk has {gib(free)} free. Name a folder "
+            f"quantize.to={folder}: {gib(size)} are to be written, and the disk has {gib(free)} free. Name a folder "
             "on another disk."
         )
 
 
-def _complete(source: Path, done: Conversion, config: Mapping[str, object]) -> None:
+def _complete(source: Path, conversion: Conversion, config: Mapping[str, object]) -> None:
     if not is_gguf(source):
         for file in _beside(source):
-            shutil.copyfile(file, done.folder / file.name)
+            shutil.copyfile(file, conversion.folder / file.name)
     elif (tokenizer := tokenizer_at(source)) is not None:
-        tokenizer.save(done.folder)
-    write_whole(done.folder / INDEX, index_text(done.places, done.files, done.total))
-    write_whole(done.folder / "config.json", json.dumps(config, indent=1) + "\n")
-    (done.folder / CONVERSION).unlink()
+        tokenizer.save(conversion.folder)
+    write_whole(conversion.folder / INDEX, index_text(conversion.places, conversion.files, conversion.total))
+    write_whole(conversion.folder / "config.json", json.dumps(config, indent=1) + "\n")
+    (conversion.folder / CONVERSION).unlink()
 
 
 def _beside(source: Path) -> Iterable[Path]:
@@ -181,12 +181,12 @@ def _beside(source: Path) -> Iterable[Path]:
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> str:
     """Write a safetensors file in which matrices begin at multiples of 64 bytes: a tensor of another length comes last,
     since the format has no gaps. Returns its SHA-256. Raises OSError; then and when it is stopped nothing is left."""
-    tensors = dict(sorted(tensors.items(), key=lambda one: (one[1].nbytes % ALIGNED > 0, -one[1].element_size())))
+    tensors = dict(sorted(tensors.items(), key=lambda entry: (entry[1].nbytes % ALIGNED > 0, -entry[1].element_size())))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
         header[name] = {
-            "dtype": STORED_TYPES[tensor.dtype],
+            "dtype": TYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [end, end + tensor.nbytes],
         }

@@ -74,28 +74,28 @@ def _on_gpus(sizes: Sequence[int], free: Sequence[int]) -> list[int | None]:
     low, high = 0, max(free, default=0)
     while high - low > 1:
         middle = (low + high) // 2
-        fits = bool(_under(sizes, [min(one, middle) for one in free]))
+        fits = bool(_under(sizes, [min(room, middle) for room in free]))
         low, high = (low, middle) if fits else (middle, high)
-    return _under(sizes, [min(one, high) for one in free])
+    return _under(sizes, [min(room, high) for room in free])
 
 
 def _under(sizes: Sequence[int], bounds: Sequence[int]) -> list[int | None]:
     """Places of parts in their order, each GPU filled up to its bound; empty: they do not fit."""
-    found = list(_greedy(sizes, bounds))
-    return [] if None in found else found
+    places = list(_greedy(sizes, bounds))
+    return [] if None in places else places
 
 
 def _filled(sizes: Sequence[int], gpus: Sequence[int], room: int) -> list[int | None]:
     """As much on the GPUs as there is room; on the first one for a part that is copied over, too."""
-    kept = [room + (max(sizes) if number == 0 else 0) for number in range(len(gpus))]
-    return list(_greedy(sizes, [max(0, free - less) for free, less in zip(gpus, kept, strict=True)]))
+    reserves = [room + (max(sizes) if number == 0 else 0) for number in range(len(gpus))]
+    return list(_greedy(sizes, [max(0, free - less) for free, less in zip(gpus, reserves, strict=True)]))
 
 
 def _greedy(sizes: Sequence[int], bounds: Sequence[int]) -> Iterator[int | None]:
-    place, left = 0, [*bounds]
+    place, room = 0, [*bounds]
     for size in sizes:
-        while place < len(left) and size > left[place]:
+        while place < len(room) and size > room[place]:
             place += 1
-        if place < len(left):
-            left[place] -= size
-        yield place if place < len(left) else None
+        if place < len(room):
+            room[place] -= size
+        yield place if place < len(room) else None

@@ -106,12 +106,12 @@ def check_head(head: str | None, kind: str | None, config: ModelConfig, device: 
         )
     needs_narrow(name, kind, plain)
     if device.type != "cpu":
-        made = config.stored_head is not None
+        is_narrow = config.stored_head is not None
         raise Refusal(
             f"{name} is for a CPU: the fused head of a GPU reads bfloat16.",
             (),
-            [Set("model.device", "cpu"), *(() if made else (plain,))],
-            "Or run task=quantize without {model.quantize_head:name}." if made else "",
+            [Set("model.device", "cpu"), *(() if is_narrow else (plain,))],
+            "Or run task=quantize without {model.quantize_head:name}." if is_narrow else "",
         )
     if head == "int4" and config.width % GROUP:
         raise Refusal(
@@ -208,7 +208,7 @@ def quantize_part(part: nn.Module, kind: str, triton: bool, as_stored: bool = Fa
         scaled = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
         quantize_(part, scaled, lambda module, name: type(module) is nn.Linear)
         return
-    for mixture in [one for one in part.modules() if isinstance(one, MoE) and has_steps(one.experts)]:
+    for mixture in [each for each in part.modules() if isinstance(each, MoE) and has_steps(each.experts)]:
         pairs = [(expert.gate_up, expert.down) for expert in cast("list[MLP]", list(mixture.experts.children()))]
         mixture.experts = stepped_experts(cast("list[tuple[nn.Module, nn.Module]]", pairs), triton, as_stored)
     for module in list(part.modules()):
@@ -219,13 +219,13 @@ def quantize_part(part: nn.Module, kind: str, triton: bool, as_stored: bool = Fa
             elif isinstance(child, SteppedLinear):
                 setattr(module, name, child.narrow(triton, as_stored))
             elif isinstance(child, StackedExperts):
-                made = NarrowExperts.of(
+                experts = NarrowExperts.of(
                     child.gate_up,
                     child.down,
                     BITS[kind],
                     triton,
                     as_stored,
                     child.activation,
-                    ALONE if getattr(module, "own", None) else part.ranks,
+                    ALONE if getattr(module, "local_experts", None) else part.ranks,
                 )
-                setattr(module, name, made)
+                setattr(module, name, experts)

@@ -41,8 +41,8 @@ def shipped_folder(name: str) -> Path:
 
 def is_shipped(folder: Path) -> bool:
     """Whether a model was loaded by the name of a shipped one."""
-    own = shipped_folder(folder.name)
-    return folder.name in shipped_models() and folder in (own, plain_folder(own))
+    shipped = shipped_folder(folder.name)
+    return folder.name in shipped_models() and folder in (shipped, plain_folder(shipped))
 
 
 def plain_folder(source: Path) -> Path:
@@ -69,8 +69,8 @@ def pack(folder: Path, base: str = "") -> None:
     if base:
         _part(folder / SINGLE, base)
     plain = (folder / SINGLE).read_bytes()
-    settings = [dict(zip(("lc", "lp", "pb"), found, strict=True)) for found in LITERALS]
-    ways = [lzma.compress(plain, filters=[{"id": lzma.FILTER_LZMA2, "preset": 9, **one}]) for one in settings]
+    settings = [dict(zip(("lc", "lp", "pb"), values, strict=True)) for values in LITERALS]
+    ways = [lzma.compress(plain, filters=[{"id": lzma.FILTER_LZMA2, "preset": 9, **setting}]) for setting in settings]
     (folder / PACKED).write_bytes(min(ways, key=len))
     (folder / SINGLE).unlink()
 
@@ -84,10 +84,10 @@ def _cached(source: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)  # one that a cleaner of caches left incomplete
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
-        made = Path(place) / "made"
-        _unpack(source, made)
+        copy = Path(place) / "made"
+        _unpack(source, copy)
         with suppress(OSError):  # another process was first
-            made.rename(folder)
+            copy.rename(folder)
     return folder
 
 
@@ -97,31 +97,36 @@ def _weights(name: str) -> Mapping[str, Tensor]:
 
 def _part(file: Path, base: str) -> None:
     """Tensors less the base's nearest ones. Which these are is said in the metadata."""
-    held, given = load(file.read_bytes()), _weights(base)
-    pairs = {name: near for name, one in held.items() if (near := _nearest(one, given))}
-    parted = {name: _bits(one) - _bits(given[pairs[name]]) if name in pairs else one for name, one in held.items()}
+    tensors, bases = load(file.read_bytes()), _weights(base)
+    pairs = {name: near for name, tensor in tensors.items() if (near := _nearest(tensor, bases))}
+    parted = {
+        name: _bits(tensor) - _bits(bases[pairs[name]]) if name in pairs else tensor for name, tensor in tensors.items()
+    }
     file.write_bytes(save(_floats(parted), metadata={"base": base, **pairs}))
 
 
 def _join(file: Path) -> None:
     """Undo ``_part``: differences are those of bit patterns read as whole numbers, so that sums are exact."""
-    with safe_open(file, "pt") as opened:
-        pairs = opened.metadata() or {}
+    with safe_open(file, "pt") as weights:
+        pairs = weights.metadata() or {}
     if "base" in pairs:
-        held, given = load(file.read_bytes()), _weights(pairs["base"])
-        whole = {name: _bits(one) + _bits(given[pairs[name]]) if name in pairs else one for name, one in held.items()}
+        tensors, bases = load(file.read_bytes()), _weights(pairs["base"])
+        whole = {
+            name: _bits(tensor) + _bits(bases[pairs[name]]) if name in pairs else tensor
+            for name, tensor in tensors.items()
+        }
         file.write_bytes(save(_floats(whole), metadata={"format": "pt"}))
 
 
-def _nearest(one: Tensor, given: Mapping[str, Tensor]) -> str | None:
+def _nearest(tensor: Tensor, bases: Mapping[str, Tensor]) -> str | None:
     """The tensor of the same shape that is nearest, if differences are smaller than 0.6 of the numbers themselves."""
     gaps = {
-        name: float((one.float() - other.float()).abs().mean())
-        for name, other in given.items()
-        if other.shape == one.shape
+        name: float((tensor.float() - other.float()).abs().mean())
+        for name, other in bases.items()
+        if other.shape == tensor.shape
     }
     near = min(gaps, key=gaps.__getitem__, default=None)
-    return near if near and gaps[near] < 0.6 * float(one.float().abs().mean()) else None
+    return near if near and gaps[near] < 0.6 * float(tensor.float().abs().mean()) else None
 
 
 def _bits(tensor: Tensor) -> Tensor:
@@ -129,7 +134,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: one.view(torch.bfloat16) for name, one in tensors.items()}
+    return {name: tensor.view(torch.bfloat16) for name, tensor in tensors.items()}
 
 
 @cache

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dllm.kernels.narrow_product import GROUP
 from dllm.models.formats.packing import FourBits
-from dllm.models.weights.files import Stored
+from dllm.models.weights.files import StoredTensor
 from dllm.models.weights.names import Source
 
 # Bytes read of a file before its mapping is let go. Until then what was read counts as this process's memory: 9.9 GB of
@@ -29,10 +29,10 @@ UNPACKED = 1 << 20
 class TensorReader:
     """Reads tensors by their published names. A context that lets its mapping go."""
 
-    def __init__(self, stored: Mapping[str, Stored]) -> None:
-        self.stored = stored
+    def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
+        self.tensors = tensors
         self.file: Path | None = None
-        self.opened, self.since = ExitStack(), 0
+        self.stack, self.since = ExitStack(), 0
         self.shard: Any = None
 
     def __enter__(self) -> TensorReader:
@@ -40,74 +40,74 @@ class TensorReader:
 
     def __exit__(self, *_: object) -> None:
         self.shard = None
-        self.opened.close()
+        self.stack.close()
 
     def read(self, source: Source, dtype: torch.dtype, device: str = "cpu") -> Tensor:
         """A tensor, or a part of it, in memory of its own; a few rows are mapped, or unpacked, at a time."""
-        found = self.stored[source.name]
-        begin, end = source.rows or (0, found.shape[0])
-        out = torch.empty((end - begin, *source.shape_of_row(found.shape)), dtype=dtype, device=device)
-        for first, last in self._pieces(found, begin, end):
+        tensor = self.tensors[source.name]
+        begin, end = source.rows or (0, tensor.shape[0])
+        out = torch.empty((end - begin, *source.shape_of_row(tensor.shape)), dtype=dtype, device=device)
+        for first, last in self._pieces(tensor, begin, end):
             here = out[first - begin : last - begin]
-            if found.packing is None:
-                self._copy(here, found, slice(first, last), source)
+            if tensor.packing is None:
+                self._copy(here, tensor, slice(first, last), source)
             else:  # what packs numbers packs whole rows
-                numbers = found.packing.numbers(self.part, first, last)
+                numbers = tensor.packing.numbers(self.part, first, last)
                 numbers = numbers if source.columns is None else numbers[..., slice(*source.columns)]
                 pieces = [numbers[:, slice(*piece)] for piece in source.pieces]
                 here.copy_(torch.cat(pieces, 1) if pieces else numbers)
         return out
 
-    def _copy(self, out: Tensor, found: Stored, rows: slice, source: Source) -> None:
+    def _copy(self, out: Tensor, tensor: StoredTensor, rows: slice, source: Source) -> None:
         """Rows of a tensor that is stored as it is: of its columns and pieces only what ``source`` names is read."""
         columns = [] if source.columns is None else [slice(*source.columns)]
         if not source.pieces:
-            inner = [slice(None)] * (len(found.shape) - 2) if columns else []
-            out.copy_(self.part(found, rows, *inner, *columns))
+            inner = [slice(None)] * (len(tensor.shape) - 2) if columns else []
+            out.copy_(self.part(tensor, rows, *inner, *columns))
             return
         place = 0
         for begin, end in source.pieces:
-            out[:, place : place + end - begin] = self.part(found, rows, slice(begin, end), *columns)
+            out[:, place : place + end - begin] = self.part(tensor, rows, slice(begin, end), *columns)
             place += end - begin
 
     def four_bits(self, source: Source) -> FourBits | None:
         """A matrix, or rows of it, on the sixteen steps that the file has it on; None: it has others."""
-        found = self.stored[source.name]
-        if found.packing is None:
+        tensor = self.tensors[source.name]
+        if tensor.packing is None:
             return None
-        begin, end = source.rows or (0, found.shape[0])
-        columns = source.columns or (0, found.shape[-1])
-        if any(one % GROUP for one in columns):
+        begin, end = source.rows or (0, tensor.shape[0])
+        columns = source.columns or (0, tensor.shape[-1])
+        if any(end_of % GROUP for end_of in columns):
             return None
         steps, sizes = None, None
-        for first, last in self._pieces(found, begin, end):
-            if (piece := found.packing.four_bits(self.part, first, last)) is None:
+        for first, last in self._pieces(tensor, begin, end):
+            if (piece := tensor.packing.four_bits(self.part, first, last)) is None:
                 return None
-            own = slice(columns[0] // GROUP, columns[1] // GROUP)
-            piece = FourBits(piece.steps[:, slice(*columns)], piece.sizes[:, own])
+            groups = slice(columns[0] // GROUP, columns[1] // GROUP)
+            piece = FourBits(piece.steps[:, slice(*columns)], piece.sizes[:, groups])
             if steps is None or sizes is None:
                 steps = piece.steps.new_empty(end - begin, *piece.steps.shape[1:])
                 sizes = piece.sizes.new_empty(end - begin, *piece.sizes.shape[1:])
             steps[first - begin : last - begin], sizes[first - begin : last - begin] = piece.steps, piece.sizes
         return None if steps is None or sizes is None else FourBits(steps, sizes)
 
-    def part(self, found: Stored, *slices: slice) -> Tensor:
+    def part(self, tensor: StoredTensor, *slices: slice) -> Tensor:
         """What slices of a tensor of safetensors name, mapped."""
-        if found.file != self.file or self.since > MAPPED:
-            self.opened.close()
-            self.shard = self.opened.enter_context(safe_open(found.file, framework="pt"))
-            self.file, self.since = found.file, 0
-        if not found.shape:  # a single number has no slices
-            return torch.as_tensor(self.shard.get_tensor(found.name))
-        part: Tensor = self.shard.get_slice(found.name)[slices or slice(None)]
+        if tensor.file != self.file or self.since > MAPPED:
+            self.stack.close()
+            self.shard = self.stack.enter_context(safe_open(tensor.file, framework="pt"))
+            self.file, self.since = tensor.file, 0
+        if not tensor.shape:  # a single number has no slices
+            return torch.as_tensor(self.shard.get_tensor(tensor.name))
+        part: Tensor = self.shard.get_slice(tensor.name)[slices or slice(None)]
         self.since += part.nbytes
         return part
 
-    def _pieces(self, found: Stored, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    def _pieces(self, tensor: StoredTensor, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Rows from and to, a few at a time."""
-        step = max(1, (end - begin) * MAPPED // max(1, found.bytes))
-        if found.packing is not None:
-            multiple = ROW_MULTIPLE if len(found.shape) < 3 else 1  # a row of three sizes is a whole expert
-            step = max(1, UNPACKED // max(multiple, multiple * prod(found.shape[1:]))) * multiple
+        step = max(1, (end - begin) * MAPPED // max(1, tensor.bytes))
+        if tensor.packing is not None:
+            multiple = ROW_MULTIPLE if len(tensor.shape) < 3 else 1  # a row of three sizes is a whole expert
+            step = max(1, UNPACKED // max(multiple, multiple * prod(tensor.shape[1:]))) * multiple
         for first in range(begin, end, step):
             yield first, min(end, first + step)

@@ -39,14 +39,14 @@ from dllm.models.network.networks import network_of
 from dllm.models.network.rope_ntk import RopeSetting
 from dllm.models.network.transformer import Places, Transformer
 from dllm.models.weights.adapter import Adapter
-from dllm.models.weights.cut import share_of, shared_out
+from dllm.models.weights.cut import rank_share, share_of
 from dllm.models.weights.files import (
     CHECKPOINT_FILES,
     CONVERSION,
     FLOATS,
     SINGLE,
     Contents,
-    Stored,
+    StoredTensor,
     first_names,
     read_contents,
     read_json,
@@ -54,7 +54,7 @@ from dllm.models.weights.files import (
 )
 from dllm.models.weights.fit import Fit, check_sizes
 from dllm.models.weights.footprint import refuse_too_large
-from dllm.models.weights.load_progress import Loaded, Watch, unwatched
+from dllm.models.weights.load_progress import LoadProgress, Watch, unwatched
 from dllm.models.weights.names import Source, parameter_source, parameter_sources, published_shapes
 from dllm.models.weights.placement import device_map, offloaded_words
 from dllm.models.weights.quantize import on_several_devices, quantize_end, quantize_part
@@ -84,38 +84,42 @@ def read_model_config(
     if (folder / CONVERSION).is_file():
         raise UserError(f"{folder} holds a conversion that has not ended. Run the same task=quantize command again.")
     if not file.is_file():
-        files = sorted(one.name for one in folder.glob(f"*{GGUF_SUFFIX}"))
+        files = sorted(entry.name for entry in folder.glob(f"*{GGUF_SUFFIX}"))
         way_out = (
             f"Name a file of it: {{model.path={folder / files[0]}}}" if files else "Point {model.path:name} at one"
         )
-        held = f" It has {first_names(files)}." if files else ""
-        raise Refusal(f"{folder} holds no config.json, so it is not a checkpoint folder.{held} {way_out}.")
-    called = folder.resolve().parts[:-4:-1]  # a hub's id is two folders above its files
+        has = f" It has {first_names(files)}." if files else ""
+        raise Refusal(f"{folder} holds no config.json, so it is not a checkpoint folder.{has} {way_out}.")
+    names = folder.resolve().parts[:-4:-1]  # a hub's id is two folders above its files
     published = with_files_beside(folder, read_json(file))
-    return ModelConfig.from_published(published, family).with_attention_block(attention_block, called).with_rope(rope)
+    return ModelConfig.from_published(published, family).with_attention_block(attention_block, names).with_rope(rope)
 
 
 def contents_of(folder: Path, config: ModelConfig) -> Contents:
     """The headers of a checkpoint. Raises UserError as ``read_contents``, and for packed weights that do not fit each
     other."""
-    found = gguf_contents(read_gguf(folder), config) if is_gguf(folder) else read_contents(folder)
-    return with_published_experts(with_whole_weights(found, config.packed, matrix_widths(config)), config)
+    contents = gguf_contents(read_gguf(folder), config) if is_gguf(folder) else read_contents(folder)
+    return with_published_experts(with_whole_weights(contents, config.packed, matrix_widths(config)), config)
 
 
-def packed_words(stored: Mapping[str, Stored], kind: str, kept: int) -> str:
+def packed_words(tensors: Mapping[str, StoredTensor], kind: str, exact: int) -> str:
     """A sentence about matrices that come in few bits and what becomes of them; empty without any. kind: a dtype,
-    or one of ``model.quantize``. kept: matrices that keep their steps."""
-    packed = Counter(one.dtype for one in stored.values() if one.packing is not None and one.dtype not in FLOATS)
+    or one of ``model.quantize``. exact: matrices that keep their steps."""
+    packed = Counter(
+        tensor.dtype for tensor in tensors.values() if tensor.packing is not None and tensor.dtype not in FLOATS
+    )
     if not packed:
         return ""
-    said = ", ".join(f"{count} matrices as {name}" for name, count in packed.most_common())
-    if kept:
-        rest = packed.total() - kept
+    counts = ", ".join(f"{count} matrices as {name}" for name, count in packed.most_common())
+    if exact:
+        rest = packed.total() - exact
         anew = f"; the other {rest} are widened, and those of layers rounded to 4 bits again" if rest else ""
-        return f"the file has {said}: {kept} keep their steps, with scales in bfloat16{anew}."
+        return f"the file has {counts}: {exact} keep their steps, with scales in bfloat16{anew}."
     if kind.startswith("int"):
-        return f"the file has {said}: they are widened, and those of layers rounded to {kind.removeprefix('int')} bits."
-    return f"the file has {said}: they are widened to {kind}. model.quantize narrows them again."
+        return (
+            f"the file has {counts}: they are widened, and those of layers rounded to {kind.removeprefix('int')} bits."
+        )
+    return f"the file has {counts}: they are widened to {kind}. model.quantize narrows them again."
 
 
 def load_model(
@@ -143,15 +147,15 @@ def load_model(
     """
     path = plain_folder(Path(folder))
     config = config or read_model_config(path)
-    model, stored, left_out = prepared(path, config, adapter)
+    model, tensors, notes = prepared(path, config, adapter)
     sources = parameter_sources(model)
     if ranks.size > 1:
         config = share_of(config, ranks, ep)
-        model, sources = shared_out(model, config)
+        model, sources = rank_share(model, config)
     kind = quantize or str(dtype).removeprefix("torch.")
     if device == "cpu":
         refuse_too_large(model, kind, quantize_head)
-    for sentence in left_out:
+    for sentence in notes:
         warn_once(f"{path}: {sentence}")
     placement = _placement(path, model, device, dtype)
     if quantize is not None and len({*placement.values()}) > 1:
@@ -159,8 +163,8 @@ def load_model(
     finish = partial(_finish, model, fuse, pack, triton, quantize, quantize_head)
     place, head_early = partial(device_of, placement=placement), quantize_head is not None
     keep, stack = quantize == "int4", fuse and quantize != "int4"
-    kept = fill(model, stored, sources, place, dtype, adapter, finish, watch, (), keep, head_early, stack)
-    if sentence := packed_words(stored, kind, kept):
+    exact = fill(model, tensors, sources, place, dtype, adapter, finish, watch, (), keep, head_early, stack)
+    if sentence := packed_words(tensors, kind, exact):
         warn_once(f"{path}: {sentence}")
     if config.tied:
         model.tie()
@@ -202,20 +206,20 @@ def _finish(
 
 def prepared(
     folder: Path, config: ModelConfig, adapter: Adapter | None
-) -> tuple[Transformer, Mapping[str, Stored], tuple[str, ...]]:
+) -> tuple[Transformer, Mapping[str, StoredTensor], tuple[str, ...]]:
     """The model on the meta device, the stored tensors that it needs, and sentences about those that are left out.
     Raises UserError where files or adapter do not fit the config."""
-    found = contents_of(folder, config)
-    check_sizes(config, found.tensors)
+    contents = contents_of(folder, config)
+    check_sizes(config, contents.tensors)
     with torch.device("meta"):
         model = network_of(config)
-    fit = Fit.of(model, found)
+    fit = Fit.of(model, contents)
     if fit.problems:
         raise UserError(f"{folder}: {'; '.join(fit.problems[:5])}{' ...' if len(fit.problems) > 5 else ''}.")
     if adapter is not None:
         adapter.check_fits(published_shapes(model), folder)
         adapter.check_base(fit.tensors, folder)
-    return model, fit.tensors, fit.left_out
+    return model, fit.tensors, fit.notes
 
 
 def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> None:
@@ -242,7 +246,7 @@ def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> Non
 @torch.inference_mode(False)
 def fill(
     model: Transformer,
-    stored: Mapping[str, Stored],
+    tensors: Mapping[str, StoredTensor],
     sources: Mapping[str, Source],
     place: Callable[[str], str],
     dtype: torch.dtype,
@@ -257,38 +261,38 @@ def fill(
     """Read one part after the other, and hand it to ``finish`` by its name. sources: of each parameter, by its name.
     place: its device. skip: parts that are not read. keep: products of layers stay on the sixteen steps that files
     have them on. head_early: see ``parts_of``. stack: experts go into one tensor. Returns how many matrices stayed."""
-    sizes = {ours: read_bytes(stored[source.name], model.get_parameter(ours)) for ours, source in sources.items()}
+    sizes = {ours: read_bytes(tensors[source.name], model.get_parameter(ours)) for ours, source in sources.items()}
     total = sum({source: sizes[ours] for ours, source in sources.items()}.values())
-    done = kept = 0
-    watch(Loaded(0, total, "beginning"))
-    with TensorReader(stored) as reader:
+    count = exact = 0
+    watch(LoadProgress(0, total, "beginning"))
+    with TensorReader(tensors) as reader:
         for prefix, words in parts_of(model, head_early):
             part, names = model.get_submodule(prefix), [name for name in sources if name.startswith(prefix + ".")]
             room = open_stacks(part, prefix, place(names[0]), dtype) if stack and names else {}
             for ours in names:
-                done += sizes[ours]
+                count += sizes[ours]
                 if prefix in skip:
                     pass
                 elif keep and _keeps(model, ours, sources[ours], adapter, reader, place(ours)):
-                    kept += 1
+                    exact += 1
                 else:
                     # The router's selection bias is float32 whatever the model's dtype, as in LLaDA2's published code.
                     kind = torch.float32 if ours.endswith("expert_bias") else dtype
-                    tensor = _read(reader, sources[ours], kind, place(ours), adapter)
+                    tensor = _parameter(reader, sources[ours], kind, place(ours), adapter)
                     owner, _, leaf = ours.rpartition(".")
                     if ours in room:
                         room[ours].copy_(tensor)
                     else:
                         setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
-                watch(Loaded(done, total, words))
+                watch(LoadProgress(count, total, words))
             if prefix not in skip:
                 finish(prefix, part)
-    return kept
+    return exact
 
 
-def read_bytes(stored: Stored, parameter: Tensor) -> int:
+def read_bytes(tensor: StoredTensor, parameter: Tensor) -> int:
     """Bytes of a stored tensor that a parameter, which may be a part of it, takes from the file."""
-    return stored.bytes * parameter.numel() // prod(stored.shape)
+    return tensor.bytes * parameter.numel() // prod(tensor.shape)
 
 
 def _keeps(
@@ -300,13 +304,15 @@ def _keeps(
     part = model.get_submodule(owner)
     if not ours.startswith("layers.") or leaf != "weight" or type(part) is not nn.Linear:
         return False
-    if adapter is not None and source.name in adapter.pairs or (found := reader.four_bits(source)) is None:
+    if adapter is not None and source.name in adapter.pairs or (four_bits := reader.four_bits(source)) is None:
         return False
-    model.set_submodule(owner, SteppedLinear(found.steps.to(device), found.sizes.to(device), part.bias))
+    model.set_submodule(owner, SteppedLinear(four_bits.steps.to(device), four_bits.sizes.to(device), part.bias))
     return True
 
 
-def _read(reader: TensorReader, source: Source, dtype: torch.dtype, device: str, adapter: Adapter | None) -> Tensor:
+def _parameter(
+    reader: TensorReader, source: Source, dtype: torch.dtype, device: str, adapter: Adapter | None
+) -> Tensor:
     """A parameter, with what an adapter adds to it: the sum is rounded once."""
     if adapter is None or source.name not in adapter.pairs:
         return reader.read(source, dtype, device)

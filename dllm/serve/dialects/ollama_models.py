@@ -119,7 +119,7 @@ class OllamaModels:
         model = self.defaults.model
         if model.config.family == MASKED_LM_FAMILY:
             return self._count * next(model.transformer.parameters()).itemsize
-        return Footprint.of(model.config, model.quantize or self._dtype, model.quantize_head).stored
+        return Footprint.of(model.config, model.quantize or self._dtype, model.quantize_head).file_bytes
 
     @property
     def _dtype(self) -> str:

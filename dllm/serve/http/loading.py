@@ -108,5 +108,5 @@ def _share() -> str:
 def loading_state() -> dict[str, object]:
     """How far it is: the share of the bytes of weights, and the part that was read last; null before the first."""
     progress = latest()
-    share = None if progress is None or progress.total == 0 else round(progress.done / progress.total, 3)
+    share = None if progress is None or progress.total == 0 else round(progress.count / progress.total, 3)
     return {"status": "loading", "share": share, "part": None if progress is None else progress.part}
