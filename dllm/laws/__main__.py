@@ -34,7 +34,7 @@ from dllm.laws import claims, rollout_claims
 from dllm.laws.claims import Trial, may_stand_still
 from dllm.laws.decodes import Broken, crash
 from dllm.laws.stated import traits_hold
-from dllm.laws.trials import TRIED_GROUPS, USUAL_CASE, TrialCase, Trials, gaps, requests, unsized
+from dllm.laws.trials import TRIAL_GROUPS, USUAL_CASE, TrialCase, Trials, gaps, requests, unsized
 from dllm.parts.lengths.fixed_length import FixedLength
 
 LAWS: dict[str, Callable[[Trial], None]] = {
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         in_range("--cases", options.cases, 0)
         use_folder(options.config_dir)
         group, mine = built(options.part, options.options)
-        return _tried(Trials(group, mine), options.cases, options.seed)
+        return _run_trials(Trials(group, mine), options.cases, options.seed)
     except UserError as error:
         complain("error:", error)
         return 2
@@ -87,9 +87,9 @@ def built(name: str, words: Sequence[str]) -> tuple[str, Any]:
     options = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
     group, is_choice, choice = name.partition("=")
     if is_choice:
-        if group not in TRIED_GROUPS:
+        if group not in TRIAL_GROUPS:
             raise Refusal(
-                f"{name}: laws try parts of {', '.join(TRIED_GROUPS)}. Write {{sampler=NAME}} or MODULE.CLASS."
+                f"{name}: laws try parts of {', '.join(TRIAL_GROUPS)}. Write {{sampler=NAME}} or MODULE.CLASS."
             )
         return group, part(group, choice, **options) or FixedLength()
     group = group_of(name)
@@ -104,7 +104,7 @@ def built(name: str, words: Sequence[str]) -> tuple[str, Any]:
 
 def group_of(name: str) -> str:
     """The group whose kind a class is of. Raises UserError, as for any part, where it cannot be imported."""
-    for group in TRIED_GROUPS:
+    for group in TRIAL_GROUPS:
         try:
             class_of(group, name)
         except UserError as error:
@@ -112,11 +112,11 @@ def group_of(name: str) -> str:
                 raise
         else:
             return group
-    bases = ", ".join(BASE_CLASSES[group] for group in TRIED_GROUPS)
+    bases = ", ".join(BASE_CLASSES[group] for group in TRIAL_GROUPS)
     raise UserError(f"{name} is not a part: derive it from one of {bases}.")
 
 
-def _tried(trials: Trials, count: int, seed: int) -> int:
+def _run_trials(trials: Trials, count: int, seed: int) -> int:
     """Every law over the cases. Says what ran and what broke, with the smallest example of each law."""
     torch.set_num_threads(1)
     debug.ON = True
@@ -125,11 +125,11 @@ def _tried(trials: Trials, count: int, seed: int) -> int:
     if not every:
         name = f"{trials.group}={trials.name}"
         raise UserError(f"{name} goes with no other parts at all: its needs, check or traits refuse them.")
-    cases = trials.chosen(count, seed) if count else every
+    cases = trials.sample(count, seed) if count else every
     say(
         f"{trials.group}={trials.name}: {len(cases)} of {len(every)} combinations, in each 3 rows of different lengths "
         f"together, alone and joining, {len(LAWS)} laws:",
-        _shown(cases),
+        _counts(cases),
         flush=True,
     )
     broken: dict[str, list[tuple[TrialCase, str]]] = {name: [] for name in LAWS}
@@ -144,7 +144,7 @@ def _tried(trials: Trials, count: int, seed: int) -> int:
     return int(any(broken.values()))
 
 
-def _shown(cases: Sequence[TrialCase]) -> str:
+def _counts(cases: Sequence[TrialCase]) -> str:
     """How many choices of each group the cases show."""
     words = {
         "sampler": "samplers",
@@ -175,19 +175,19 @@ def breaks(trials: Trials, name: str, case: TrialCase, batch: tuple[Request, ...
         trial = trials.trial(case, batch)
     except Broken as error:
         return str(error)
-    return said(trial, LAWS[name])
+    return objection(trial, LAWS[name])
 
 
 def failing(trial: Trial) -> Iterator[tuple[str, str]]:
     """The laws that a trial breaks, with what they say. A decode that fails breaks the first alone."""
     for name, law in LAWS.items():
-        if words := said(trial, law):
+        if words := objection(trial, law):
             yield name, words
             if "together" not in vars(trial):
                 return
 
 
-def said(trial: Trial, law: Callable[[Trial], None]) -> str:
+def objection(trial: Trial, law: Callable[[Trial], None]) -> str:
     """What a law says against a trial; empty: it holds. A crash breaks it too."""
     try:
         law(trial)

@@ -92,7 +92,7 @@ def every_turn_commits(trial: Trial, exempt: bool = False) -> None:
     sampler = trial.parts.sampler
     exempt = exempt or trial.parts.cache.traits.closes
     for row, decoded in enumerate(trial.together):
-        trace = decoded.known.trace
+        trace = decoded.final.trace
         assert trace is not None
         waits = waiting_turns(trial, decoded)
         for number, (record, undecided) in enumerate(zip(trace.turns, decoded.undecided, strict=True), 1):
@@ -100,8 +100,9 @@ def every_turn_commits(trial: Trial, exempt: bool = False) -> None:
             if number <= waits:
                 continue
             if sampler.traits.renoises:
-                used = sum(other.block == record.block for other in trace.turns)
-                holds(used <= int(sampler.steps), f"row {row}: {used} forwards of one block, of {sampler.steps}")  # type: ignore[attr-defined]
+                count = sum(other.block == record.block for other in trace.turns)
+                steps = int(sampler.steps)  # type: ignore[attr-defined]
+                holds(count <= steps, f"row {row}: {count} forwards of one block, of {steps}")
             elif not exempt and any(undecided[trace.start + begin : trace.start + end]):
                 commits = all(commits.positions for commits in record.candidates)
                 holds(
@@ -115,8 +116,8 @@ def waiting_turns(trial: Trial, decoded: Decoded) -> int:
     """Turns before the first commit, in which a rule for the length may keep everything closed."""
     if type(trial.parts.length).waits is Length.waits:
         return 0
-    assert decoded.known.trace is not None
-    return len([*takewhile(lambda record: not record.candidates[0].positions, decoded.known.trace.turns)])
+    assert decoded.final.trace is not None
+    return len([*takewhile(lambda record: not record.candidates[0].positions, decoded.final.trace.turns)])
 
 
 def commits_stay(trial: Trial) -> None:
@@ -125,14 +126,14 @@ def commits_stay(trial: Trial) -> None:
     and none but the last ones go."""
     traits = trial.parts.sampler.traits
     for row, decoded in enumerate(trial.together):
-        trace = decoded.known.trace
+        trace = decoded.final.trace
         assert trace is not None
         for before, after, record in zip(decoded.canvases, decoded.canvases[1:], trace.turns, strict=False):
             start, turn, change = trace.start, f"row {row}, block {record.block}", record.length
-            there = before if change is None else change.canvas(before, start, -1, trace.eos_id)
-            holds(len(there) == len(after), f"{turn}: {len(after)} columns, where the trace has {len(there)}")
+            expected = before if change is None else change.canvas(before, start, -1, trace.eos_id)
+            holds(len(expected) == len(after), f"{turn}: {len(after)} columns, where the trace has {len(expected)}")
             holds(change is None or trial.parts.length.traits.changes, f"{turn}: its length changes without a word")
-            pairs = enumerate(zip(there, after, strict=True))
+            pairs = enumerate(zip(expected, after, strict=True))
             undone = {at - start for at, (old, new) in pairs if old not in (-1, new)}
             remasked = {at for candidate in record.remasked for at in candidate}
             edited = {at: token for commits in record.edited for at, token, *_ in commits.rows()}
@@ -149,7 +150,7 @@ def a_block_gains(trial: Trial) -> None:
     """A block commits more than it takes back. Not every turn does: wino, rcr and remdm may mask more in a turn than
     they commit in it."""
     for row, decoded in enumerate(trial.together):
-        trace = decoded.known.trace
+        trace = decoded.final.trace
         assert trace is not None
         gained = Counter[int]()
         for record in trace.turns:
@@ -162,7 +163,7 @@ def a_block_gains(trial: Trial) -> None:
 def all_is_decided(trial: Trial) -> None:
     """Nothing stays masked, the prompt is as it was, the answer as long as it may be, and forwards are bounded."""
     for row, (decoded, request) in enumerate(zip(trial.together, trial.requests, strict=True)):
-        result, start, length = decoded.known, request.answer_start, len(request.tokens) - request.answer_start
+        result, start, length = decoded.final, request.answer_start, len(request.tokens) - request.answer_start
         holds(result.prompt_tokens == list(request.tokens[:start]), f"row {row}: another prompt")
         most = longest_answer(trial, request)
         fits = len(result.canvas) <= most if trial.parts.length.traits.changes else len(result.canvas) == length
@@ -171,7 +172,7 @@ def all_is_decided(trial: Trial) -> None:
         if trial.fills_up:
             holds(result.trace.mask_id not in result.canvas, f"row {row}: masks are left in {result.canvas}")
         holds(result.trace.mask_id not in result.tokens, f"row {row}: masks are left in the text {result.tokens}")
-        most = 2 * (len(result.canvas) + redecoded(trial, decoded)) + held_turns(trial, decoded)
+        most = 2 * (len(result.canvas) + redecoded(trial, decoded)) + turns_on_full_blocks(trial, decoded)
         most += resized_turns(decoded) if trial.parts.length.traits.changes else 0
         holds(0 < result.nfe <= most, f"row {row}: {result.nfe} forwards for {length} positions, {most} at most")
 
@@ -180,10 +181,10 @@ def redecoded(trial: Trial, decode: Decoded) -> int:
     """Positions that are decided again at the cost of further forwards: those that an editing rule has masked again,
     and those that the schedule has rolled back where a second forward verifies drafts and may take none. Other rules
     commit in every forward, and two a position cover these."""
-    assert decode.known.trace is not None
+    assert decode.final.trace is not None
     if trial.parts.sampler.traits.edits:
-        return sum(len(positions) for record in decode.known.trace.turns for positions in record.remasked)
-    rolled = sum(len(positions) for record in decode.known.trace.turns for positions in record.rolled)
+        return sum(len(positions) for record in decode.final.trace.turns for positions in record.remasked)
+    rolled = sum(len(positions) for record in decode.final.trace.turns for positions in record.rolled)
     return rolled if trial.parts.sampler.traits.verifies == "beside" else 0
 
 
@@ -198,14 +199,14 @@ def longest_answer(trial: Trial, request: Request) -> int:
 def resized_turns(decoded: Decoded) -> int:
     """Turns that changed the length of a row, or found before its first commit that it stays, and positions that are
     decided again after a cut."""
-    assert decoded.known.trace is not None
-    changes = [record.length for record in decoded.known.trace.turns if record.length is not None]
+    assert decoded.final.trace is not None
+    changes = [record.length for record in decoded.final.trace.turns if record.length is not None]
     return len(changes) + 2 * sum(change.cut for change in changes) + 1
 
 
-def held_turns(trial: Trial, decoded: Decoded) -> int:
+def turns_on_full_blocks(trial: Trial, decoded: Decoded) -> int:
     """Turns of an editing sampler on full blocks: at most ``post_edit_steps`` of each."""
-    sampler, trace = trial.parts.sampler, decoded.known.trace
+    sampler, trace = trial.parts.sampler, decoded.final.trace
     if not sampler.traits.edits:
         return 0
     assert trace is not None
@@ -223,9 +224,9 @@ def batches(count: int) -> list[list[int]]:
     return [*([row] for row in range(count)), 3 * [count - 1, *range(count - 1)]]
 
 
-def a_row_is_alone(trial: Trial, tried: Sequence[Sequence[int]] | None = None) -> None:
-    """A row decodes the same alone and in any batch. tried: the batches to compare with all rows together."""
-    for numbers in batches(len(trial.requests)) if tried is None else tried:
+def a_row_is_alone(trial: Trial, batches_tried: Sequence[Sequence[int]] | None = None) -> None:
+    """A row decodes the same alone and in any batch. batches_tried: the batches to compare with all rows together."""
+    for numbers in batches(len(trial.requests)) if batches_tried is None else batches_tried:
         beside = "alone" if len(numbers) == 1 else f"in the order {list(numbers)}"
         for decoded, number in zip(trial.decode(numbers), numbers, strict=True):
             same_row(decoded, trial.together[number], f"row {number} {beside}, and among {len(trial.requests)} rows")
@@ -245,8 +246,8 @@ def same_row(row: Decoded, other: Decoded, which: str) -> None:
         holds(not apart, f"{which}: before forward {turn} they differ in columns {apart}")
     counts = f"{len(row.canvases)} and {len(other.canvases)} forwards"
     holds(len(row.canvases) == len(other.canvases), f"{which}: {counts}")
-    holds(row.known.canvas == other.known.canvas, f"{which}: the answers are {row.known.canvas}, {other.known.canvas}")
-    holds(row.known.turns == other.known.turns, f"{which}: committed in turns {row.known.turns}, {other.known.turns}")
+    holds(row.final.canvas == other.final.canvas, f"{which}: the answers are {row.final.canvas}, {other.final.canvas}")
+    holds(row.final.turns == other.final.turns, f"{which}: committed in turns {row.final.turns}, {other.final.turns}")
 
 
 def candidates_may_lie_side_by_side(trial: Trial) -> None:
@@ -263,26 +264,23 @@ def candidates_may_lie_side_by_side(trial: Trial) -> None:
 def a_trace_redraws(trial: Trial) -> None:
     """Every canvas that a forward saw is found again in the trace, and so is every mixture that it was given."""
     for row, decoded in enumerate(trial.together):
-        trace = decoded.known.trace
+        trace = decoded.final.trace
         assert trace is not None
-        reports = [{}, *map(partial(mixtures_told, trace.start), trace.turns)]
-        for turn, (given, mixed) in enumerate(zip(decoded.mixed, reports, strict=False), 1):
-            apart = sorted(at for at in {*given, *mixed} if given.get(at) != mixed.get(at))
+        reports = [{}, *map(partial(mixtures_in_trace, trace.start), trace.turns)]
+        for turn, (mixtures, mixed) in enumerate(zip(decoded.mixed, reports, strict=False), 1):
+            apart = sorted(at for at in {*mixtures, *mixed} if mixtures.get(at) != mixed.get(at))
             holds(not apart, f"row {row}: before forward {turn} the trace has other mixtures in columns {apart}")
         *canvases, final = trace.canvases()
         noise, mask = trace.mask_id is None, trace.mask_id
         redrawn = [
-            [
-                -1 if shown == -1 and (noise or token == mask) else token
-                for token, shown in zip(canvas, real, strict=True)
-            ]
+            [-1 if cell == -1 and (noise or token == mask) else token for token, cell in zip(canvas, real, strict=True)]
             for canvas, real in zip(canvases, decoded.canvases, strict=True)
         ]
         holds(redrawn == decoded.canvases, f"row {row}: the trace shows other canvases than the forwards saw")
-        holds(final[trace.start :] == decoded.known.canvas, f"row {row}: the trace ends in another canvas")
+        holds(final[trace.start :] == decoded.final.canvas, f"row {row}: the trace ends in another canvas")
 
 
-def mixtures_told(start: int, record: TurnRecord) -> dict[int, tuple[list[int], list[float]]]:
+def mixtures_in_trace(start: int, record: TurnRecord) -> dict[int, tuple[list[int], list[float]]]:
     """The mixtures that a turn left, by column: tokens that have a weight, and their weights."""
     mixtures = record.mixtures or ShownMixtures([], [], [])
     rows = zip(mixtures.positions, mixtures.tokens, mixtures.weights, strict=True)
@@ -295,8 +293,8 @@ def infilling_keeps_what_is_given(trial: Trial, gaps: Request, open_end: Request
     config = trial.network.config
     if trial.parts.length.traits.changes:
         return
-    for one in recorded(trial.network, trial.parts, [gaps, open_end], trial.sampling)[:1]:
-        result = one.known
+    for decode in recorded(trial.network, trial.parts, [gaps, open_end], trial.sampling)[:1]:
+        result = decode.final
         whole = result.prompt_tokens + result.canvas
         cells = zip(whole, gaps.tokens, gaps.masked, strict=True)
         changed = [at for at, (new, old, hole) in enumerate(cells) if not hole and new != old]
@@ -308,16 +306,16 @@ def infilling_keeps_what_is_given(trial: Trial, gaps: Request, open_end: Request
 
 def a_row_may_join(trial: Trial) -> None:
     """A row that joins a running batch decodes as it does alone, and so do the rows that it joins."""
-    first, *others = trial.requests
-    if not others:
+    first, *later = trial.requests
+    if not later:
         return
     arrivals: dict[int, list[Request]] = {0: [first]}
-    for turn, one in enumerate(others, 1):
-        arrivals.setdefault(2 * turn - 1, []).append(one)
+    for turn, request in enumerate(later, 1):
+        arrivals.setdefault(2 * turn - 1, []).append(request)
     together = answers(trial, arrivals)
-    for row, one in enumerate(trial.requests):
-        (alone,) = answers(trial, {0: [one]}).values()
-        tokens, forwards = together[one.seed]
+    for row, request in enumerate(trial.requests):
+        (alone,) = answers(trial, {0: [request]}).values()
+        tokens, forwards = together[request.seed]
         holds(tokens == alone[0], f"row {row}: its answer is {alone[0]} alone, and {tokens} where rows join")
         holds(forwards == alone[1], f"row {row}: {alone[1]} forwards alone, and {forwards} where rows join")
 
@@ -336,17 +334,19 @@ def a_known_prompt_changes_nothing(trial: Trial) -> None:
         return decode_sharing(trial.network, trial.parts, batch, trial.sampling, pages, lag)[0]
 
     cold = decode(trial.requests, PageStore(attention, b"", 0))
-    tokens = [[*one.tokens[: one.answer_start], *answer] for one, (answer, _) in zip(trial.requests, cold, strict=True)]
+    tokens = [
+        [*text.tokens[: text.answer_start], *answer] for text, (answer, _) in zip(trial.requests, cold, strict=True)
+    ]
     # the next turn of a chat, and an odd number of the same tokens before others
-    texts = [[*(token for token in one if token != trial.mask), 3, 7] for one in tokens]
-    after = [Request.answer(one, 9, trial.mask, 5) for one in texts]
-    after += [Request.answer([*one[:-7], *one[:4]], 7, trial.mask, 6) for one in texts]
+    texts = [[*(token for token in text if token != trial.mask), 3, 7] for text in tokens]
+    after = [Request.answer(text, 9, trial.mask, 5) for text in texts]
+    after += [Request.answer([*text[:-7], *text[:4]], 7, trial.mask, 6) for text in texts]
     plain = decode(after, PageStore(attention, b"", 0))
     late = 0 if trial.parts.cache.traits.bounded_shapes and not trial.parts.length.traits.changes else None
     for batch, want in ((trial.requests, cold), (trial.requests, cold), (after, plain), (after, plain)):
         for store, lag in ((pages, None), (scarce, late)):
-            found = decode(batch, store, lag)
-            holds(found == want, f"with known pages: {found}, without: {want}")
+            answers_shared = decode(batch, store, lag)
+            holds(answers_shared == want, f"with known pages: {answers_shared}, without: {want}")
 
 
 def a_late_host_changes_nothing(trial: Trial) -> None:
@@ -359,9 +359,9 @@ def a_late_host_changes_nothing(trial: Trial) -> None:
     with suppress(UserError):
         Runtime("static", lag).check(trial.parts, trial.network.config, torch.device("cpu"))
         late = results(trial.network, trial.parts, trial.requests, trial.sampling, lag)
-        for row, (one, other) in enumerate(zip(late, trial.together, strict=True)):
-            known, mine = other.known, (one.canvas, one.nfe, one.turns)
-            theirs = (known.canvas, known.nfe, known.turns)
+        for row, (late_result, other) in enumerate(zip(late, trial.together, strict=True)):
+            eager, mine = other.final, (late_result.canvas, late_result.nfe, late_result.turns)
+            theirs = (eager.canvas, eager.nfe, eager.turns)
             holds(mine == theirs, f"row {row} under runtime=static: {mine}; eager: {theirs} (canvas, forwards, turns)")
 
 
@@ -380,17 +380,17 @@ def a_gap_is_sized_alone(trial: Trial, unsized: Sequence[Request]) -> None:
     if not trial.parts.length.traits.probes:
         return
     forward, pad = forward_of(trial.network, trial.parts, trial.sampling), trial.network.config.pad_id or 0
-    asked = [with_mask(one, trial.mask) for one in unsized]
-    together = sized(asked, forward, trial.parts, pad, 2)
-    for number, (one, found) in enumerate(zip(asked, together, strict=True)):
-        (alone,) = sized([one], forward, trial.parts, pad, 1)
-        tries = f"gap {number}: tries {alone.probes} alone, and {found.probes} beside others"
-        holds([size for size, _ in alone.probes] == [size for size, _ in found.probes], tries)
-        holds(alone.tokens == found.tokens, f"gap {number}: {sum(alone.masked)} masks alone, and {sum(found.masked)}")
-        given = [token for token, hole in zip(one.tokens, one.masked, strict=True) if not hole]
-        kept = [token for token, hole in zip(found.tokens, found.masked, strict=True) if not hole]
-        holds(kept == given, f"gap {number}: the text around it is {kept}, and was {given}")
-        holds(bool(found.probes) == (one.gap is not None), f"gap {number}: {len(found.probes)} tries")
+    requests = [with_mask(request, trial.mask) for request in unsized]
+    together = sized(requests, forward, trial.parts, pad, 2)
+    for number, (request, beside) in enumerate(zip(requests, together, strict=True)):
+        (alone,) = sized([request], forward, trial.parts, pad, 1)
+        tries = f"gap {number}: tries {alone.probes} alone, and {beside.probes} beside others"
+        holds([size for size, _ in alone.probes] == [size for size, _ in beside.probes], tries)
+        holds(alone.tokens == beside.tokens, f"gap {number}: {sum(alone.masked)} masks alone, and {sum(beside.masked)}")
+        text = [token for token, hole in zip(request.tokens, request.masked, strict=True) if not hole]
+        text_after = [token for token, hole in zip(beside.tokens, beside.masked, strict=True) if not hole]
+        holds(text_after == text, f"gap {number}: the text around it is {text_after}, and was {text}")
+        holds(bool(beside.probes) == (request.gap is not None), f"gap {number}: {len(beside.probes)} tries")
     infilling_keeps_what_is_given(trial, together[0], together[1])
 
 

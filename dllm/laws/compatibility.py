@@ -120,15 +120,15 @@ def all_parts(
     A configuration takes 40 ms to compose, so each gives one choice of every group. Raises UserError when a part cannot
     be built.
     """
-    found: dict[str, dict[str, Any]] = {group: {} for group in groups}
+    parts: dict[str, dict[str, Any]] = {group: {} for group in groups}
     for names in zip_longest(*map(choices, groups)):
-        chosen = {group: name for group, name in zip(groups, names, strict=True) if name is not None}
-        config = composed([f"{group}={name}" for group, name in chosen.items()])
-        for group, name in chosen.items():
+        choice_of_group = {group: name for group, name in zip(groups, names, strict=True) if name is not None}
+        config = composed([f"{group}={name}" for group, name in choice_of_group.items()])
+        for group, name in choice_of_group.items():
             for key, value in options.get((group, name), {}).items():
                 OmegaConf.update(config[group], key, value)
-            found[group][name] = build_part(group, config[group])
-    return list(found.values())
+            parts[group][name] = build_part(group, config[group])
+    return list(parts.values())
 
 
 def refusal(kind: ModelKind, sampler: Any, blocks: Any, cache: Any, eos: Any) -> Refusal | None:
@@ -143,25 +143,27 @@ def refusal(kind: ModelKind, sampler: Any, blocks: Any, cache: Any, eos: Any) ->
 
 def table_cell(kind: ModelKind, sampler: Any, cache: Any, schedules: dict[str, Any], eos: Any) -> str:
     """``yes``, the schedules that work or those that do not, or the reason why none works."""
-    found = {name: refusal(kind, sampler, blocks, cache, eos) for name, blocks in schedules.items()}
-    working = [name for name, reason in found.items() if reason is None]
-    refused = [name for name in found if name not in working]
-    if not refused:
+    reasons = {name: refusal(kind, sampler, blocks, cache, eos) for name, blocks in schedules.items()}
+    working = [name for name, reason in reasons.items() if reason is None]
+    refusals = [name for name in reasons if name not in working]
+    if not refusals:
         return "yes"
     if working:
-        return ", ".join(working) if len(working) < len(refused) else f"not {', '.join(refused)}"
-    reason = found["fixed"]
+        return ", ".join(working) if len(working) < len(refusals) else f"not {', '.join(refusals)}"
+    reason = reasons["fixed"]
     assert reason is not None
     return REFUSED + GeneralWording().filled(reason.says, reason.facts)
 
 
 def equal_columns(columns: Mapping[str, list[str]]) -> dict[tuple[str, ...], list[str]]:
     """Columns with equal cells as one, by the names that share it: first ``confidence`` and ``none``."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    names_by_cells: dict[tuple[str, ...], list[str]] = {}
     for name, cells in columns.items():
-        found.setdefault(tuple(cells), []).append(name)
-    first = [sorted(names, key=lambda name: (name not in ("confidence", "none"), name)) for names in found.values()]
-    return {tuple(names): list(cells) for names, cells in zip(first, found, strict=True)}
+        names_by_cells.setdefault(tuple(cells), []).append(name)
+    first = [
+        sorted(names, key=lambda name: (name not in ("confidence", "none"), name)) for names in names_by_cells.values()
+    ]
+    return {tuple(names): list(cells) for names, cells in zip(first, names_by_cells, strict=True)}
 
 
 Table = dict[str, dict[str, str]]  # cache -> sampler or policy -> cell
@@ -170,20 +172,22 @@ Table = dict[str, dict[str, str]]  # cache -> sampler or policy -> cell
 def markdown_table(table: Table, reasons: Reasons, first: Table | None = None) -> Iterator[str]:
     """Lines for what is refused everywhere, and for rows that are those of the ``first`` table; then the rest: a row a
     cache, a column a group of equal ones."""
-    lines, rest = refused_everywhere(table, reasons)
-    alike = [cache for cache, row in rest.items() if first and row.items() <= first[cache].items()]
-    rest = {cache: row for cache, row in rest.items() if cache not in alike}
-    groups = equal_columns({name: [row[name] for row in rest.values()] for name in next(iter(rest.values()), {})})
-    lines += [f"As `{one}`: {in_code(others)}" for one, *others in groups if others]
+    lines, remaining = refused_everywhere(table, reasons)
+    alike = [cache for cache, row in remaining.items() if first and row.items() <= first[cache].items()]
+    remaining = {cache: row for cache, row in remaining.items() if cache not in alike}
+    groups = equal_columns(
+        {name: [row[name] for row in remaining.values()] for name in next(iter(remaining.values()), {})}
+    )
+    lines += [f"As `{one}`: {in_code(other_names)}" for one, *other_names in groups if other_names]
     lines += [f"As in the first table: {in_code(alike)}"] if alike else []
     for line in lines:
         yield from textwrap.wrap(f"- {line}.", 120, subsequent_indent="  ")
     yield ""
-    if rest:
+    if remaining:
         yield f"| cache | {' | '.join(f'`{names[0]}`' for names in groups)} |"
         yield f"|---|{'---|' * len(groups)}"
         alike_rows: dict[tuple[str, ...], list[str]] = {}
-        for cache, cells in zip(rest, zip(*groups.values(), strict=True), strict=True):
+        for cache, cells in zip(remaining, zip(*groups.values(), strict=True), strict=True):
             alike_rows.setdefault(cells, []).append(cache)
         for cells, caches in alike_rows.items():
             yield f"| {in_code(caches)} | {' | '.join(map(reasons.shown, cells))} |"
@@ -199,8 +203,8 @@ def refused_everywhere(table: Table, reasons: Reasons) -> tuple[list[str], Table
         table = {key: {name: cell for name, cell in row.items() if name not in columns} for key, row in table.items()}
         rows = throughout(table)
         table = {cache: row for cache, row in table.items() if cache not in rows}
-        for words, found in (("With every cache", columns), ("In every column", rows)):
-            lines += [f"{words} ({reasons.shown(cell)}): {in_code(names)}" for cell, names in by_value(found)]
+        for words, cells in (("With every cache", columns), ("In every column", rows)):
+            lines += [f"{words} ({reasons.shown(cell)}): {in_code(names)}" for cell, names in by_value(cells)]
         if not columns and not rows:
             return lines, table
 
@@ -218,8 +222,8 @@ def transposed(table: Table) -> Table:
     return {name: {cache: row[name] for cache, row in table.items()} for name in next(iter(table.values()), {})}
 
 
-def by_value(found: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    return [(value, [name for name in found if found[name] == value]) for value in dict.fromkeys(found.values())]
+def by_value(values: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    return [(cell, [name for name in values if values[name] == cell]) for cell in dict.fromkeys(values.values())]
 
 
 def in_code(names: Iterable[str]) -> str:
@@ -232,8 +236,8 @@ def by_process(kind: ModelKind, samplers: Mapping[str, Any]) -> tuple[dict[str, 
     fit = {name: sampler for name, sampler in samplers.items() if sampler.traits.renoises == noise}
     if noise:
         return fit, "All other samplers decide masks, and are refused."
-    others = ", ".join(f"`{name}`" for name in samplers if name not in fit)
-    return fit, f"Refused, as it is for models of noise: {others}."
+    names_refused = ", ".join(f"`{name}`" for name in samplers if name not in fit)
+    return fit, f"Refused, as it is for models of noise: {names_refused}."
 
 
 def compatibility_page() -> str:
@@ -241,7 +245,7 @@ def compatibility_page() -> str:
     samplers, schedules, caches, policies = all_parts()
     reasons, lines, tables = Reasons(), [PAGE_HEAD], list[Table]()
     for kind in ModelKind.all():
-        fit, others = by_process(kind, samplers)
+        fit, names_refused = by_process(kind, samplers)
         tables.append(
             {
                 name: {
@@ -252,7 +256,7 @@ def compatibility_page() -> str:
             }
         )
         first = tables[0] if len(tables) > 1 and fit.keys() == tables[0]["none"].keys() else None
-        lines += [f"## {kind.title}", "", *markdown_table(tables[-1], reasons, first), others, ""]
+        lines += [f"## {kind.title}", "", *markdown_table(tables[-1], reasons, first), names_refused, ""]
     kind = ModelKind.all()[0]
     ends = {
         name: {

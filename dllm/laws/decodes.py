@@ -60,7 +60,7 @@ class Decoded:
     result: Result | None = None  # with its trace; None while it decodes
 
     @property
-    def known(self) -> Result:
+    def final(self) -> Result:
         """The result of a decode that has ended."""
         assert self.result is not None and self.result.trace is not None
         return self.result
@@ -151,8 +151,8 @@ def recorded(
     collector = Collector(batch, ids, str, (), trace=True)
 
     def take(rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
-        for name, found in given_mixtures(rows).items():
-            out[name].mixed.append(found)
+        for name, mixtures in mixtures_before_forward(rows).items():
+            out[name].mixed.append(mixtures)
         return take_turn(rows, forward, parts)
 
     for turn in turns_of_rows(network, parts, batch, sampling, lag, constraints, take):
@@ -168,7 +168,7 @@ def recorded(
     return out
 
 
-def given_mixtures(rows: Rows) -> dict[int, dict[int, tuple[list[int], list[float]]]]:
+def mixtures_before_forward(rows: Rows) -> dict[int, dict[int, tuple[list[int], list[float]]]]:
     """Of every row that takes part, by its name: the mixtures that its coming forward is given, by column."""
     out = dict[int, dict[int, tuple[list[int], list[float]]]]()
     if "where" not in rows.carried:
@@ -176,11 +176,11 @@ def given_mixtures(rows: Rows) -> dict[int, dict[int, tuple[list[int], list[floa
     for row, name in enumerate(rows.candidates.row_id.tolist()):  # a rule that mixes has one candidate
         if not bool(rows.blocks.active[row]):
             continue
-        begin, found = int(rows.blocks.begin[row]), out.setdefault(name, {})
+        begin, mixtures = int(rows.blocks.begin[row]), out.setdefault(name, {})
         for place in rows.carried["where"][row].nonzero()[:, 0].tolist():
             tokens, weights = (rows.carried[part][row, place] for part in ("tokens", "weights"))
-            there = weights > 0
-            found[begin + place] = tokens[there].tolist(), weights[there].tolist()
+            has_weight = weights > 0
+            mixtures[begin + place] = tokens[has_weight].tolist(), weights[has_weight].tolist()
     return out
 
 
@@ -196,7 +196,7 @@ def results(
 ) -> list[Result]:
     """A batch's results without traces. The last four as in ``turns_of_rows``."""
     ids = ids_of(network.config)
-    collector = Collector([with_mask(one, ids.placeholder) for one in batch], ids, str, (), trace=False)
+    collector = Collector([with_mask(request, ids.placeholder) for request in batch], ids, str, (), trace=False)
     for turn in turns_of_rows(network, parts, batch, sampling, lag, constraints, take, runs):
         collector.observe(turn)
     return collector.results()
@@ -222,7 +222,7 @@ def decode_joining(
         if turn > ENDLESS:
             raise Broken(f"{ENDLESS} turns, and rows are left")
         if turn in waiting:
-            batch = [with_mask(one, ids_of(config).placeholder) for one in waiting.pop(turn)]
+            batch = [with_mask(request, ids_of(config).placeholder) for request in waiting.pop(turn)]
             canvas = Canvas.of(
                 batch, config.pad_id or 0, network.device, config.attention.grid_at_zero, sampling.temperature
             )
@@ -231,12 +231,12 @@ def decode_joining(
         turn += 1
         if not rows:
             continue
-        rows, seen = take_turn(rows, forward, parts)
-        for row in seen.finished:
-            canvas = rows.owner.per_row(seen.candidates)
+        rows, taken_turn = take_turn(rows, forward, parts)
+        for row in taken_turn.finished:
+            canvas = rows.owner.per_row(taken_turn.candidates)
             answer = canvas.tokens[row, int(canvas.start[row]) : int(canvas.initial_end[row])].tolist()
-            out[int(canvas.seed[row])] = answer, int(seen.view.blocks.turn[row])
-        rows = rows.without(seen.finished)
+            out[int(canvas.seed[row])] = answer, int(taken_turn.view.blocks.turn[row])
+        rows = rows.without(taken_turn.finished)
     return out
 
 
@@ -252,18 +252,18 @@ def decode_sharing(
     """Every request's answer, and how many columns were known. Their rows take over what ``pages`` hold, and leave
     there what is final after their first turn and after their last."""
     forward, config = forward_of(network, parts, sampling), network.config
-    batch = [with_mask(one, ids_of(config).placeholder) for one in batch]
-    known = [pages.find(beginning_of(one)) for one in batch]
+    batch = [with_mask(request, ids_of(config).placeholder) for request in batch]
+    prefixes = [pages.find(beginning_of(request)) for request in batch]
     out = dict[int, LawAnswer]()
 
     def opened(session: Session) -> None:
         if session.traits.shares:
-            session.kept.take_over(known)
+            session.kept.take_over(prefixes)
 
-    def seen(rows: Rows, turn: Turn) -> None:
+    def observe(rows: Rows, turn: Turn) -> None:
         numbers = turn.canvas.row_id.tolist()
-        kept = [row for row in range(len(rows)) if row in turn.finished or int(turn.view.blocks.turn[row]) == 1]
-        keep_pages(pages, rows, kept, [""] * len(kept))
+        row_numbers = [row for row in range(len(rows)) if row in turn.finished or int(turn.view.blocks.turn[row]) == 1]
+        keep_pages(pages, rows, row_numbers, [""] * len(row_numbers))
         for row in turn.finished:
             canvas = rows.owner.per_row(turn.candidates)
             answer = canvas.tokens[row, int(canvas.start[row]) : int(canvas.initial_end[row])].tolist()
@@ -272,6 +272,6 @@ def decode_sharing(
     at_zero = config.attention.grid_at_zero
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
     rows = start_rows(canvas, forward, parts, lag, opened=opened)
-    for _ in ending(turns(rows, forward, parts, observe=seen)):
+    for _ in ending(turns(rows, forward, parts, observe=observe)):
         pass
-    return [out[row] for row in range(len(batch))], sum(one.columns for one in known if one is not None)
+    return [out[row] for row in range(len(batch))], sum(request.columns for request in prefixes if request is not None)

@@ -48,11 +48,11 @@ def law_rollouts(
 ) -> tuple[Rollouts, list[Turn]]:
     """The requests so numbered as rollouts (None: all), and the canvases that the loop showed [B, L], with their rows
     and turns."""
-    model, seen = law_model(trial.network), list[Turn]()
+    model, turns = law_model(trial.network), list[Turn]()
     runner = Runner.of(model, replace(trial.parts, sampling=trial.sampling), Runtime("eager"))
     numbers = range(len(trial.requests)) if numbers is None else numbers
-    requests = [with_mask(trial.requests[one], model.ids.placeholder) for one in numbers]
-    return rollouts_of(runner, requests, RolloutRequest(draws=draws), str, observe=seen.append), seen
+    requests = [with_mask(trial.requests[number], model.ids.placeholder) for number in numbers]
+    return rollouts_of(runner, requests, RolloutRequest(draws=draws), str, observe=turns.append), turns
 
 
 def a_rollout_is_scored_again(trial: Trial) -> None:
@@ -62,29 +62,32 @@ def a_rollout_is_scored_again(trial: Trial) -> None:
         return
     rollouts, _ = law_rollouts(trial, draws=True)
     model, near = law_model(trial.network), LOGP_TOLERANCE[trial.network.dtype]
-    drawn = (rollouts.origin == Origin.DRAWN) | (rollouts.origin == Origin.FORCED)
+    is_draw = (rollouts.origin == Origin.DRAWN) | (rollouts.origin == Origin.FORCED)
     for law in ("own", "drawn"):
         noted = getattr(rollouts, f"{law}_logps")
         if "slices" not in rollouts.limits and law not in rollouts.limits:
             with torch.no_grad():
-                found = trajectory_logprobs(model, rollouts, law=law)
-            _near(found, torch.where(drawn, noted, 0.0), near, f"{law}, by slices")
+                logps = trajectory_logprobs(model, rollouts, law=law)
+            _near(logps, torch.where(is_draw, noted, 0.0), near, f"{law}, by slices")
         if "draws" not in rollouts.limits and law not in rollouts.limits:
             with torch.no_grad():
                 each = trajectory_logprobs(model, rollouts, law=law, draws=True)
             at = (rollouts.step_map.long() - 1).clamp(min=0)[:, None]
             _near(
-                each.gather(1, at)[:, 0].masked_fill(~drawn, 0.0), torch.where(drawn, noted, 0.0), near, f"{law}, drawn"
+                each.gather(1, at)[:, 0].masked_fill(~is_draw, 0.0),
+                torch.where(is_draw, noted, 0.0),
+                near,
+                f"{law}, drawn",
             )
 
 
-def _near(again: Tensor, noted: Tensor, near: float, what: str) -> None:
+def _near(again: Tensor, noted: Tensor, near: float, name: str) -> None:
     off = (again - noted).abs()
     worst = off.nan_to_num(torch.inf).flatten().argmax().item()
     row, column = divmod(int(worst), again.shape[1])
     holds(
         bool((off <= near).all()),
-        f"row {row}, column {column}, {what}: noted {noted[row, column]:.15g}, again {again[row, column]:.15g}",
+        f"row {row}, column {column}, {name}: noted {noted[row, column]:.15g}, again {again[row, column]:.15g}",
     )
 
 
@@ -114,21 +117,24 @@ def slices_cover_every_draw(trial: Trial) -> None:
     """Canvases are those that the forwards saw, and every draw that was kept is in one slice, however they are cut."""
     if not gives_rollouts(trial):
         return
-    kept = trial.parts.sampler.traits.revocable or trial.parts.blocks.traits.rolls_back
-    rollouts, canvases = _watched(trial, kept)
-    for row, seen in enumerate(canvases):
+    takes_back = trial.parts.sampler.traits.revocable or trial.parts.blocks.traits.rolls_back
+    rollouts, canvases = _watched(trial, takes_back)
+    for row, canvases_shown in enumerate(canvases):
         steps = rollouts.canvases(row)
         pad = int((rollouts.prompt_mask[row] == 0).sum())
-        for number, (mine, theirs) in enumerate(zip(steps[:, pad:].tolist(), seen, strict=True), 1):
+        for number, (mine, theirs) in enumerate(zip(steps[:, pad:].tolist(), canvases_shown, strict=True), 1):
             holds(mine[: len(theirs)] == theirs, f"row {row}: {mine} is not the canvas of forward {number}, {theirs}")
     if "slices" in rollouts.limits:
         return
-    drawn = ((rollouts.origin == Origin.DRAWN) | (rollouts.origin == Origin.FORCED)).nonzero().tolist()
+    draws = ((rollouts.origin == Origin.DRAWN) | (rollouts.origin == Origin.FORCED)).nonzero().tolist()
     for shrink in (1, 2, int(rollouts.forwards.max())):
         for by_block in (False, True):
             cells = slices_of(rollouts, shrink, by_block)
-            found = sorted(zip(cells.row.tolist(), cells.column.tolist(), strict=True))
-            holds(found == [tuple(one) for one in drawn], f"shrink={shrink}: slices hold {found}, drawn were {drawn}")
+            cells_covered = sorted(zip(cells.row.tolist(), cells.column.tolist(), strict=True))
+            holds(
+                cells_covered == [tuple(draw) for draw in draws],
+                f"shrink={shrink}: slices hold {cells_covered}, drawn were {draws}",
+            )
             hidden = cells.canvases.masked[cells.cells.canvas, cells.cells.column]
             holds(bool(hidden.all()), f"shrink={shrink}: a column that is scored shows its token")
 
@@ -136,12 +142,12 @@ def slices_cover_every_draw(trial: Trial) -> None:
 def _watched(trial: Trial, draws: bool) -> tuple[Rollouts, list[list[list[int]]]]:
     """The rollouts, and by row the canvas before each forward without padding, as the loop showed it."""
     rollouts, turns = law_rollouts(trial, draws=draws)
-    seen: list[list[list[int]]] = [[] for _ in trial.requests]
+    canvases: list[list[list[int]]] = [[] for _ in trial.requests]
     for turn in turns:
         for row, name in enumerate(turn.canvas.row_id.tolist()):
             if bool(turn.active[row]):
-                seen[name].append(turn.canvas.tokens[row, : len(trial.requests[name].tokens)].tolist())
-    return rollouts, seen
+                canvases[name].append(turn.canvas.tokens[row, : len(trial.requests[name].tokens)].tolist())
+    return rollouts, canvases
 
 
 def gradients_are_plain(trial: Trial) -> None:
@@ -156,13 +162,13 @@ def gradients_are_plain(trial: Trial) -> None:
     model, weights = law_model(network), list(network.parameters())
     share = torch.linspace(-1, 1, rollouts.step_map.numel(), dtype=network.dtype).view(rollouts.step_map.shape)
     plain = torch.autograd.grad(_plain_sum(rollouts, model, share), weights, allow_unused=True)
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         (trajectory_logprobs(model, rollouts, rows=5) * share).sum(), weights, allow_unused=True
     )
     trajectory_backward(
         model, rollouts, lambda values, row, column: (values * share[row, column]).sum(), rows=3, checkpoint=True
     )
-    for (name, weight), expected, once in zip(network.named_parameters(), plain, found, strict=True):
+    for (name, weight), expected, once in zip(network.named_parameters(), plain, gradients, strict=True):
         if expected is None:
             continue
         scale = max(float(expected.abs().max()), 1.0)
@@ -186,8 +192,8 @@ def _plain_sum(rollouts: Rollouts, model: Model, share: Tensor) -> Tensor:
             source = model.config.sources(masked, torch.tensor([start]))[0]
             logits = network.logits(hidden)[0, source].index_fill(1, torch.tensor([rollouts.mask_id]), -torch.inf)
             log_p = logits.log_softmax(-1)
-            drawn = (rollouts.origin[row] == Origin.DRAWN) | (rollouts.origin[row] == Origin.FORCED)
-            for column in (drawn & (rollouts.step_map[row] == step)).nonzero()[:, 0].tolist():
+            is_draw = (rollouts.origin[row] == Origin.DRAWN) | (rollouts.origin[row] == Origin.FORCED)
+            for column in (is_draw & (rollouts.step_map[row] == step)).nonzero()[:, 0].tolist():
                 token = int(rollouts.completion_ids[row, column])
                 total = total + share[row, column] * log_p[start + column, token]
     return total

@@ -30,13 +30,13 @@ def traits_hold(trial: Trial) -> None:
     rule = copy(trial.parts.sampler)
     kind = type(rule)
     names = {"__module__": kind.__module__, "__init__": kind.__init__}
-    object.__setattr__(rule, "__class__", type(kind.__name__, (TriedByTurn, kind), names))
+    object.__setattr__(rule, "__class__", type(kind.__name__, (TestedByTurn, kind), names))
     parts = replace(trial.parts, sampler=rule)
     for _ in ending(turns_of_rows(trial.network, parts, trial.requests, trial.sampling)):
         pass
 
 
-class TriedByTurn:
+class TestedByTurn:
     """Mixed into a rule: every turn is taken again, and compared with what the traits state."""
 
     def propose(self, view: View, state: State) -> Step:
@@ -48,8 +48,8 @@ class TriedByTurn:
 
 
 def _claims(rule: Sampler, untried: Sampler, view: View, state: State, step: Step) -> Iterator[tuple[str, bool]]:
-    """Each claim that the rule makes, and whether this turn confirms it. untried: the rule without ``TriedByTurn``."""
-    traits, drawn = rule.traits, replace(view, scores=_drawn(view))
+    """Each claim that the rule makes, and whether this turn confirms it. untried: the rule without ``TestedByTurn``."""
+    traits, random_view = rule.traits, replace(view, scores=_random_scores(view))
 
     def on(other: View) -> Step:
         return untried.propose(other, state)
@@ -60,21 +60,24 @@ def _claims(rule: Sampler, untried: Sampler, view: View, state: State, step: Ste
         later = replace(view, blocks=replace(view.blocks, turn=view.blocks.turn + _LATER))
         yield "deterministic=True, and decides otherwise in a later turn", _alike(on(later), step)
     if traits.by_confidence:
-        sunk = _with(drawn, drawn.scores.confidence.masked_fill(_noise(view, 8) < 1 / 3, -1.0))
+        sunk = _with(random_view, random_view.scores.confidence.masked_fill(_noise(view, 8) < 1 / 3, -1.0))
         yield "by_confidence=True, and commits a confidence of -1 before others", _sinks(sunk, on(sunk))
     if traits.ranks_by:
-        first = _begins(view, step, traits.ranks_by) and _begins(drawn, on(drawn), traits.ranks_by)
+        first = _begins(view, step, traits.ranks_by) and _begins(random_view, on(random_view), traits.ranks_by)
         yield f"ranks_by={traits.ranks_by!r}, and commits another position before the first in that order", first
     if traits.deterministic and not traits.thresholds:
-        halved = _with(drawn, drawn.scores.confidence / 2)
-        yield "thresholds=False, and decides otherwise where all confidences are halved", _alike(on(drawn), on(halved))
+        halved = _with(random_view, random_view.scores.confidence / 2)
+        yield (
+            "thresholds=False, and decides otherwise where all confidences are halved",
+            _alike(on(random_view), on(halved)),
+        )
 
 
 def _noise(view: View, stream: int) -> Tensor:
     return uniform(view.canvas.seed[:, None], view.canvas.columns, view.blocks.turn[:, None], stream)
 
 
-def _drawn(view: View) -> Scores:
+def _random_scores(view: View) -> Scores:
     """Scores whose numbers have nothing to do with each other."""
     scores = view.scores
     statistics = {

@@ -34,7 +34,7 @@ PROMPTS, _LENGTHS = ([1, 5, 3, 7, 2, 9], [4, 4, 8], [11, 2, 6, 10, 3, 12, 5, 1])
 TEMPERATURES = (0.0, 0.8)
 # the kinds of ``ModelKind.all``
 MODELS = ("llada", "dream", "block_causal", "causal", "context_causal", "pipelined", "noise")
-TRIED_GROUPS = (*PART_GROUPS, "length")
+TRIAL_GROUPS = (*PART_GROUPS, "length")
 USUAL_CASE = {
     "blocks": "fixed",
     "cache": "none",
@@ -104,19 +104,19 @@ class TrialCase:
         return sum(getattr(self, name) != usual for name, usual in USUAL_CASE.items())
 
     def __str__(self) -> str:
-        parts = " ".join(f"{group}={getattr(self, group)}" for group in TRIED_GROUPS)
+        parts = " ".join(f"{group}={getattr(self, group)}" for group in TRIAL_GROUPS)
         return f"{parts}, temperature {self.heat:g}, model of kind {self.model}"
 
 
 @cache
 def network(kind: str) -> Transformer:
     """A model of two or three layers with seeded random weights, in float64, attending as that kind does."""
-    config = dict(zip(MODELS, (one.config for one in ModelKind.all()), strict=True))[kind]
+    config = dict(zip(MODELS, (kind_of_model.config for kind_of_model in ModelKind.all()), strict=True))[kind]
     config = small(config)
     noise, model = torch.Generator().manual_seed(0), Transformer(config)
     for name, parameter in model.named_parameters():
-        drawn = torch.randn(parameter.shape, generator=noise, dtype=torch.float64)
-        parameter.data = 1 + 0.1 * drawn if "norm" in name else drawn * GAIN / parameter.shape[-1] ** 0.5
+        noise_values = torch.randn(parameter.shape, generator=noise, dtype=torch.float64)
+        parameter.data = 1 + 0.1 * noise_values if "norm" in name else noise_values * GAIN / parameter.shape[-1] ** 0.5
     return model.eval().requires_grad_(False)
 
 
@@ -152,18 +152,21 @@ def unsized() -> tuple[Request, ...]:
     """Two infillings whose gap has no size yet, and one that has."""
     texts = ([1, 5, 3, _MASK, 7, 2], [4, _MASK, 9, 8, 11, 6, 10], [2, 6, _MASK, _MASK, 1])
     return tuple(
-        Request(one, [token == _MASK for token in one], seed, gap=one.index(_MASK) if one.count(_MASK) == 1 else None)
-        for seed, one in enumerate(texts)
+        Request(
+            text, [token == _MASK for token in text], seed, gap=text.index(_MASK) if text.count(_MASK) == 1 else None
+        )
+        for seed, text in enumerate(texts)
     )
 
 
 @cache  # composing their configurations takes seconds
 def other_rows() -> dict[str, dict[str, Any]]:
     """The parts of every group, sealed, but for the oracle: it is told the answers of certain requests."""
-    found = dict(zip(TRIED_GROUPS, all_parts(TRIAL_OPTIONS, TRIED_GROUPS), strict=True))
-    found["length"]["fixed"] = FixedLength()  # its configuration names no part
+    parts_by_group = dict(zip(TRIAL_GROUPS, all_parts(TRIAL_OPTIONS, TRIAL_GROUPS), strict=True))
+    parts_by_group["length"]["fixed"] = FixedLength()  # its configuration names no part
     return {
-        one: {name: sealed(part) for name, part in parts.items() if name != "oracle"} for one, parts in found.items()
+        group: {name: sealed(part) for name, part in parts.items() if name != "oracle"}
+        for group, parts in parts_by_group.items()
     }
 
 
@@ -172,34 +175,36 @@ class Trials:
 
     def __init__(self, group: str, mine: Any) -> None:
         self.group, self.name = group, name_of(mine)
-        self.parts = {one: dict(choices) for one, choices in other_rows().items()}
+        self.parts = {group_name: dict(choices) for group_name, choices in other_rows().items()}
         self.parts[group] = {self.name: watched(sealed(mine))}
 
     def every(self, seed: int = 0) -> list[TrialCase]:
         """Every combination that the parts accept, in an order that the seed decides."""
-        plain = [case for case in self._asked() if self.takes(case)]
-        others = [replace(case, eos=eos) for case in plain for eos in self.parts["eos"] if eos != case.eos]
-        others += [replace(case, length=name) for case in plain for name in self.parts["length"] if name != case.length]
-        cases = plain + [case for case in others if self.takes(case)]
+        plain = [case for case in self._plain_cases() if self.takes(case)]
+        variants = [replace(case, eos=eos) for case in plain for eos in self.parts["eos"] if eos != case.eos]
+        variants += [
+            replace(case, length=name) for case in plain for name in self.parts["length"] if name != case.length
+        ]
+        cases = plain + [case for case in variants if self.takes(case)]
         random.Random(seed).shuffle(cases)
         return cases
 
-    def _asked(self) -> Iterator[TrialCase]:
+    def _plain_cases(self) -> Iterator[TrialCase]:
         """Every combination with the plainest end of text and length. Around a rule for the length, which goes with all
         of 48,000 or with few, those in which at most two groups are not the plainest."""
         ends, lengths = (
             tuple(self.parts[group]) if self.group == group else (USUAL_CASE[group],) for group in ("eos", "length")
         )
         groups = self.parts["sampler"], self.parts["blocks"], self.parts["cache"], ends, MODELS, TEMPERATURES, lengths
-        asked = (TrialCase(*names) for names in product(*groups))
+        cases = (TrialCase(*names) for names in product(*groups))
         plain = {group: USUAL_CASE[group] for group in PART_GROUPS}
         return (
             case
-            for case in asked
+            for case in cases
             if self.group != "length" or sum(getattr(case, group) != usual for group, usual in plain.items()) <= 2
         )
 
-    def chosen(self, count: int, seed: int = 0) -> list[TrialCase]:
+    def sample(self, count: int, seed: int = 0) -> list[TrialCase]:
         """So many of them, that show every part and most pairs."""
         return widest_first(self.every(seed), count)
 
@@ -217,12 +222,12 @@ class Trials:
     def parts_of(self, case: TrialCase) -> Parts | None:
         """The parts of a case, sealed; None where one refuses another. Raises Broken for one that is written on, or
         fails, when it is told of the model."""
-        found = {group: self.parts[group][getattr(case, group)] for group in TRIED_GROUPS}
+        parts = {group: self.parts[group][getattr(case, group)] for group in TRIAL_GROUPS}
         sampling, config = self.sampling(case), network(case.model).config
-        setting = Setting(config, found["blocks"], None, sampling, case.model)
-        length = found["length"].resolved(ids_of(config), config.max_length)
+        setting = Setting(config, parts["blocks"], None, sampling, case.model)
+        length = parts["length"].resolved(ids_of(config), config.max_length)
         try:
-            rule = validate(setting, found["sampler"], found["cache"], found["eos"], length)
+            rule = validate(setting, parts["sampler"], parts["cache"], parts["eos"], length)
         except UserError:
             return None
         except Broken:
@@ -230,7 +235,7 @@ class Trials:
         except Exception as error:  # of somebody's part
             raise Broken(crash(error)) from error
         rule = sealed(rule) if self.group != "sampler" else watched(sealed(rule))
-        return Parts(rule, found["blocks"], found["cache"], found["eos"], sampling, length)
+        return Parts(rule, parts["blocks"], parts["cache"], parts["eos"], sampling, length)
 
     def trial(self, case: TrialCase, batch: tuple[Request, ...] = ()) -> Trial:
         """The case on three requests, or on the ones of ``batch``. Raises Broken as ``parts_of`` does."""
@@ -251,39 +256,39 @@ def watched(part: Any) -> Any:
 CoveredCase = TypeVar("CoveredCase")  # a frozen dataclass of parts by name
 
 
-def widest_first(listed: Sequence[CoveredCase], count: int) -> list[CoveredCase]:
+def widest_first(cases: Sequence[CoveredCase], count: int) -> list[CoveredCase]:
     """So many of the cases, that each shows as many parts, then pairs of parts, as possible which those before it do
     not.
 
     What a case adds can only shrink, so the first one of the heap whose number still holds is the best of all.
     """
-    listed = listed if count else []
-    shown = [{*pairs(parts := parts_shown(case), 1), *pairs(parts, 2)} for case in listed]
-    heap = [(-worth(new), at) for at, new in enumerate(shown)]
-    seen: set[Any] = set()
+    cases = cases if count else []
+    contents = [{*pairs(parts := parts_in_case(case), 1), *pairs(parts, 2)} for case in cases]
+    heap = [(-worth(new), at) for at, new in enumerate(contents)]
+    covered: set[Any] = set()
     order: list[CoveredCase] = []
     heapify(heap)
     while heap and len(order) < count:
-        promised, at = heap[0]
-        adds = -worth(shown[at] - seen)
-        if adds > promised:
+        worth_before, at = heap[0]
+        adds = -worth(contents[at] - covered)
+        if adds > worth_before:
             heapreplace(heap, (adds, at))
             continue
         heappop(heap)
-        order.append(listed[at])
-        seen |= shown[at]
+        order.append(cases[at])
+        covered |= contents[at]
     return order
 
 
 def worth(new: set[tuple[Any, ...]]) -> int:
     """How much a case shows: a part that few combinations allow counts as twenty pairs, or none of them might come."""
-    return sum(20 if len(shown) == 1 else 1 for shown in new)
+    return sum(20 if len(part) == 1 else 1 for part in new)
 
 
-def parts_shown(case: Any) -> list[tuple[str, Any]]:
+def parts_in_case(case: Any) -> list[tuple[str, Any]]:
     """The case's fields, and those of the cases inside it."""
     out: list[tuple[str, Any]] = []
     for entry in fields(case):
         value = getattr(case, entry.name)
-        out += parts_shown(value) if is_dataclass(value) else [(entry.name, value)]
+        out += parts_in_case(value) if is_dataclass(value) else [(entry.name, value)]
     return out

@@ -275,8 +275,10 @@ class Sized(Fixed):
         super().__init__(8)
         self.what = what
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
-        return self.what(*super().containing(canvas, column, number, own))  # type: ignore[no-any-return]
+    def containing(
+        self, canvas: Canvas, column: Tensor, number: Tensor, params: State
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self.what(*super().containing(canvas, column, number, params))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(

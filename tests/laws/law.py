@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from harness import full
 
-from dllm.parts import parts_shown, widest_first
+from dllm.parts import parts_in_case, widest_first
 
 Case = Any  # a frozen dataclass, of parts by name, that prints what it is
-__all__ = ["Law", "law", "parts_shown", "widest_first"]
+__all__ = ["Law", "law", "parts_in_case", "widest_first"]
 Check = Callable[[Any], None]
 
 

@@ -114,9 +114,9 @@ def test_forwards_are_bounded_where_drafts_are_verified_and_a_block_is_rolled_ba
     trial = Trial(network("llada"), parts, (short,), parts.sampling)
     all_is_decided(trial)
     (one,) = trial.together
-    assert one.known.trace is not None
-    commits = sum(len(found.positions) for record in one.known.trace.turns for found in record.candidates)
-    assert commits == 4 + 3 and 2 * 4 < one.known.nfe <= 2 * commits  # a forward that commits it, and one that verifies
-    one.result = replace(one.known, nfe=2 * commits + 1)
+    assert one.final.trace is not None
+    commits = sum(len(found.positions) for record in one.final.trace.turns for found in record.candidates)
+    assert commits == 4 + 3 and 2 * 4 < one.final.nfe <= 2 * commits  # a forward that commits it, and one that verifies
+    one.result = replace(one.final, nfe=2 * commits + 1)
     with pytest.raises(Broken, match="forwards for"):
         all_is_decided(trial)

@@ -57,7 +57,7 @@ def grown(length: str) -> list[Decoded]:
 
 @pytest.mark.parametrize("length", ["daedal", "rho_eos"])
 def test_rows_change_beside_one_that_does_not(length: str) -> None:
-    first, second, third = (len(one.known.canvas) for one in grown(length))
+    first, second, third = (len(one.final.canvas) for one in grown(length))
     assert second == 16 and (first, third) != (24, 21)
 
 

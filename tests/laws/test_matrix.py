@@ -76,7 +76,7 @@ def test_a_sample_shows_every_part_and_most_pairs() -> None:
     cases = law.widest_first(law.first(combinations, 8000), 80)  # as many as the laws decode daily
     many = combinations() if full() else islice(combinations(), 10_000)
     sample, everywhere = (
-        {pair for case in found for pair in pairs(law.parts_shown(case), 2)} for found in (cases, many)
+        {pair for case in found for pair in pairs(law.parts_in_case(case), 2)} for found in (cases, many)
     )
     assert {part for pair in sample for part in pair} == {part for pair in everywhere for part in pair}
     both = {pair for pair in everywhere if {group for group, _ in pair} == {"sampler", "cache"}}

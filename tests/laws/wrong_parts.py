@@ -269,7 +269,9 @@ class Together(Fixed):
 
     traits = Fixed.traits
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
+    def containing(
+        self, canvas: Canvas, column: Tensor, number: Tensor, params: State
+    ) -> tuple[Tensor, Tensor, Tensor]:
         length = int((canvas.initial_end - canvas.start).max()) // 4 + len(canvas.start)
         begin = canvas.start + (column - canvas.start) // length * length
         return begin, torch.minimum(begin + length, canvas.end), (column - canvas.start) // length

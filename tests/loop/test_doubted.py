@@ -57,12 +57,12 @@ def test_a_trace_names_the_doubted_positions() -> None:
     seen = [turn for turn in turns if row in turn.canvas.row_id.tolist()]
     wanted = [turn.view.scores.statistic("doubted")[turn.canvas.row_id.tolist().index(row)] for turn in seen]
     (_, one, _) = recorded(model("tiny-llada"), parts, requests(), DOUBTED)
-    assert one.known.trace is not None
-    told = [record.doubted for record in one.known.trace.turns]
+    assert one.final.trace is not None
+    told = [record.doubted for record in one.final.trace.turns]
     assert (
         told == [[at - start for at in each.nonzero()[:, 0].tolist()] for each in wanted] and not told[0] and told[-1]
     )
-    assert Trace.from_json(one.known.trace.to_json()).turns == one.known.trace.turns
+    assert Trace.from_json(one.final.trace.to_json()).turns == one.final.trace.turns
 
 
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])

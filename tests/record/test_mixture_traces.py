@@ -121,8 +121,8 @@ def test_rows_show_the_mixtures_alone_that_they_show_in_a_batch() -> None:
     trial = mixing()
     for number, whole in enumerate(trial.together):
         (alone,) = trial.decode([number])
-        assert alone.known.trace is not None and whole.known.trace is not None
-        for mine, theirs in zip(alone.known.trace.turns, whole.known.trace.turns, strict=True):
+        assert alone.final.trace is not None and whole.known.trace is not None
+        for mine, theirs in zip(alone.final.trace.turns, whole.known.trace.turns, strict=True):
             assert (mine.mixtures is None) == (theirs.mixtures is None)
             if mine.mixtures and theirs.mixtures:
                 assert mine.mixtures.likeliest().keys() == theirs.mixtures.likeliest().keys()

@@ -120,7 +120,7 @@ class Combination(Shown):
 def built_parts() -> dict[tuple[str, str], Any]:
     """Every choice of every group. They are immutable, so every combination can share them, and whatever writes on one
     fails its test. A part that cannot be built raises here what it has to say."""
-    groups = trials.TRIED_GROUPS
+    groups = trials.TRIAL_GROUPS
     return {
         (group, name): sealed(part or FixedLength())  # length=fixed is no part
         for group, found in zip(groups, all_parts(OPTIONS, groups), strict=True)

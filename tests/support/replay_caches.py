@@ -206,7 +206,9 @@ class Slid(Sliding):
         super().__init__(block_length, max_block_length)
         self.suffix, self.window = suffix, (0, 0)
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
+    def containing(
+        self, canvas: Canvas, column: Tensor, number: Tensor, params: State
+    ) -> tuple[Tensor, Tensor, Tensor]:
         (start,), (stop,), committed = canvas.start.tolist(), canvas.initial_end.tolist(), int(canvas.committed.sum())
         begin, end = start, start + self.block_length
         if committed:

@@ -62,7 +62,9 @@ class AdaBlock(Blocks):
         window = Need("ahead", ratio=self.window_ratio, first_forward_only=True)
         return (window, Need("ahead", span=(0, self.default_length), first_forward_only=True))
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
+    def containing(
+        self, canvas: Canvas, column: Tensor, number: Tensor, params: State
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """A block of the default length that begins at ``column``; ``resize`` may change its end."""
         return column, column + self.default_length, number
 

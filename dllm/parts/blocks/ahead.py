@@ -72,17 +72,17 @@ class Ahead(Fixed):
         """The blocks, with one more open in the rows whose last open one is decided far enough."""
         last, _, _ = self.containing(canvas, blocks.open_end - 1, blocks.index, blocks.params)
         inside = (canvas.columns >= last[:, None]) & (canvas.columns < blocks.open_end[:, None])
-        left, length = (canvas.undecided & inside).sum(1), blocks.open_end - last
-        opens = (left == 0) | self._far_enough(left, length)
+        masks, length = (canvas.undecided & inside).sum(1), blocks.open_end - last
+        opens = (masks == 0) | self._far_enough(masks, length)
         _, end, _ = self.containing(canvas, blocks.open_end, blocks.index, blocks.params)
         end = torch.minimum(torch.where(opens & ~blocks.done, end, blocks.open_end), canvas.end)
         columns = canvas.columns
         in_open = (columns >= blocks.begin[:, None]) & (columns < end[:, None])
         return replace(blocks, open_end=end, in_open=in_open)
 
-    def _far_enough(self, left: Tensor, length: Tensor) -> Tensor:
+    def _far_enough(self, masks: Tensor, length: Tensor) -> Tensor:
         """Rows [B] whose last open block, of ``length`` [B] columns with ``left`` [B] masks, opens the next one."""
-        return length - left >= self.opening_share * length
+        return length - masks >= self.opening_share * length
 
     def _open_end(self, canvas: Canvas, end: Tensor, blocks: BlockState) -> Tensor:
         return torch.maximum(end, torch.minimum(blocks.open_end, canvas.end))

@@ -47,9 +47,11 @@ class Blocks:
         in_range("blocks.min_forwards", min_forwards, 1)
         self.min_forwards = min_forwards
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
+    def containing(
+        self, canvas: Canvas, column: Tensor, number: Tensor, params: State
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Begin, end and number, each [B], of the block that holds ``column`` [B]. ``number`` [B]: the number that
-        comes next, on which begin and end must not depend. own: the rows' own parameters [B]."""
+        comes next, on which begin and end must not depend. params: the rows' own parameters [B]."""
         raise NotImplementedError
 
     def count(self, canvas: Canvas) -> Tensor | None:
@@ -119,10 +121,10 @@ class Blocks:
             torch.where(changed & ~again, torch.minimum(self._end_of(canvas, column, blocks), canvas.end), before)
             for column, before in ((blocks.begin, blocks.end), (blocks.open_end - 1, blocks.open_end))
         )
-        there = blocks.resized(canvas, end, torch.maximum(end, open_end))
-        there = replace(there, masks=torch.where(changed, there.masks, blocks.masks))
-        there = there.moved(again, self._open(canvas, there))
-        return replace(there, done=(blocks.done & ~again) | (there.begin >= canvas.end))
+        blocks_after = blocks.resized(canvas, end, torch.maximum(end, open_end))
+        blocks_after = replace(blocks_after, masks=torch.where(changed, blocks_after.masks, blocks.masks))
+        blocks_after = blocks_after.moved(again, self._open(canvas, blocks_after))
+        return replace(blocks_after, done=(blocks.done & ~again) | (blocks_after.begin >= canvas.end))
 
     def _end_of(self, canvas: Canvas, column: Tensor, blocks: BlockState) -> Tensor:
         """The end [B] of the block that holds ``column`` [B]."""
@@ -131,10 +133,10 @@ class Blocks:
     def _open(self, canvas: Canvas, blocks: BlockState) -> BlockState:
         """The block of the first position left to decide at or after the current block's end. Of rows that have none
         left, it says nothing."""
-        left = canvas.undecided
-        column = torch.where(left, canvas.columns, left.shape[1]).amin(1)
+        undecided = canvas.undecided
+        column = torch.where(undecided, canvas.columns, undecided.shape[1]).amin(1)
         begin, end, number = self._containing(canvas, column, blocks)
-        if not blocks.shapes.bounded and bool((left.any(1) & ((column < begin) | (column >= end))).any()):
+        if not blocks.shapes.bounded and bool((undecided.any(1) & ((column < begin) | (column >= end))).any()):
             raise Refusal(
                 "{blocks}: containing() must return a block that holds the column it was asked for: begin <= column "
                 "< end.",
@@ -147,12 +149,17 @@ class Blocks:
 
     def _containing(self, canvas: Canvas, column: Tensor, blocks: BlockState) -> tuple[Tensor, Tensor, Tensor]:
         """``containing``, whose answer is refused (UserError) where it is not a block."""
-        found, what = self.containing(canvas, column, blocks.index + 1, blocks.params), f"{{blocks={name_of(self)}}}"
-        if not isinstance(found, tuple) or len(found) != 3:
-            raise Refusal(f"{what}: containing() returned {type(found).__name__}, and must return begin, end, number.")
-        for name, value in zip(("begin", "end", "number"), found, strict=True):
-            is_laid(value, f"{what}: {name} of containing()", tuple(column.shape), (torch.int64,), column)
-        return found
+        block, name_of_blocks = (
+            self.containing(canvas, column, blocks.index + 1, blocks.params),
+            f"{{blocks={name_of(self)}}}",
+        )
+        if not isinstance(block, tuple) or len(block) != 3:
+            raise Refusal(
+                f"{name_of_blocks}: containing() returned {type(block).__name__}, and must return begin, end, number."
+            )
+        for name, value in zip(("begin", "end", "number"), block, strict=True):
+            is_laid(value, f"{name_of_blocks}: {name} of containing()", tuple(column.shape), (torch.int64,), column)
+        return block
 
     def _open_end(self, canvas: Canvas, end: Tensor, blocks: BlockState) -> Tensor:
         for _ in range(blocks.lookahead):

@@ -25,13 +25,15 @@ class Fixed(Blocks):
         self.fixed_length = self.block_length = block_length
 
     def params(self, canvas: Canvas) -> State:
-        own = super().params(canvas)
-        return own | {"blocks_before": (canvas.start - canvas.grid) // own["block_length"]}
+        params = super().params(canvas)
+        return params | {"blocks_before": (canvas.start - canvas.grid) // params["block_length"]}
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
-        length, index = own["block_length"], (column - canvas.grid) // own["block_length"]
+    def containing(
+        self, canvas: Canvas, column: Tensor, number: Tensor, params: State
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        length, index = params["block_length"], (column - canvas.grid) // params["block_length"]
         begin = torch.addcmul(canvas.grid, index, length)
-        return begin, begin + length, index - own["blocks_before"]
+        return begin, begin + length, index - params["blocks_before"]
 
     def widest(self, length: int) -> int:
         return min(length, self.block_length)

@@ -28,8 +28,10 @@ class Growing(Fixed):
         super().__init__(block_length, min_forwards)
         self.fixed_length = None
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
-        _, end, index = super().containing(canvas, column, number, own)
+    def containing(
+        self, canvas: Canvas, column: Tensor, number: Tensor, params: State
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        _, end, index = super().containing(canvas, column, number, params)
         return canvas.start, end, index
 
     def widest(self, length: int) -> int:

@@ -26,7 +26,9 @@ class Lengths(Blocks):
             raise Refusal("{blocks.lengths} must name at least one length, each of 1 or more.", [list(lengths)])
         self.lengths = list(lengths)
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
+    def containing(
+        self, canvas: Canvas, column: Tensor, number: Tensor, params: State
+    ) -> tuple[Tensor, Tensor, Tensor]:
         index, begin, length = self._block(column - canvas.grid)
         before, _, _ = self._block(canvas.start - canvas.grid)
         return canvas.grid + begin, canvas.grid + begin + length, index - before

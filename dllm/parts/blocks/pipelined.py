@@ -49,6 +49,6 @@ class Pipelined(Ahead):
     def start(self, canvas: Canvas, lookahead: int = 0, shapes: Shapes = Shapes()) -> BlockState:  # noqa: B008  frozen
         return Fixed.start(self, canvas, lookahead, shapes)
 
-    def _far_enough(self, left: Tensor, length: Tensor) -> Tensor:
+    def _far_enough(self, masks: Tensor, length: Tensor) -> Tensor:
         """The published quotient in float64: in float32, 15 of 50 columns are less than a share of 0.3."""
-        return (length - left).double() / length >= self.opening_share
+        return (length - masks).double() / length >= self.opening_share

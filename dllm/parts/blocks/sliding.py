@@ -42,10 +42,12 @@ class Sliding(Blocks):
         in_range("blocks.max_block_length", max_block_length, 1, advice="{null} means no bound.")
         self.block_length, self.max_block_length = block_length, max_block_length
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
+    def containing(
+        self, canvas: Canvas, column: Tensor, number: Tensor, params: State
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The window that begins at ``column``: it ends after its last mask, or at the row's end if masks are few."""
         masks = (canvas.undecided & (canvas.columns >= column[:, None])).cumsum(1)
-        end = (masks < own["block_length"][:, None]).sum(1) + 1  # the canvas is narrower than that if masks are few
+        end = (masks < params["block_length"][:, None]).sum(1) + 1  # the canvas is narrower than that if masks are few
         if self.max_block_length is not None:
             end = torch.minimum(end, column + self.max_block_length)
         return column, end, torch.zeros_like(number)
@@ -60,9 +62,9 @@ class Sliding(Blocks):
         self, candidates: Canvas, blocks: BlockState, owner: Owner, full: Tensor, stopped: Tensor
     ) -> BlockState:
         """Move the window to what is left to decide in any candidate [N] of a row."""
-        left = owner.sum(candidates.undecided.long()) > 0
-        unfinished = left.any(1) & ~blocks.done
-        moved = self._open(replace(owner.per_row(candidates), masked=left), blocks)
+        undecided = owner.sum(candidates.undecided.long()) > 0
+        unfinished = undecided.any(1) & ~blocks.done
+        moved = self._open(replace(owner.per_row(candidates), masked=undecided), blocks)
         return replace(update_rows(unfinished, moved, blocks), done=~unfinished)
 
     def _open(self, canvas: Canvas, blocks: BlockState) -> BlockState:

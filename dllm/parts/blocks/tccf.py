@@ -64,7 +64,9 @@ class TCCF(Blocks):
     def widest(self, length: int) -> int:
         return min(length, max(self.coarse_length, self.fine_length))
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
+    def containing(
+        self, canvas: Canvas, column: Tensor, number: Tensor, params: State
+    ) -> tuple[Tensor, Tensor, Tensor]:
         after = self._after_marker(canvas)
         fine = column >= after
         origin = torch.where(fine, after, canvas.grid)
@@ -88,5 +90,5 @@ class TCCF(Blocks):
             raise Refusal(
                 "{blocks.marker:quoted} is text, and there is no tokenizer. Give its token id.", [self.marker]
             )
-        found = (canvas.tokens == self.marker) & ~canvas.masked & ~canvas.given & canvas.valid
-        return torch.where(found, canvas.columns, len(canvas.columns)).amin(1) + 1
+        is_marker = (canvas.tokens == self.marker) & ~canvas.masked & ~canvas.given & canvas.valid
+        return torch.where(is_marker, canvas.columns, len(canvas.columns)).amin(1) + 1

@@ -16,7 +16,9 @@ class Whole(Blocks):
 
     traits = BlocksTraits(slides=False, rolls_back=False, follows=True)
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
+    def containing(
+        self, canvas: Canvas, column: Tensor, number: Tensor, params: State
+    ) -> tuple[Tensor, Tensor, Tensor]:
         return canvas.start, canvas.end, torch.zeros_like(number)
 
     def count(self, canvas: Canvas) -> Tensor:

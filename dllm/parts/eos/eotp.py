@@ -42,5 +42,5 @@ class EoTP(EndOfText):
         accepted = says & False if step.accepted is None else step.accepted & step.commit & says
         likely = argmax_mask(view.scores.confidence, says & (view.scores.confidence >= self.minimum))
         where = torch.where(accepted.any(1, keepdim=True), accepted, likely)
-        end, found = after_first(candidates, where)
-        return candidates.stop_at(end, found & (end < candidates.end), attended=False)
+        end, has_end = after_first(candidates, where)
+        return candidates.stop_at(end, has_end & (end < candidates.end), attended=False)

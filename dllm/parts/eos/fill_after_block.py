@@ -34,8 +34,8 @@ class FillAfterBlock(EndOfText):
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         if not view.blocks.shapes.any(full):  # in most turns
             return candidates
-        found, inside = answer_ends(candidates, ends), view.blocks.in_block
-        ended = (found & inside).any(1) if self.when == "any" else (found | ~inside).all(1)
-        rest = candidates.undecided & (candidates.columns >= view.blocks.end[:, None]) & (full & ended)[:, None]
-        tokens, masked = candidates.tokens.masked_fill(rest, ends[0]), candidates.masked.masked_fill(rest, False)
-        return replace(candidates, tokens=tokens, masked=masked, shortened=candidates.shortened | rest.any(1))
+        is_end, inside = answer_ends(candidates, ends), view.blocks.in_block
+        ended = (is_end & inside).any(1) if self.when == "any" else (is_end | ~inside).all(1)
+        tail = candidates.undecided & (candidates.columns >= view.blocks.end[:, None]) & (full & ended)[:, None]
+        tokens, masked = candidates.tokens.masked_fill(tail, ends[0]), candidates.masked.masked_fill(tail, False)
+        return replace(candidates, tokens=tokens, masked=masked, shortened=candidates.shortened | tail.any(1))

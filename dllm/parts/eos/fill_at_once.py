@@ -17,7 +17,7 @@ class FillAtOnce(EndOfText):
     traits = EosTraits(at_once=True, fills=True, shrinks=False)
 
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
-        end, found = after_first(candidates, answer_ends(candidates, ends))
-        rest = candidates.undecided & (candidates.columns >= end[:, None]) & found[:, None]
-        filled = candidates.commit(rest, candidates.tokens.masked_fill(rest, ends[0]))
-        return filled.stop_at(end, found & ~candidates.shortened, attended=True)
+        end, has_end = after_first(candidates, answer_ends(candidates, ends))
+        tail = candidates.undecided & (candidates.columns >= end[:, None]) & has_end[:, None]
+        filled = candidates.commit(tail, candidates.tokens.masked_fill(tail, ends[0]))
+        return filled.stop_at(end, has_end & ~candidates.shortened, attended=True)

@@ -16,5 +16,5 @@ class StopAtEos(EndOfText):
     traits = EosTraits(at_once=True, shrinks=False, fills=False)
 
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
-        end, found = after_first(candidates, answer_ends(candidates, ends))
-        return candidates.stop_at(end, found & ~candidates.shortened, attended=True)
+        end, has_end = after_first(candidates, answer_ends(candidates, ends))
+        return candidates.stop_at(end, has_end & ~candidates.shortened, attended=True)

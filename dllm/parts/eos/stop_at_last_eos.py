@@ -16,6 +16,6 @@ class StopAtLastEos(EndOfText):
     traits = EosTraits(at_once=True, shrinks=False, fills=False)
 
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
-        found = answer_ends(candidates, ends)
-        behind = (found * (candidates.columns + 1)).amax(1)
-        return candidates.stop_at(behind, found.any(1) & ~candidates.shortened, attended=True)
+        is_end = answer_ends(candidates, ends)
+        behind = (is_end * (candidates.columns + 1)).amax(1)
+        return candidates.stop_at(behind, is_end.any(1) & ~candidates.shortened, attended=True)

@@ -60,5 +60,5 @@ class StopFront(EndOfText):
         last = one_of(candidates.tokens, ends if self.stops is None else self.stops) & ~candidates.given
         if self.limit is not None:
             last = last | (at >= self.limit - 1)
-        end, found = after_first(candidates, front & last)
-        return candidates.stop_at(end, found & (end < candidates.end), attended=False)
+        end, has_end = after_first(candidates, front & last)
+        return candidates.stop_at(end, has_end & (end < candidates.end), attended=False)

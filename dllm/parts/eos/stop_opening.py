@@ -26,5 +26,5 @@ class StopOpening(EndOfText):
     )
 
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
-        found, end = answer_ends(candidates, ends).any(1), view.blocks.open_end
-        return candidates.stop_at(end, found & ~candidates.shortened & (end < candidates.end), attended=False)
+        has_end, end = answer_ends(candidates, ends).any(1), view.blocks.open_end
+        return candidates.stop_at(end, has_end & ~candidates.shortened & (end < candidates.end), attended=False)

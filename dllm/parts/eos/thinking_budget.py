@@ -29,8 +29,8 @@ class ThinkingBudget(AroundPolicy):
         decided = (columns >= start) & (columns < candidates.end[:, None]) & ~candidates.masked
         thinks = ~(decided & (candidates.tokens == self.end_id)).any(1, keepdim=True)
         at = torch.maximum(start + self.budget, blocks.begin[:, None])
-        there = (columns == at) & (at < blocks.end[:, None]) & ~blocks.done[:, None]
-        return candidates.commit(there & thinks & candidates.undecided, torch.full_like(candidates.tokens, self.end_id))
+        where = (columns == at) & (at < blocks.end[:, None]) & ~blocks.done[:, None]
+        return candidates.commit(where & thinks & candidates.undecided, torch.full_like(candidates.tokens, self.end_id))
 
 
 def refuse_budget(budget: int | None) -> None:

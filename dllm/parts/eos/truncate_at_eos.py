@@ -18,6 +18,6 @@ class TruncateAtEos(EndOfText):
     traits = EosTraits(at_once=True, shrinks=True, fills=False)
 
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
-        end, found = after_first(candidates, answer_ends(candidates, ends))
-        found = found & ~view.forced_positions.any(1)
-        return candidates.stop_at(end, found & (end < candidates.end), attended=False)
+        end, has_end = after_first(candidates, answer_ends(candidates, ends))
+        has_end = has_end & ~view.forced_positions.any(1)
+        return candidates.stop_at(end, has_end & (end < candidates.end), attended=False)

@@ -59,7 +59,7 @@ def end_confidence(view: View, eos_id: int, checked: int) -> Tensor:
     answer = scores.scored & (canvas.columns >= canvas.start[:, None]) & (canvas.columns < canvas.end[:, None])
     says_end = answer & (scores.statistic("likeliest") == eos_id)
     place = says_end.flip(1).cumsum(1).flip(1)  # 1 in the last of them
-    taken = says_end & (place <= checked)
+    is_last = says_end & (place <= checked)
     sure = scores.statistic("first")
-    found = sure.new_zeros(len(sure), checked + 1).scatter(1, place.masked_fill(~taken, 0), sure * taken)
-    return (found[:, 1:].sum(1) / checked).float()
+    probabilities = sure.new_zeros(len(sure), checked + 1).scatter(1, place.masked_fill(~is_last, 0), sure * is_last)
+    return (probabilities[:, 1:].sum(1) / checked).float()

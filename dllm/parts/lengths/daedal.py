@@ -67,5 +67,5 @@ class Daedal(ByEnd):
             append=torch.minimum(room, torch.full_like(room, self.factor)) * grows,
             fill=torch.minimum(room, torch.full_like(room, self.checked // 2)).clamp(min=0) * ends,
         )
-        wanted = canvas.end + change.insert + change.append + change.fill
-        return replace(change, end=torch.minimum(wanted, canvas.end + room.clamp(min=0))), {"grown": grown | ends}
+        end = canvas.end + change.insert + change.append + change.fill
+        return replace(change, end=torch.minimum(end, canvas.end + room.clamp(min=0))), {"grown": grown | ends}

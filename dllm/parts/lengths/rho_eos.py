@@ -68,5 +68,5 @@ class RhoEos(ByEnd):
         """How many times the factor a distance of that many tenths [B] is worth."""
         if self.schedule == "const":
             return torch.ones_like(steps)
-        found = steps if self.schedule == "linear" else 2 ** (steps - 1).clamp(min=0)
-        return found.clamp(1, MOST_TIMES)
+        times = steps if self.schedule == "linear" else 2 ** (steps - 1).clamp(min=0)
+        return times.clamp(1, MOST_TIMES)
