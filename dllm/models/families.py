@@ -51,7 +51,7 @@ Fields = dict[str, Any]  # of ModelConfig
 
 # The keys that decide the family.
 ARCHITECTURE: KeyRules = {
-    "architectures": list_of("a list of names", lambda one: isinstance(one, str), []),
+    "architectures": list_of("a list of names", lambda value: isinstance(value, str), []),
     "model_type": KeyRule("a name", lambda value: isinstance(value, str)),
 }
 _ALL: KeyRules = {
@@ -299,7 +299,7 @@ LLADA_MOE = Family("llada_moe", {
     "max_position_embeddings": integer(1, MAX_SIZE, 4096), "rms_norm_eps": epsilon(1e-5), "rope_theta": theta(REQUIRED),
     "expert_intermediate_size": size(), "dense_intermediate_size": integer(1, MAX_SIZE), "qk_layernorm": boolean(),
     "moe_layer_freq": list_of(
-        "a list of 0 and 1, one per layer", lambda one: is_whole(one) and one in (0, 1), REQUIRED
+        "a list of 0 and 1, one per layer", lambda value: is_whole(value) and value in (0, 1), REQUIRED
     ),
     "moe_router_score_function": allowed("softmax"), "moe_router_enable_expert_bias": allowed(False),
     # The class never renormalises nor scales, whatever the file says.

@@ -129,7 +129,7 @@ FAMILIES_2026 = {
             **BLOCK,
             "decoder_sparse_step": integer(1, MAX_LAYERS, 1),
             "mlp_only_layers": list_of(
-                "a list of numbers of layers", lambda one: is_whole(one) and 0 <= one < MAX_LAYERS, []
+                "a list of numbers of layers", lambda value: is_whole(value) and 0 <= value < MAX_LAYERS, []
             ),
         },
         {"qk_norm": True},

@@ -17,7 +17,7 @@ from dllm.models.keys import MAX_LAYERS, MAX_SIZE, KeyRules, allowed, boolean, i
 from dllm.models.network.visibility import NextToken
 
 _SLIDING = "sliding_attention"
-_KINDS = list_of(f"a list of 'full_attention' and {_SLIDING!r}", lambda one: one in ("full_attention", _SLIDING))
+_KINDS = list_of(f"a list of 'full_attention' and {_SLIDING!r}", lambda value: value in ("full_attention", _SLIDING))
 _LLAMA_KEYS: KeyRules = {
     **QWEN,
     "num_key_value_heads": size(None),

@@ -70,7 +70,7 @@ _TEXT: KeyRules = {
     "per_layer_config": replace(AN_OBJECT, null={}),
     "global_head_dim": integer(1, MAX_SIZE),
     "num_global_key_value_heads": integer(1, MAX_SIZE),
-    "layer_types": list_of(f"a list of {SLIDING!r} and {GLOBAL!r}", lambda one: one in (SLIDING, GLOBAL)),
+    "layer_types": list_of(f"a list of {SLIDING!r} and {GLOBAL!r}", lambda value: value in (SLIDING, GLOBAL)),
     "sliding_window": integer(1, MAX_SIZE, 512),
     "rope_parameters": AN_OBJECT,
     "intermediate_size": size(),

@@ -162,7 +162,7 @@ def read_keys(
 
 
 ALL_FULL = list_of(
-    "a list of 'full_attention' alone (sliding windows are not supported)", lambda one: one == "full_attention"
+    "a list of 'full_attention' alone (sliding windows are not supported)", lambda value: value == "full_attention"
 )
 _OFF, _IS_ONE, _NULL = allowed(False), allowed(1, 1.0), allowed()
 

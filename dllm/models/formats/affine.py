@@ -30,7 +30,7 @@ _AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7]  # of eight outputs in a word, from its l
 class Scheme:
     """How the weights of some modules are packed."""
 
-    called: str  # what people call it: FP8, INT4, GPTQ 4-bit, MLX mxfp4, ...
+    label: str  # what people call it: FP8, INT4, GPTQ 4-bit, MLX mxfp4, ...
     codes: str  # of its numbers, see ``dllm.models.formats.codes``
     block: tuple[int, int]  # rows and columns that share a scale
     weight: str = "weight"  # the leaf that holds the codes
@@ -41,7 +41,7 @@ class Scheme:
     offsets: str = ""  # the leaf that holds offsets; empty: none
     overall: str = ""  # the leaf of a number that all scales have in common; empty: none
     divided: bool = False  # scales are divided by it, not weights multiplied
-    steps_of_one: float = 1.0  # what divides every weight: int8 of bitsandbytes has 127 steps to its scale
+    steps_per_unit: float = 1.0  # what divides every weight: int8 of bitsandbytes has 127 steps to its scale
 
     @property
     def byte_scales(self) -> str:
@@ -59,7 +59,7 @@ class Scheme:
         return int(self.codes.removeprefix("uint")) if self.in_words else 4 if self.codes == "e2m1" else 8
 
 
-class _Read(NamedTuple):
+class _Codes(NamedTuple):
     """Rows of a matrix, or one for all of them."""
 
     codes: Tensor  # q [n, D], or [n, N, D] of experts
@@ -83,7 +83,7 @@ class Affine(Packing):
         """Of the tensor."""
 
     @abstractmethod
-    def read(self, part: Part, begin: int, end: int) -> _Read:
+    def read(self, part: Part, begin: int, end: int) -> _Codes:
         """Rows from and to."""
 
     def order(self, part: Part) -> Tensor | None:
@@ -136,8 +136,10 @@ class Scaled(Affine):
 
     @property
     def bytes(self) -> int:
-        held = (self.weight, self.scales, self.zeros, self.offsets, self.overall)
-        return sum(one.bytes for one in held if one is not None) // (1 if self.expert is None else self.weight.shape[0])
+        tensors = (self.weight, self.scales, self.zeros, self.offsets, self.overall)
+        return sum(tensor.bytes for tensor in tensors if tensor is not None) // (
+            1 if self.expert is None else self.weight.shape[0]
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -148,38 +150,38 @@ class Scaled(Affine):
         values = super().numbers(part, begin, end)
         if self.overall is not None and not self.scheme.divided:
             values *= part(self.overall).float()
-        if self.scheme.steps_of_one != 1:
-            values /= self.scheme.steps_of_one
+        if self.scheme.steps_per_unit != 1:
+            values /= self.scheme.steps_per_unit
         if not values.sum().isfinite():
             raise broken(f"tensor {printed(self.weight.name)} or its scales hold what is not a number")
         return values
 
-    def read(self, part: Part, begin: int, end: int) -> _Read:
+    def read(self, part: Part, begin: int, end: int) -> _Codes:
         data = self._rows(part, self.weight, begin, end).contiguous().view(torch.uint8)
         whole, codes = self.scheme.in_words, self.scheme.codes
-        read = unsigned(data, self.scheme.bits, self.columns) if whole else from_codes(data, codes, self.columns)
+        numbers = unsigned(data, self.scheme.bits, self.columns) if whole else from_codes(data, codes, self.columns)
         offset = None if self.offsets is None else self._rows(part, self.offsets, begin, end).float()
-        return _Read(read, self._scale(part, begin, end), self._zero(part, begin, end), offset)
+        return _Codes(numbers, self._scale(part, begin, end), self._zero(part, begin, end), offset)
 
-    def _rows(self, part: Part, stored: StoredTensor, begin: int, end: int) -> Tensor:
+    def _rows(self, part: Part, tensor: StoredTensor, begin: int, end: int) -> Tensor:
         """Rows of one of its tensors."""
         if self.expert is None:
-            return part(stored, slice(begin, end))
-        return part(stored, slice(self.expert, self.expert + 1), slice(begin, end))[0]
+            return part(tensor, slice(begin, end))
+        return part(tensor, slice(self.expert, self.expert + 1), slice(begin, end))[0]
 
     def _scale(self, part: Part, begin: int, end: int) -> Tensor:
         """Scales [n, .., G], or [1, 1] of all."""
         rows = self.scheme.block[0]
         if prod(self.scales.shape) == 1:
-            found = part(self.scales).view(1, 1)
+            scale = part(self.scales).view(1, 1)
         else:
-            found = self._rows(part, self.scales, begin // rows, -(-end // rows))
-            found = found.view(len(found), -1) if found.dim() == 1 else found
+            scale = self._rows(part, self.scales, begin // rows, -(-end // rows))
+            scale = scale.view(len(scale), -1) if scale.dim() == 1 else scale
         codes = {"U8": self.scheme.byte_scales, "F8_E8M0": "e8m0", "F8_E4M3": "e4m3"}.get(self.scales.dtype, "")
-        found = from_codes(found, codes, found.shape[-1]) if codes else found.float()
-        if rows > 1 and len(found) > 1:
-            found = found[torch.arange(begin, end) // rows - begin // rows]
-        return found / part(self.overall).float() if self.overall is not None and self.scheme.divided else found
+        scale = from_codes(scale, codes, scale.shape[-1]) if codes else scale.float()
+        if rows > 1 and len(scale) > 1:
+            scale = scale[torch.arange(begin, end) // rows - begin // rows]
+        return scale / part(self.overall).float() if self.overall is not None and self.scheme.divided else scale
 
     def _zero(self, part: Part, begin: int, end: int) -> Tensor | None:
         """Codes of zero [n, G], or [1, 1] of all: the middle one, and what is beside it. MLX has offsets instead."""
@@ -210,8 +212,8 @@ class Grouped(Affine):
 
     @property
     def bytes(self) -> int:
-        held = (self.weight, self.zeros, self.scales, self.index)
-        return sum(one.bytes for one in held if one is not None)
+        tensors = (self.weight, self.zeros, self.scales, self.index)
+        return sum(tensor.bytes for tensor in tensors if tensor is not None)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -219,7 +221,7 @@ class Grouped(Affine):
         many = WORD_BITS // self.scheme.bits
         return (columns * many, rows) if self.awq else (columns, rows * many)
 
-    def read(self, part: Part, begin: int, end: int) -> _Read:
+    def read(self, part: Part, begin: int, end: int) -> _Codes:
         if self.awq:
             codes = self._across(part, self.weight, begin, end)
         else:
@@ -227,18 +229,18 @@ class Grouped(Affine):
             codes = unsigned(words.view(torch.uint8), self.scheme.bits, self.shape[1])
         assert self.zeros is not None
         zero = self._across(part, self.zeros, begin, end, self.subtracted).float()
-        return _Read(codes, part(self.scales, slice(None), slice(begin, end)).t().float(), zero)
+        return _Codes(codes, part(self.scales, slice(None), slice(begin, end)).t().float(), zero)
 
-    def _across(self, part: Part, stored: StoredTensor, begin: int, end: int, more: int = 0) -> Tensor:
+    def _across(self, part: Part, tensor: StoredTensor, begin: int, end: int, more: int = 0) -> Tensor:
         """Numbers [n, k] of outputs that are packed side by side. more: is added to each number of whole words."""
         bits = self.scheme.bits
         many = WORD_BITS // bits
-        words = part(stored, slice(None), slice(begin // many, -(-end // many)))
+        words = part(tensor, slice(None), slice(begin // many, -(-end // many)))
         words = words + more * sum(1 << place for place in range(0, WORD_BITS, bits))
-        found = unsigned(words.contiguous().view(torch.uint8), bits, words.shape[1] * many)
+        numbers = unsigned(words.contiguous().view(torch.uint8), bits, words.shape[1] * many)
         if self.awq:
-            found = found.unflatten(-1, (-1, many))[..., _AWQ_PLACES].flatten(-2)
-        return found[:, begin % many :][:, : end - begin].t().contiguous()
+            numbers = numbers.unflatten(-1, (-1, many))[..., _AWQ_PLACES].flatten(-2)
+        return numbers[:, begin % many :][:, : end - begin].t().contiguous()
 
     def order(self, part: Part) -> Tensor | None:
         return None if self.index is None else part(self.index).long()
@@ -248,7 +250,7 @@ class Grouped(Affine):
         """The group [D] of each column where those of a group are neighbours."""
         return torch.arange(self.shape[1]) // self.scheme.block[1]
 
-    def stored_zero(self, part: Part) -> int | None:
+    def file_zero(self, part: Part) -> int | None:
         """The number that stands for every zero in the file; None: they are not all the same."""
         assert self.zeros is not None
         low, high = self._across(part, self.zeros, 0, self.shape[0]).aminmax()

@@ -29,15 +29,15 @@ FOUR_BIT_STATE = r"(.+)\.quant_state\.bitsandbytes__\w+"
 _LARGEST = 4096  # numbers of a block
 _STORAGE = {"U8": 1, "I8": 1, "BF16": 2, "F16": 2, "F32": 4}  # bytes of what packed numbers are stored as
 _CODES = 256  # of a maximum that is quantised itself
-_SAID: KeyRules = {
+_STATE_KEYS: KeyRules = {
     "shape": KeyRule(
         "sizes",
-        lambda one: isinstance(one, list) and len(one) > 1 and all(is_whole(size) and size > 0 for size in one),
+        lambda value: isinstance(value, list) and len(value) > 1 and all(is_whole(size) and size > 0 for size in value),
         REQUIRED,
     ),
     "blocksize": integer(1, _LARGEST, REQUIRED),
     "nested_blocksize": integer(1, _LARGEST),
-    "nested_offset": KeyRule("a number", lambda one: isinstance(one, float | int), 0.0),
+    "nested_offset": KeyRule("a number", lambda value: isinstance(value, float | int), 0.0),
 }
 
 
@@ -65,7 +65,7 @@ class BlocksOfFour(Packing):
     @property
     def bytes(self) -> int:
         nested = () if self.nested is None else (self.nested.maxima, self.nested.table)
-        return sum(one.bytes for one in (self.weight, self.maxima, self.table, *nested))
+        return sum(tensor.bytes for tensor in (self.weight, self.maxima, self.table, *nested))
 
     def numbers(self, part: Part, begin: int, end: int) -> Tensor:
         width = prod(self.shape[1:])
@@ -82,49 +82,49 @@ class BlocksOfFour(Packing):
 
     def _maxima(self, part: Part, begin: int, end: int) -> Tensor:
         """Of blocks, float32 [n]."""
-        found, nested = part(self.maxima, slice(begin, end)), self.nested
+        maxima, nested = part(self.maxima, slice(begin, end)), self.nested
         if nested is None:
-            return found
+            return maxima
         first = begin // nested.block
         scales = part(nested.maxima, slice(first, -(-end // nested.block)))
-        own = scales[torch.arange(begin, end) // nested.block - first]
-        return part(nested.table)[found.long()] * own + torch.tensor(nested.offset)
+        block_scales = scales[torch.arange(begin, end) // nested.block - first]
+        return part(nested.table)[maxima.long()] * block_scales + torch.tensor(nested.offset)
 
 
 def blocks_of_four(module: Module, *_: Any) -> tuple[str, BlocksOfFour, tuple[int, ...]]:
     """What people call it, the operation and the shape. Raises UserError where tensors do not fit each other."""
-    state = module.tensors.pop(module.told_by)
+    state = module.tensors.pop(module.sign)
     weight, maxima, table = map(module.need, ("", ".absmax", ".quant_map"))
-    said = _said(state, module.part)
-    shape, block, count = tuple(said["shape"]), said["blocksize"], prod(said["shape"])
-    told, nested = f"its quant_state of {list(shape)} in blocks of {block}", None
+    values = _state_values(state, module.part)
+    shape, block, count = tuple(values["shape"]), values["blocksize"], prod(values["shape"])
+    state_text, nested = f"its quant_state of {list(shape)} in blocks of {block}", None
     if weight.dtype not in _STORAGE:
-        check_tensor(weight, weight.shape, _STORAGE, told)
-    check_tensor(weight, (-(-count // 2) // _STORAGE[weight.dtype], 1), _STORAGE, told)
-    check_tensor(table, (16,), ("F32",), told)
-    blocks, outer_block = -(-count // block), said["nested_blocksize"]
-    check_tensor(maxima, (blocks,), ("F32",) if outer_block is None else ("U8",), told)
+        check_tensor(weight, weight.shape, _STORAGE, state_text)
+    check_tensor(weight, (-(-count // 2) // _STORAGE[weight.dtype], 1), _STORAGE, state_text)
+    check_tensor(table, (16,), ("F32",), state_text)
+    blocks, outer_block = -(-count // block), values["nested_blocksize"]
+    check_tensor(maxima, (blocks,), ("F32",) if outer_block is None else ("U8",), state_text)
     if outer_block is not None:
         outer, outer_table = map(module.need, (".nested_absmax", ".nested_quant_map"))
-        check_tensor(outer, (-(-blocks // outer_block),), ("F32",), told)
-        check_tensor(outer_table, (_CODES,), ("F32",), told)
-        nested = NestedMaxima(outer, outer_table, outer_block, float(said["nested_offset"]))
-    return module.told_by.rpartition("__")[2].upper(), BlocksOfFour(shape, block, weight, maxima, table, nested), shape
+        check_tensor(outer, (-(-blocks // outer_block),), ("F32",), state_text)
+        check_tensor(outer_table, (_CODES,), ("F32",), state_text)
+        nested = NestedMaxima(outer, outer_table, outer_block, float(values["nested_offset"]))
+    return module.sign.rpartition("__")[2].upper(), BlocksOfFour(shape, block, weight, maxima, table, nested), shape
 
 
-def _said(state: StoredTensor, part: Part) -> Mapping[str, Any]:
+def _state_values(state: StoredTensor, part: Part) -> Mapping[str, Any]:
     """What the state of a tensor says. Raises UserError for what no packer writes."""
     if state.dtype != "U8" or len(state.shape) != 1:
         raise broken(f"tensor {printed(state.name)} is {state.dtype} {list(state.shape)}, not a row of bytes")
     try:
-        said = json.loads(bytes(part(state).tolist()))
+        values = json.loads(bytes(part(state).tolist()))
     except ValueError as error:
         raise broken(f"tensor {printed(state.name)} is not the JSON of a state ({error})") from error
-    if not isinstance(said, dict):
+    if not isinstance(values, dict):
         raise broken(f"tensor {printed(state.name)} holds no object, which bitsandbytes does not write")
     return read_keys(
-        _SAID,
-        said,
+        _STATE_KEYS,
+        values,
         "",
         lambda key, value, _: broken(
             f"tensor {printed(state.name)} has {key}={quote(value)}, which bitsandbytes does not write"

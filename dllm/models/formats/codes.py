@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _HALVES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-FLOAT4 = torch.tensor([*_HALVES, *(-one for one in _HALVES)])  # of each code of e2m1
-_AS_STORED = {"int8": torch.int8, "e4m3": torch.float8_e4m3fn, "e8m0": torch.float8_e8m0fnu}
+FLOAT4 = torch.tensor([*_HALVES, *(-half for half in _HALVES)])  # of each code of e2m1
+_DTYPES = {"int8": torch.int8, "e4m3": torch.float8_e4m3fn, "e8m0": torch.float8_e8m0fnu}
 
 
 def from_codes(data: Tensor, codes: str, count: int) -> Tensor:
     """The first ``count`` numbers, float32 [..., count], of bytes [..., b]."""
-    if codes in _AS_STORED:
-        return data[..., :count].contiguous().view(_AS_STORED[codes]).float()
+    if codes in _DTYPES:
+        return data[..., :count].contiguous().view(_DTYPES[codes]).float()
     if codes == "e2m1":
         return looked_up(data, FLOAT4)[..., :count]
     return unsigned(data, int(codes.removeprefix("uint")), count).float()

@@ -65,18 +65,18 @@ def _ways(items: Any, repeated: bool = False) -> tuple[int, int]:
             continue
         if kind in _REPEATS and not repeated and value[1] > 1 and value[0] <= MOST_FIXED:
             _ways(value[2], True)
-            own = (1, int(value[0] != value[1]))
+            ways = (1, int(value[0] != value[1]))
         elif kind in _REPEATS and not repeated and value[1] <= 1:
-            own = _added([_ways([]), _ways(value[2])])
+            ways = _added([_ways([]), _ways(value[2])])
         elif kind is _constants.SUBPATTERN and not value[1] and not value[2]:
-            own = _ways(value[3], repeated)
+            ways = _ways(value[3], repeated)
         elif kind is _constants.BRANCH and not repeated:
-            own = (1, 0) if _exclusive(value[1]) else _added([_ways(one) for one in value[1]])
+            ways = (1, 0) if _exclusive(value[1]) else _added([_ways(branch) for branch in value[1]])
         elif kind in (_constants.ASSERT, _constants.ASSERT_NOT) and not repeated:
-            own = _ways(value[1])
+            ways = _ways(value[1])
         else:
             raise ValueError(kind)
-        choices, repeats = choices * own[0], repeats + own[1]
+        choices, repeats = choices * ways[0], repeats + ways[1]
     return choices, repeats
 
 

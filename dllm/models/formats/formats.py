@@ -41,10 +41,10 @@ from dllm.models.weights.tensor_reader import TensorReader
 
 # What concerns activations and the cache alone.
 _UNUSED = frozenset(
-    f"{one}_{kind}" for one in ("input", "output", "k", "v", "q") for kind in ("scale", "zero_point", "global_scale")
+    f"{what}_{kind}" for what in ("input", "output", "k", "v", "q") for kind in ("scale", "zero_point", "global_scale")
 )
-_HELD = {"e4m3": ("F8_E4M3",), "int8": ("I8",), "e2m1": ("U8",)}  # how files store codes; other ones are I32
-_SCALES_HELD = {
+_CODE_DTYPES = {"e4m3": ("F8_E4M3",), "int8": ("I8",), "e2m1": ("U8",)}  # how files store codes; other ones are I32
+_SCALE_DTYPES = {
     "": (*FLOATS, "F8_E8M0"),
     "e4m3": ("F8_E4M3",),
     "e8m0": ("U8", "F8_E8M0"),
@@ -62,41 +62,41 @@ class Format:
     unused: Collection[str] = ()  # leaves that do not count
 
 
-def with_whole_weights(found: Contents, settings: PackedSettings | None, widths: Collection[int]) -> Contents:
+def with_whole_weights(contents: Contents, settings: PackedSettings | None, widths: Collection[int]) -> Contents:
     """The tensors of a folder with one in the place of those that make up a weight. settings: what config.json says of
     the weights (None: they are plain). widths: columns that matrices of the model have. Raises UserError where tensors
     do not fit each other, or what is said of them."""
     if settings is None:
-        return found
+        return contents
     form, packed = PACKED_FORMATS[settings.method], dict[str, StoredTensor]()
-    tensors = {name: one for name, one in found.tensors.items() if name.rpartition(".")[2] not in form.unused}
+    tensors = {name: tensor for name, tensor in contents.tensors.items() if name.rpartition(".")[2] not in form.unused}
     with TensorReader({}) as reader:
         for pattern, operation in form.packs.items():
             matches = [match for name in tensors if (match := re.fullmatch(pattern, name))]
             for name, path in {match[1]: match[0] for match in matches}.items():
                 module = Module(name, tensors, reader.part, path)
-                called, packing, shape = operation(module, settings, widths)
+                label, packing, shape = operation(module, settings, widths)
                 weight = name if pattern == FOUR_BIT_STATE else f"{name}.weight"
-                first = module.taken[0]
-                if weight in tensors and weight not in found.unnamed:
+                first = module.sources[0]
+                if weight in tensors and weight not in contents.unnamed:
                     beside = f"tensor {printed(weight)} is beside {printed(first.name)}"
                     raise broken(f"{beside}: which one counts is not known")
-                packed[weight] = StoredTensor(weight, first.file, shape, called, packing)
+                packed[weight] = StoredTensor(weight, first.file, shape, label, packing)
         if not packed:
-            note = f"{settings.said}, and no tensor is packed: the weights are read as they are."
-            return replace(found, notes=(*found.notes, note))
+            note = f"{settings.statement}, and no tensor is packed: the weights are read as they are."
+            return replace(contents, notes=(*contents.notes, note))
         notes = settings.notes
         if settings.method == "gptq":
             packed, notes = _ordered(packed, settings, reader.part)
     if strange := [name for name in tensors if settings.method == "mlx" and name.endswith(".biases")]:
         raise broken(f"tensor {first_names(strange)} is there without its scales")
-    return replace(found, tensors={**tensors, **packed}, notes=(*found.notes, *notes))
+    return replace(contents, tensors={**tensors, **packed}, notes=(*contents.notes, *notes))
 
 
 def matrix_widths(config: ModelConfig) -> frozenset[int]:
     """How many columns matrices of a model have."""
-    found = {config.width, config.mlp_width, *(config.attention_widths(layer)[0] for layer in range(config.layers))}
-    return frozenset(found if config.moe is None else {*found, config.moe.width, config.moe.shared_width})
+    widths = {config.width, config.mlp_width, *(config.attention_widths(layer)[0] for layer in range(config.layers))}
+    return frozenset(widths if config.moe is None else {*widths, config.moe.width, config.moe.shared_width})
 
 
 def _grouped(module: Module, settings: PackedSettings, _: Collection[int]) -> _Packed:
@@ -106,15 +106,15 @@ def _grouped(module: Module, settings: PackedSettings, _: Collection[int]) -> _P
     if len(weight.shape) != 2:
         raise broken(f"tensor {printed(weight.name)} has shape {list(weight.shape)}, not two sizes")
     scheme, awq = settings.usual, settings.method == "awq"
-    made = Grouped(scheme, weight, scales, zeros, None if awq else index, settings.subtracted, awq)
-    outputs, columns = made.shape
-    groups, said = -(-columns // scheme.block[1]), f"{scheme.called} in groups of {settings.group}"
-    check_tensor(zeros, (groups, outputs * scheme.bits // WORD_BITS), ("I32",), said)
-    check_tensor(scales, (groups, outputs), FLOATS, said)
+    packing = Grouped(scheme, weight, scales, zeros, None if awq else index, settings.subtracted, awq)
+    outputs, columns = packing.shape
+    groups, form = -(-columns // scheme.block[1]), f"{scheme.label} in groups of {settings.group}"
+    check_tensor(zeros, (groups, outputs * scheme.bits // WORD_BITS), ("I32",), form)
+    check_tensor(scales, (groups, outputs), FLOATS, form)
     if index is not None:
-        check_tensor(index, (columns,), ("I32",), said)
-    check_tensor(weight, weight.shape, ("I32",), said)
-    return scheme.called, made, made.shape
+        check_tensor(index, (columns,), ("I32",), form)
+    check_tensor(weight, weight.shape, ("I32",), form)
+    return scheme.label, packing, packing.shape
 
 
 def _ordered(
@@ -122,10 +122,10 @@ def _ordered(
 ) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
     """Matrices of GPTQ with an index only where it says another order than the plain one, and with the zeros that they
     have. Raises UserError for an order that is not known, and where ``sym`` is true of other zeros."""
-    made = {name: _with_order(one.packing, settings, part) for name, one in packed.items()}
+    packings = {name: _with_order(tensor.packing, settings, part) for name, tensor in packed.items()}
     middle, zeros = 2 ** (settings.usual.bits - 1), {}
     if settings.symmetric is not False:
-        zeros = {name: one.stored_zero(part) for name, one in made.items()}
+        zeros = {name: packing.file_zero(part) for name, packing in packings.items()}
     if settings.symmetric is None and {*zeros.values()} not in ({middle}, {middle - 1}):
         zeros = {}
     if odd := [name for name, zero in zeros.items() if zero not in (middle, middle - 1)]:
@@ -135,19 +135,25 @@ def _ordered(
             "Set sym to false there if they are meant, or take another copy."
         )
     # Published folders have zeros of the second format under the name of the first (vllm issue 38966).
-    made |= {name: replace(made[name], subtracted=middle - zero) for name, zero in zeros.items() if zero is not None}
-    other = [name.removesuffix(".weight") for name, one in made.items() if one.subtracted != settings.subtracted]
-    said, meant = ("gptq", "gptq_v2") if settings.subtracted else ("gptq_v2", "gptq")
-    note = f"checkpoint_format is {said}, and {first_names(other)} have the zeros of {meant}, as which they are read."
-    return {name: replace(packed[name], packing=one) for name, one in made.items()}, (note,) if other else ()
+    packings |= {
+        name: replace(packings[name], subtracted=middle - zero) for name, zero in zeros.items() if zero is not None
+    }
+    other = [
+        name.removesuffix(".weight") for name, packing in packings.items() if packing.subtracted != settings.subtracted
+    ]
+    declared, actual = ("gptq", "gptq_v2") if settings.subtracted else ("gptq_v2", "gptq")
+    names = first_names(other)
+    note = f"checkpoint_format is {declared}, and {names} have the zeros of {actual}, as which they are read."
+    tensors = {name: replace(packed[name], packing=packing) for name, packing in packings.items()}
+    return tensors, (note,) if other else ()
 
 
-def _with_order(made: Packing | None, settings: PackedSettings, part: Part) -> Grouped:
+def _with_order(packing: Packing | None, settings: PackedSettings, part: Part) -> Grouped:
     """Raises UserError for an index that no packer writes, and for none where the order is not known. GPTQ-for-LLaMa
     left zeros there, and means the plain order."""
-    assert isinstance(made, Grouped)
-    plain, order = made.in_order, made.order(part)
-    groups, stem = int(plain[-1]) + 1, printed(made.weight.name.removesuffix(".qweight"))
+    assert isinstance(packing, Grouped)
+    plain, order = packing.in_order, packing.order(part)
+    groups, stem = int(plain[-1]) + 1, printed(packing.weight.name.removesuffix(".qweight"))
     if order is None or (not order.any() and groups > 1):
         if settings.ordered and groups > 1:
             why = "g_idx is missing" if order is None else "g_idx is all zero"
@@ -155,14 +161,16 @@ def _with_order(made: Packing | None, settings: PackedSettings, part: Part) -> G
                 f"{QUANTISATION} has desc_act=true, and {stem}.{why}: the order of its columns is not "
                 f"known. {UNQUANTISED}."
             )
-        return replace(made, index=None)
+        return replace(packing, index=None)
     if ((order < 0) | (order >= groups)).any():
         raise broken(f"tensor {stem}.g_idx names groups that are not 0 to {groups - 1}")
-    held, wanted = order.bincount(minlength=groups), plain.bincount()
-    if not torch.equal(held, wanted):
-        group = int((held != wanted).nonzero()[0])
-        raise broken(f"tensor {stem}.g_idx puts {held[group]} columns into group {group}, which has {wanted[group]}")
-    return replace(made, index=None) if torch.equal(order, plain) else made
+    counts, expected = order.bincount(minlength=groups), plain.bincount()
+    if not torch.equal(counts, expected):
+        group = int((counts != expected).nonzero()[0])
+        raise broken(
+            f"tensor {stem}.g_idx puts {counts[group]} columns into group {group}, which has {expected[group]}"
+        )
+    return replace(packing, index=None) if torch.equal(order, plain) else packing
 
 
 def _mlx(module: Module, settings: PackedSettings, widths: Collection[int]) -> _Packed:
@@ -182,13 +190,13 @@ def _mlx(module: Module, settings: PackedSettings, widths: Collection[int]) -> _
         raise broken(f"tensor {printed(scales.name)} is there without its biases")
     scheme = _mlx_scheme(module.name, weight, scales, offsets, settings, widths)
     group = scheme.block[1]
-    columns, said = WORD_BITS * weight.shape[-1] // scheme.bits, f"{scheme.called} in groups of {group}"
+    columns, form = WORD_BITS * weight.shape[-1] // scheme.bits, f"{scheme.label} in groups of {group}"
     shape = (*weight.shape[:-1], columns // group)
-    check_tensor(scales, shape, ("U8",) if scheme.scale_codes else FLOATS, said)
+    check_tensor(scales, shape, ("U8",) if scheme.scale_codes else FLOATS, form)
     if offsets is not None:
-        check_tensor(offsets, shape, FLOATS, said)
-    made = Scaled(scheme, weight, scales, None, columns, offsets)
-    return scheme.called, made, made.shape
+        check_tensor(offsets, shape, FLOATS, form)
+    packing = Scaled(scheme, weight, scales, None, columns, offsets)
+    return scheme.label, packing, packing.shape
 
 
 def _mlx_scheme(
@@ -203,60 +211,60 @@ def _mlx_scheme(
     that are not named, the only one that they can have. Raises UserError where none fits."""
     words, groups = weight.shape[-1], scales.shape[-1] if scales.shape else 0
     fit = {
-        one: one.block[1] * groups
-        for one in MLX_SCHEMES
-        if bool(one.offsets) == (offsets is not None) and WORD_BITS * words == one.bits * one.block[1] * groups
+        scheme: scheme.block[1] * groups
+        for scheme in MLX_SCHEMES
+        if bool(scheme.offsets) == (offsets is not None) and WORD_BITS * words == scheme.bits * scheme.block[1] * groups
     }
     if path in settings.schemes or path in settings.ignored:
-        named = settings.schemes.get(path)
-        if named is None or named not in fit:
-            said = "no packing" if named is None else f"{named.called} in groups of {named.block[1]}"
+        declared = settings.schemes.get(path)
+        if declared is None or declared not in fit:
+            form = "no packing" if declared is None else f"{declared.label} in groups of {declared.block[1]}"
             raise broken(
-                f"{MLX_KEY} says {said} of {printed(path)}, and its weight {list(weight.shape)} with scales "
+                f"{MLX_KEY} says {form} of {printed(path)}, and its weight {list(weight.shape)} with scales "
                 f"{list(scales.shape)} is another form"
             )
-        return named
-    left = [one for one, columns in fit.items() if columns in widths] or list(fit)
-    if settings.usual in left:
+        return declared
+    candidates = [scheme for scheme, columns in fit.items() if columns in widths] or list(fit)
+    if settings.usual in candidates:
         return settings.usual
-    if len(left) != 1:
-        found = f"tensor {printed(weight.name)} {list(weight.shape)} with scales {list(scales.shape)}"
-        why = "has several forms" if left else "has no form"
-        raise broken(f"{found} {why} of MLX, and {MLX_KEY} does not name it")
-    return left[0]
+    if len(candidates) != 1:
+        tensor_text = f"tensor {printed(weight.name)} {list(weight.shape)} with scales {list(scales.shape)}"
+        why = "has several forms" if candidates else "has no form"
+        raise broken(f"{tensor_text} {why} of MLX, and {MLX_KEY} does not name it")
+    return candidates[0]
 
 
 def _scaled(module: Module, settings: PackedSettings, _: Collection[int]) -> _Packed:
     scheme = settings.scheme_of(module.name)
     names = [scheme.weight, scheme.scale, scheme.overall, "weight_shape" if scheme.in_words else "", scheme.zeros]
-    held = {name: module.take(name) for name in filter(None, names)}
-    if missing := [name for name, one in held.items() if one is None]:
-        raise broken(f"module {printed(module.name)} is {scheme.called}, and its {' and '.join(missing)} is missing")
+    tensors = {name: module.take(name) for name in filter(None, names)}
+    if missing := [name for name, tensor in tensors.items() if tensor is None]:
+        raise broken(f"module {printed(module.name)} is {scheme.label}, and its {' and '.join(missing)} is missing")
     if module.take("weight_g_idx") is not None:
         raise Refusal(
             f"tensor {printed(module.name)}.weight_g_idx tells an order of columns, which is not read. {UNQUANTISED}."
         )
     module.take("weight_zero_point")  # of symmetric weights they are the middle
     weight, scales, zeros, overall = (
-        held.get(name) for name in (scheme.weight, scheme.scale, scheme.zeros, scheme.overall)
+        tensors.get(name) for name in (scheme.weight, scheme.scale, scheme.zeros, scheme.overall)
     )
     assert weight is not None and scales is not None
     if len(weight.shape) != 2 or 0 in weight.shape:
         raise broken(f"tensor {printed(weight.name)} has shape {list(weight.shape)}, not two sizes from 1 on")
-    columns = _columns(weight, scheme, held.get("weight_shape"), module.part)
+    columns = _columns(weight, scheme, tensors.get("weight_shape"), module.part)
     rows, bits = weight.shape[0], scheme.bits
     blocks = -(-rows // scheme.block[0]), -(-columns // scheme.block[1])
-    check_tensor(weight, weight.shape, _HELD.get(scheme.codes, ("I32",)), scheme.called)
+    check_tensor(weight, weight.shape, _CODE_DTYPES.get(scheme.codes, ("I32",)), scheme.label)
     # Scales of one block may have any shape; of one column of blocks the second size may be left out.
     alike = prod(scales.shape) == prod(blocks) == 1 or (blocks[1] == 1 and scales.shape == blocks[:1])
-    check_tensor(scales, scales.shape if alike else blocks, _SCALES_HELD[scheme.scale_codes], scheme.called)
+    check_tensor(scales, scales.shape if alike else blocks, _SCALE_DTYPES[scheme.scale_codes], scheme.label)
     if overall is not None and (prod(overall.shape) != 1 or overall.dtype != "F32"):
         raise broken(f"tensor {printed(overall.name)} is {overall.dtype} {list(overall.shape)}, not one number in F32")
     if zeros is not None:
         down = (-(-rows * bits // WORD_BITS), blocks[1]) if scheme.in_words else scales.shape
-        check_tensor(zeros, down, ("I32",) if scheme.in_words else ("I8",), scheme.called)
-    made = Scaled(scheme, weight, scales, zeros, columns, overall=overall)
-    return scheme.called, made, made.shape
+        check_tensor(zeros, down, ("I32",) if scheme.in_words else ("I8",), scheme.label)
+    packing = Scaled(scheme, weight, scales, zeros, columns, overall=overall)
+    return scheme.label, packing, packing.shape
 
 
 def _columns(weight: StoredTensor, scheme: Scheme, shape: StoredTensor | None, part: Part) -> int:
@@ -283,8 +291,8 @@ def _eight_bits(module: Module, settings: PackedSettings, _: Collection[int]) ->
         raise broken(f"tensor {printed(weight.name)} has shape {list(weight.shape)}, not two sizes")
     check_tensor(weight, weight.shape, ("I8",), "its SCB")
     check_tensor(scales, weight.shape[:1], ("F32",), f"a weight of {list(weight.shape)}")
-    made = Scaled(BNB_INT8, weight, scales, None, weight.shape[1])
-    return BNB_INT8.called, made, made.shape
+    packing = Scaled(BNB_INT8, weight, scales, None, weight.shape[1])
+    return BNB_INT8.label, packing, packing.shape
 
 
 _WORDS, _SCALES = (

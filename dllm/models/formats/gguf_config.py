@@ -18,7 +18,7 @@ from typing import Any
 from dllm.common.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.formats.gguf_file import GgufFile, GgufTensor
-from dllm.models.formats.gguf_gemma import GEMMA_ARCHITECTURE, gemma_notes, gemma_published, gemma_stored
+from dllm.models.formats.gguf_gemma import GEMMA_ARCHITECTURE, gemma_notes, gemma_published, gemma_tensors
 from dllm.models.formats.gguf_keys import FREQUENCIES, Metadata, refuse_scaled
 from dllm.models.formats.gguf_packing import GgufPacking, check_kind
 from dllm.models.keys import printed, quote
@@ -44,39 +44,39 @@ _LAYER = {
 _EXPERTS = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
 _TURNED = ("attn.q", "attn.k")  # of the families in which neighbours turn
 _SPECIAL = {"mask": "mask", "eos": "eos", "pad": "padding", "bos": "bos"}  # ids: config.json's word, and GGUF's
-Said = Mapping[str, Any]
+ConfigJson = Mapping[str, Any]
 
 
-def _qwen(said: Metadata, architecture: str) -> dict[str, Any]:
+def _qwen(metadata: Metadata, architecture: str) -> dict[str, Any]:
     """What all but LLaDA have."""
     return {
         "architectures": [architecture],
-        "hidden_size": said.need("embedding_length"),
-        "num_hidden_layers": said.need("block_count"),
-        "num_attention_heads": said.need("attention.head_count"),
-        "num_key_value_heads": said.get("attention.head_count_kv") or said.need("attention.head_count"),
-        "max_position_embeddings": said.need("context_length"),
-        "rope_theta": said.need("rope.freq_base"),
-        "rms_norm_eps": said.need("attention.layer_norm_rms_epsilon"),
-        "tie_word_embeddings": not said.has("output.weight"),
-        **({"head_dim": said.get("attention.key_length")} if said.get("attention.key_length") else {}),
+        "hidden_size": metadata.need("embedding_length"),
+        "num_hidden_layers": metadata.need("block_count"),
+        "num_attention_heads": metadata.need("attention.head_count"),
+        "num_key_value_heads": metadata.get("attention.head_count_kv") or metadata.need("attention.head_count"),
+        "max_position_embeddings": metadata.need("context_length"),
+        "rope_theta": metadata.need("rope.freq_base"),
+        "rms_norm_eps": metadata.need("attention.layer_norm_rms_epsilon"),
+        "tie_word_embeddings": not metadata.has("output.weight"),
+        **({"head_dim": metadata.get("attention.key_length")} if metadata.get("attention.key_length") else {}),
     }
 
 
-def _llada(said: Metadata) -> dict[str, Any]:
+def _llada(metadata: Metadata) -> dict[str, Any]:
     return {
         "architectures": ["LLaDAModelLM"],
-        "d_model": said.need("embedding_length"),
-        "n_layers": said.need("block_count"),
-        "n_heads": said.need("attention.head_count"),
-        "n_kv_heads": said.get("attention.head_count_kv"),
-        "mlp_hidden_size": said.need("feed_forward_length"),
-        "max_sequence_length": said.need("context_length"),
-        "rope_theta": said.need("rope.freq_base"),
-        "rms_norm_eps": said.need("attention.layer_norm_rms_epsilon"),
-        "weight_tying": not said.has("output.weight"),
-        "include_bias": said.has("blk.0.attn_output.bias"),
-        "include_qkv_bias": said.has("blk.0.attn_q.bias"),
+        "d_model": metadata.need("embedding_length"),
+        "n_layers": metadata.need("block_count"),
+        "n_heads": metadata.need("attention.head_count"),
+        "n_kv_heads": metadata.get("attention.head_count_kv"),
+        "mlp_hidden_size": metadata.need("feed_forward_length"),
+        "max_sequence_length": metadata.need("context_length"),
+        "rope_theta": metadata.need("rope.freq_base"),
+        "rms_norm_eps": metadata.need("attention.layer_norm_rms_epsilon"),
+        "weight_tying": not metadata.has("output.weight"),
+        "include_bias": metadata.has("blk.0.attn_output.bias"),
+        "include_qkv_bias": metadata.has("blk.0.attn_q.bias"),
         "block_type": "llama",
         "activation_type": "silu",
         "layer_norm_type": "rms",
@@ -84,49 +84,52 @@ def _llada(said: Metadata) -> dict[str, Any]:
     }
 
 
-def _dense(said: Metadata, architecture: str) -> dict[str, Any]:
-    return {**_qwen(said, architecture), "intermediate_size": said.need("feed_forward_length")}
+def _dense(metadata: Metadata, architecture: str) -> dict[str, Any]:
+    return {**_qwen(metadata, architecture), "intermediate_size": metadata.need("feed_forward_length")}
 
 
-def _llada_moe(said: Metadata) -> dict[str, Any]:
-    layers = said.need("block_count")
-    sparse = [int(said.has(f"blk.{layer}.ffn_gate_inp.weight")) for layer in range(min(layers, len(said.file.tensors)))]
+def _llada_moe(metadata: Metadata) -> dict[str, Any]:
+    layers = metadata.need("block_count")
+    sparse = [
+        int(metadata.has(f"blk.{layer}.ffn_gate_inp.weight"))
+        for layer in range(min(layers, len(metadata.file.tensors)))
+    ]
     return {
-        **_qwen(said, "LLaDAMoEModelLM"),
-        "num_experts": said.need("expert_count"),
-        "num_experts_per_tok": said.need("expert_used_count"),
+        **_qwen(metadata, "LLaDAMoEModelLM"),
+        "num_experts": metadata.need("expert_count"),
+        "num_experts_per_tok": metadata.need("expert_used_count"),
         "moe_layer_freq": sparse,
         "partial_rotary_factor": 1,
-        "expert_intermediate_size": said.need("expert_feed_forward_length"),
-        "dense_intermediate_size": said.get("feed_forward_length"),
-        "qk_layernorm": said.has("blk.0.attn_q_norm.weight"),
+        "expert_intermediate_size": metadata.need("expert_feed_forward_length"),
+        "dense_intermediate_size": metadata.get("feed_forward_length"),
+        "qk_layernorm": metadata.has("blk.0.attn_q_norm.weight"),
     }
 
 
-def _rnd1(said: Metadata) -> dict[str, Any]:
+def _rnd1(metadata: Metadata) -> dict[str, Any]:
     return {
-        **_qwen(said, "RND1LM"),
-        "num_experts": said.need("expert_count"),
+        **_qwen(metadata, "RND1LM"),
+        "num_experts": metadata.need("expert_count"),
         "norm_topk_prob": True,
-        "num_experts_per_tok": said.need("expert_used_count"),
-        "intermediate_size": said.need("feed_forward_length"),
-        "moe_intermediate_size": said.need("expert_feed_forward_length"),
+        "num_experts_per_tok": metadata.need("expert_used_count"),
+        "intermediate_size": metadata.need("feed_forward_length"),
+        "moe_intermediate_size": metadata.need("expert_feed_forward_length"),
     }
 
 
-def _llama(said: Metadata) -> dict[str, Any]:
+def _llama(metadata: Metadata) -> dict[str, Any]:
     return {
-        **_dense(said, "LlamaForCausalLM"),
-        "attention_bias": said.has("blk.0.attn_q.bias"),
-        "mlp_bias": said.has("blk.0.ffn_gate.bias"),
+        **_dense(metadata, "LlamaForCausalLM"),
+        "attention_bias": metadata.has("blk.0.attn_q.bias"),
+        "mlp_bias": metadata.has("blk.0.ffn_gate.bias"),
     }
 
 
-def _qwen3(said: Metadata) -> dict[str, Any]:
-    return {**_dense(said, "Qwen3ForCausalLM"), "attention_bias": said.has("blk.0.attn_q.bias")}
+def _qwen3(metadata: Metadata) -> dict[str, Any]:
+    return {**_dense(metadata, "Qwen3ForCausalLM"), "attention_bias": metadata.has("blk.0.attn_q.bias")}
 
 
-READ_ARCHITECTURES: dict[str, Callable[[Metadata], dict[str, Any]]] = {
+GGUF_ARCHITECTURES: dict[str, Callable[[Metadata], dict[str, Any]]] = {
     "llada": _llada,
     "llada-moe": _llada_moe,
     "dream": partial(_dense, architecture="DreamModel"),
@@ -143,58 +146,58 @@ def gguf_published(file: GgufFile) -> tuple[dict[str, Any], Metadata]:
     metadata are not whole."""
     where, architecture = file.files[0], file.metadata.get("general.architecture")
     kind = file.metadata.get("general.type", "model")
-    if not isinstance(architecture, str) or architecture not in READ_ARCHITECTURES or kind != "model":
-        held = f"general.architecture={quote(architecture)}" + (
+    if not isinstance(architecture, str) or architecture not in GGUF_ARCHITECTURES or kind != "model":
+        setting = f"general.architecture={quote(architecture)}" + (
             f", general.type={quote(kind)}" if kind != "model" else ""
         )
         raise UserError(
-            f"{where} has {held}; models that are read from GGUF are "
-            f"{', '.join(READ_ARCHITECTURES)}. Take one of these, or a folder of safetensors."
+            f"{where} has {setting}; models that are read from GGUF are "
+            f"{', '.join(GGUF_ARCHITECTURES)}. Take one of these, or a folder of safetensors."
         )
-    said = Metadata(file, architecture)
+    metadata = Metadata(file, architecture)
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise broken(f"{where} has no tensor token_embd.weight")
-    found = READ_ARCHITECTURES[architecture](said)
+    published = GGUF_ARCHITECTURES[architecture](metadata)
     if architecture == GEMMA_ARCHITECTURE:
-        return found, said
-    found |= {
+        return published, metadata
+    published |= {
         "vocab_size": embedding.shape[0],
-        **({"embedding_size": embedding.shape[0]} if "d_model" in found else {}),
+        **({"embedding_size": embedding.shape[0]} if "d_model" in published else {}),
     }
     ids = {key: file.metadata.get(f"tokenizer.ggml.{word}_token_id") for key, word in _SPECIAL.items()}
-    found |= {f"{key}_token_id": value for key, value in ids.items() if value is not None}
-    _refuse_rotary(said, found)
-    return found, said
+    published |= {f"{key}_token_id": value for key, value in ids.items() if value is not None}
+    _refuse_rotary(metadata, published)
+    return published, metadata
 
 
-def _refuse_rotary(said: Metadata, found: Said) -> None:
+def _refuse_rotary(metadata: Metadata, published: ConfigJson) -> None:
     """Raise UserError for rotary embeddings that are scaled, or turn a part of a head, and for values of another width
     than keys."""
-    where = said.file.files[0]
-    refuse_scaled(said)
-    heads = found.get("n_heads") or found.get("num_attention_heads")
-    width = found.get("d_model") or found.get("hidden_size")
-    head = found.get("head_dim") or (
+    where = metadata.file.files[0]
+    refuse_scaled(metadata)
+    heads = published.get("n_heads") or published.get("num_attention_heads")
+    width = published.get("d_model") or published.get("hidden_size")
+    head = published.get("head_dim") or (
         width // heads if isinstance(width, int) and isinstance(heads, int) and heads else 0
     )
-    turned = said.get("rope.dimension_count")
+    turned = metadata.get("rope.dimension_count")
     if turned is not None and turned != head:
         raise UserError(
-            f"{where} has {said.architecture}.rope.dimension_count={quote(turned)}, and heads of {head}: a "
+            f"{where} has {metadata.architecture}.rope.dimension_count={quote(turned)}, and heads of {head}: a "
             "part of a head turns, which is not supported. Take the checkpoint's safetensors."
         )
     for key in ("attention.key_length", "attention.value_length"):
-        if (length := said.get(key)) not in (None, head):
+        if (length := metadata.get(key)) not in (None, head):
             raise UserError(
-                f"{where} has {said.architecture}.{key}={quote(length)}, and heads of {head}, which is not "
+                f"{where} has {metadata.architecture}.{key}={quote(length)}, and heads of {head}, which is not "
                 "supported. Take the checkpoint's safetensors."
             )
 
 
 def gguf_config(file: GgufFile) -> ModelConfig:
     """The description of a file. Raises UserError as ``gguf_published`` and ``ModelConfig.from_published``."""
-    published, said = gguf_published(file)
+    published, metadata = gguf_published(file)
     try:
         config = ModelConfig.from_published(published)
     except UserError as error:
@@ -203,32 +206,32 @@ def gguf_config(file: GgufFile) -> ModelConfig:
             f"{file.files[0]}: what its metadata say would be refused as a config.json: {why} Take another GGUF file, "
             "or the checkpoint's safetensors."
         ) from error
-    notes = () if config.gemma is None else gemma_notes(said)
-    if names := ", ".join(map(printed, said.unread())):
+    notes = () if config.gemma is None else gemma_notes(metadata)
+    if names := ", ".join(map(printed, metadata.unread())):
         notes = (f"{file.files[0].name} has keys that are not known here, and so are not read: {names}.", *notes)
     return replace(config, notes=notes)
 
 
 def gguf_contents(file: GgufFile, config: ModelConfig) -> Contents:
     """The tensors of a file under their published names. Raises UserError for tensors and types that are not known."""
-    found: dict[str, StoredTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     strange = []
     for name, tensor in file.tensors.items():
         if name == FREQUENCIES:  # what it says is known, or refused
             continue
         check_kind(tensor.kind)
-        stored = _stored(tensor, config) if config.gemma is None else gemma_stored(tensor)
-        found |= {one.name: one for one in stored}
-        strange += [] if stored else [name]
+        parts = _published_tensors(tensor, config) if config.gemma is None else gemma_tensors(tensor)
+        tensors |= {part.name: part for part in parts}
+        strange += [] if parts else [name]
     if strange:
         raise UserError(
             f"{file.files[0]} has {first_names(strange)}, which is not part of {config.architecture} in "
             "GGUF. Take a file that llama.cpp's converter wrote."
         )
-    return Contents(found)
+    return Contents(tensors)
 
 
-def _stored(tensor: GgufTensor, config: ModelConfig) -> list[StoredTensor]:
+def _published_tensors(tensor: GgufTensor, config: ModelConfig) -> list[StoredTensor]:
     """A tensor as published ones: one, or one of each expert; none: its name is unknown."""
     layer = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", tensor.name)
     if layer is None:

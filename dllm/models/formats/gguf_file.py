@@ -75,23 +75,23 @@ def read_gguf(file: Path) -> GgufFile:
     if find_spec("gguf") is None:
         raise not_installed(f"{{model.path={file}}}", "gguf", "gguf", "take the checkpoint's safetensors")
     files = _parts(file)
-    return _read(tuple((one, one.stat().st_size, one.stat().st_mtime_ns) for one in files))
+    return _parse(tuple((part, part.stat().st_size, part.stat().st_mtime_ns) for part in files))
 
 
 def _parts(file: Path) -> list[Path]:
     """All parts of a file by their names, ``NAME-00001-of-00003.gguf``."""
-    found = _SPLIT.fullmatch(file.name)
-    if found is None:
+    match = _SPLIT.fullmatch(file.name)
+    if match is None:
         return [file]
-    count = int(found[3])
-    names = [f"{found[1]}-{number:05}-of-{found[3]}.gguf" for number in range(1, count + 1)]
+    count = int(match[3])
+    names = [f"{match[1]}-{number:05}-of-{match[3]}.gguf" for number in range(1, count + 1)]
     if missing := [name for name in names if not (file.parent / name).is_file()]:
         raise UserError(f"{file} is one of {count} parts, and {first_names(missing)} is missing. Finish the download.")
     return [file.parent / name for name in names]
 
 
 @lru_cache(1)
-def _read(files: tuple[tuple[Path, int, int], ...]) -> GgufFile:
+def _parse(files: tuple[tuple[Path, int, int], ...]) -> GgufFile:
     """By names, sizes and times of files."""
     metadata: dict[str, Any] = {}
     tensors: dict[str, GgufTensor] = {}
@@ -146,34 +146,34 @@ class _Header:
             self.errors = "strict" if name.startswith("tokenizer.") else "replace"
             self.metadata[name] = self._value(self._number("I"))
             self.errors = "strict"
-        found = [self._info() for _ in range(count)]
+        infos = [self._info() for _ in range(count)]
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1:
             raise broken(f"{self.file} has general.alignment={quote(alignment)}")
         begin = -(-self.at // alignment) * alignment
-        for name, shape, kind, offset in found:
+        for name, shape, kind, offset in infos:
             self._place(name, shape, kind, begin + offset)
 
     def _place(self, name: str, shape: tuple[int, ...], kind: int, begin: int) -> None:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
         try:
-            known = GGMLQuantizationType(kind)
+            tensor_type = GGMLQuantizationType(kind)
         except ValueError:
             raise UserError(
                 f"{self.file}: tensor {printed(name)} has type {kind}, which gguf does not know. Update it by pip "
                 "install -U gguf, or take a file of another type."
             ) from None
-        block, size = GGML_QUANT_SIZES[known]
+        block, size = GGML_QUANT_SIZES[tensor_type]
         if shape[-1] % block:
-            raise broken(f"{self.file}: tensor {printed(name)} has rows of {shape[-1]} numbers as {known.name}")
-        taken = prod(shape) // block * size
-        if begin + taken > self.size:
+            raise broken(f"{self.file}: tensor {printed(name)} has rows of {shape[-1]} numbers as {tensor_type.name}")
+        length = prod(shape) // block * size
+        if begin + length > self.size:
             raise UserError(
-                f"{self.file} has {self.size} bytes, and tensor {printed(name)} ends at byte {begin + taken}: the file "
-                "is cut off. Finish the download."
+                f"{self.file} has {self.size} bytes, and tensor {printed(name)} ends at byte {begin + length}: the "
+                "file is cut off. Finish the download."
             )
-        self.tensors[name] = GgufTensor(name, self.file, shape, known.name, begin, taken)
+        self.tensors[name] = GgufTensor(name, self.file, shape, tensor_type.name, begin, length)
 
     def _info(self) -> tuple[str, tuple[int, ...], int, int]:
         name, count = self._text(), self._number("I")
@@ -190,9 +190,9 @@ class _Header:
             if kind in _NUMBERS:
                 form = f"<{count}{_NUMBERS[kind]}"
                 self._need(struct.calcsize(form) if count <= self.size else self.size)
-                found = struct.unpack_from(form, self.data, self.at)
+                numbers = struct.unpack_from(form, self.data, self.at)
                 self.at += struct.calcsize(form)
-                return list(found)
+                return list(numbers)
             self._need(8 * count)
             return [self._value(kind, True) for _ in range(count)]
         if kind not in _NUMBERS:

@@ -39,7 +39,7 @@ _TOP = {
     "output_norm": "model.decoder.norm",
     **{f"self_cond_{theirs}": f"model.decoder.self_conditioning.{ours}" for theirs, ours in _CONDITIONING.items()},
 }
-_NAMED = {  # parts of a layer whose published names end with the leaf, too
+_LEAF_NAMES = {  # parts of a layer whose published names end with the leaf, too
     "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm", "post_attention_norm": "post_attention_layernorm",
@@ -49,7 +49,7 @@ _NAMED = {  # parts of a layer whose published names end with the leaf, too
     "post_ffw_norm": "post_feedforward_layernorm", "ffn_gate_inp": "router.proj",
     "ffn_gate_exps": "experts.gate_proj", "ffn_up_exps": "experts.up_proj",
 }  # fmt: skip
-_LAYER = {f"{theirs}.weight": f"{ours}.weight" for theirs, ours in _NAMED.items()} | {
+_LAYER = {f"{theirs}.weight": f"{ours}.weight" for theirs, ours in _LEAF_NAMES.items()} | {
     "ffn_gate_inp.scale": "router.scale",
     "ffn_down_exps.scale": "router.per_expert_scale",
     "ffn_gate_up_exps.weight": "experts.gate_up_proj",
@@ -59,55 +59,57 @@ _LAYER = {f"{theirs}.weight": f"{ours}.weight" for theirs, ours in _NAMED.items(
 _PROMPT_SCALE = "enc_layer_output_scale.weight"  # of rows of decided text
 
 
-def gemma_published(said: Metadata) -> dict[str, Any]:
+def gemma_published(metadata: Metadata) -> dict[str, Any]:
     """A config.json of the file. Raises UserError for keys and tensors that are missing or have values that its network
     does not know."""
-    where, layers = said.file.files[0], said.need("block_count")
-    if not isinstance(layers, int) or not 1 <= layers <= len(said.file.tensors):
+    where, layers = metadata.file.files[0], metadata.need("block_count")
+    if not isinstance(layers, int) or not 1 <= layers <= len(metadata.file.tensors):
         raise broken(f"{where} has {GEMMA_ARCHITECTURE}.block_count={quote(layers)}")
-    _refuse_other(said)
-    _refuse_unconditioned(said.file)
-    heads, slides = (said.of_layers(f"attention.{key}", layers) for key in ("head_count_kv", "sliding_window_pattern"))
-    size, own = _head(said, ""), _head(said, "_swa")
-    kinds = [SLIDING if one else GLOBAL for one in slides]
+    _refuse_other(metadata)
+    _refuse_unconditioned(metadata.file)
+    heads, slides = (
+        metadata.of_layers(f"attention.{key}", layers) for key in ("head_count_kv", "sliding_window_pattern")
+    )
+    size, sliding_size = _head(metadata, ""), _head(metadata, "_swa")
+    kinds = [SLIDING if is_sliding else GLOBAL for is_sliding in slides]
     sliding = [count for count, kind in zip(heads, kinds, strict=True) if kind == SLIDING]
-    canvas = said.plain(CANVAS)
+    canvas = metadata.plain(CANVAS)
     if canvas is None:
         raise broken(f"{where} lacks {CANVAS}")
     text = {
-        "hidden_size": said.need("embedding_length"),
+        "hidden_size": metadata.need("embedding_length"),
         "num_hidden_layers": layers,
-        "num_attention_heads": said.need("attention.head_count"),
+        "num_attention_heads": metadata.need("attention.head_count"),
         "num_key_value_heads": (sliding or heads)[0],
-        "head_dim": own,
+        "head_dim": sliding_size,
         "layer_types": kinds,
-        "sliding_window": said.need("attention.sliding_window"),
+        "sliding_window": metadata.need("attention.sliding_window"),
         "per_layer_config": {
-            str(layer): {"head_dim": own if kind == SLIDING else size, "num_key_value_heads": count}
+            str(layer): {"head_dim": sliding_size if kind == SLIDING else size, "num_key_value_heads": count}
             for layer, (kind, count) in enumerate(zip(kinds, heads, strict=True))
         },
         "rope_parameters": {
-            SLIDING: {"rope_type": "default", "rope_theta": said.need("rope.freq_base_swa")},
+            SLIDING: {"rope_type": "default", "rope_theta": metadata.need("rope.freq_base_swa")},
             GLOBAL: {
                 "rope_type": "proportional",
-                "rope_theta": said.need("rope.freq_base"),
-                "partial_rotary_factor": _turning(said.file, size),
+                "rope_theta": metadata.need("rope.freq_base"),
+                "partial_rotary_factor": _turning(metadata.file, size),
             },
         },
-        "intermediate_size": said.need("feed_forward_length"),
-        "rms_norm_eps": said.need("attention.layer_norm_rms_epsilon"),
-        "moe_intermediate_size": said.need("expert_feed_forward_length"),
-        "num_experts": said.need("expert_count"),
-        "top_k_experts": said.need("expert_used_count"),
-        "max_position_embeddings": said.need("context_length"),
-        "final_logit_softcapping": said.need("final_logit_softcapping"),
+        "intermediate_size": metadata.need("feed_forward_length"),
+        "rms_norm_eps": metadata.need("attention.layer_norm_rms_epsilon"),
+        "moe_intermediate_size": metadata.need("expert_feed_forward_length"),
+        "num_experts": metadata.need("expert_count"),
+        "top_k_experts": metadata.need("expert_used_count"),
+        "max_position_embeddings": metadata.need("context_length"),
+        "final_logit_softcapping": metadata.need("final_logit_softcapping"),
         "hidden_activation": "gelu_pytorch_tanh",
-        "vocab_size": said.file.tensors["token_embd.weight"].shape[0],
+        "vocab_size": metadata.file.tensors["token_embd.weight"].shape[0],
         "tie_word_embeddings": True,
         **{
             f"{ours}_token_id": value
             for ours, theirs in (("eos", "eos"), ("pad", "padding"))
-            if (value := said.file.metadata.get(f"tokenizer.ggml.{theirs}_token_id")) is not None
+            if (value := metadata.file.metadata.get(f"tokenizer.ggml.{theirs}_token_id")) is not None
         },
     }
     return {
@@ -119,16 +121,16 @@ def gemma_published(said: Metadata) -> dict[str, Any]:
     }
 
 
-def gemma_notes(said: Metadata) -> tuple[str, ...]:
+def gemma_notes(metadata: Metadata) -> tuple[str, ...]:
     """A sentence about settings of the sampler that the file names and that are not its usual ones."""
-    own = {ours: said.plain(f"diffusion.{theirs}", usual) for theirs, (ours, usual) in _SAMPLER.items()}
+    values = {ours: metadata.plain(f"diffusion.{theirs}", usual) for theirs, (ours, usual) in _SAMPLER.items()}
     usual = dict(_SAMPLER.values())
-    other = [f"sampler.{key}={value:g}" for key, value in own.items() if abs(value - usual[key]) > 1e-6]
-    name = said.file.files[0].name
+    other = [f"sampler.{key}={value:g}" for key, value in values.items() if abs(value - usual[key]) > 1e-6]
+    name = metadata.file.files[0].name
     return (f"{name} was published with {' '.join(other)}: set it beside sampler=renoise.",) if other else ()
 
 
-def gemma_stored(tensor: GgufTensor) -> list[StoredTensor]:
+def gemma_tensors(tensor: GgufTensor) -> list[StoredTensor]:
     """A tensor under its published name; none: its name is unknown."""
     if (name := _published(tensor.name)) is None:
         return []
@@ -137,24 +139,24 @@ def gemma_stored(tensor: GgufTensor) -> list[StoredTensor]:
 
 
 def _published(name: str) -> str | None:
-    found = re.fullmatch(r"blk\.(\d+)\.(\w+\.(?:weight|scale))", name)
-    if found is None:
+    match = re.fullmatch(r"blk\.(\d+)\.(\w+\.(?:weight|scale))", name)
+    if match is None:
         stem, _, leaf = name.rpartition(".")
         return f"{_TOP[stem]}.weight" if stem in _TOP and leaf == "weight" else None
-    if found[2] == _PROMPT_SCALE:
-        return f"model.encoder.language_model.layers.{int(found[1])}.layer_scalar"
-    return f"model.decoder.layers.{int(found[1])}.{_LAYER[found[2]]}" if found[2] in _LAYER else None
+    if match[2] == _PROMPT_SCALE:
+        return f"model.encoder.language_model.layers.{int(match[1])}.layer_scalar"
+    return f"model.decoder.layers.{int(match[1])}.{_LAYER[match[2]]}" if match[2] in _LAYER else None
 
 
-def _head(said: Metadata, kind: str) -> int:
+def _head(metadata: Metadata, kind: str) -> int:
     """The size of a head of one kind of layers: keys, values and what turns have it."""
-    size = said.need(f"attention.key_length{kind}")
+    size = metadata.need(f"attention.key_length{kind}")
     for key in (f"attention.value_length{kind}", f"rope.dimension_count{kind}"):
-        other = said.need(key) if "value" in key else said.get(key, size)
+        other = metadata.need(key) if "value" in key else metadata.get(key, size)
         if other != size:
             raise UserError(
-                f"{said.file.files[0]} has {said.architecture}.{key}={quote(other)}, and keys of {quote(size)}, which "
-                f"is not supported. {_SAFETENSORS}."
+                f"{metadata.file.files[0]} has {metadata.architecture}.{key}={quote(other)}, and keys of {quote(size)}"
+                f", which is not supported. {_SAFETENSORS}."
             )
     return int(size)
 
@@ -164,14 +166,14 @@ def _turning(file: GgufFile, head: int) -> float:
     tensor = file.tensors.get(FREQUENCIES)
     if tensor is None:
         raise broken(f"{file.files[0]} has no tensor {FREQUENCIES}")
-    found, half = frequencies(tensor), head // 2
-    count = 0 if found is None else int((found == 1).sum())
+    factors, half = frequencies(tensor), head // 2
+    count = 0 if factors is None else int((factors == 1).sum())
     if (
-        found is None
-        or len(found) != half
+        factors is None
+        or len(factors) != half
         or not count
-        or (found[:count] != 1).any()
-        or (found[count:] != _STILL).any()
+        or (factors[:count] != 1).any()
+        or (factors[count:] != _STILL).any()
     ):
         raise UserError(
             f"{file.files[0]} has scaled rotary embeddings ({FREQUENCIES}), which are not supported. {_SAFETENSORS}."
@@ -180,34 +182,34 @@ def _turning(file: GgufFile, head: int) -> float:
     return share if int(share * head / 2) == count else float(np.nextafter(share, 1))
 
 
-def _refuse_other(said: Metadata) -> None:
+def _refuse_other(metadata: Metadata) -> None:
     """Raise UserError for values that no DiffusionGemma has."""
-    refuse_scaled(said, in_part=True)
+    refuse_scaled(metadata, in_part=True)
     for key, value in (
         ("attention.causal", False),
         ("attention.shared_kv_layers", 0),
         ("embedding_length_per_layer_input", 0),
     ):
-        if (given := said.get(key, value)) != value:
-            held = f"{said.file.files[0]} has {said.architecture}.{key}={quote(given)}"
-            raise UserError(f"{held}, and only {quote(value)} is supported. {_SAFETENSORS}.")
-    if "output.weight" in said.file.tensors:
+        if (other := metadata.get(key, value)) != value:
+            setting = f"{metadata.file.files[0]} has {metadata.architecture}.{key}={quote(other)}"
+            raise UserError(f"{setting}, and only {quote(value)} is supported. {_SAFETENSORS}.")
+    if "output.weight" in metadata.file.tensors:
         raise UserError(
-            f"{said.file.files[0]} has a head of its own, output.weight, and DiffusionGemma's is the "
+            f"{metadata.file.files[0]} has a head of its own, output.weight, and DiffusionGemma's is the "
             f"embedding. {_SAFETENSORS}."
         )
 
 
 def _refuse_unconditioned(file: GgufFile) -> None:
     """Raise UserError for a file without the tensors of the self-conditioning, and for one with some of them."""
-    held = {ours for theirs, ours in _CONDITIONING.items() if f"self_cond_{theirs}.weight" in file.tensors}
-    if not held:
+    names = {ours for theirs, ours in _CONDITIONING.items() if f"self_cond_{theirs}.weight" in file.tensors}
+    if not names:
         raise UserError(
             f"{file.files[0]} has no self_cond_* tensors: its converter left out the self-conditioning, without which "
             "DiffusionGemma answers otherwise than published. Take a file that has them (unsloth's of June 2026 and "
             "later do), or the safetensors."
         )
     if missing := [
-        f"self_cond_{theirs}.weight" for theirs, ours in _CONDITIONING.items() if ours not in held and theirs != "norm"
+        f"self_cond_{theirs}.weight" for theirs, ours in _CONDITIONING.items() if ours not in names and theirs != "norm"
     ]:
         raise broken(f"{file.files[0]} lacks {first_names(missing)}, a part of its self-conditioning")

@@ -41,11 +41,11 @@ class Metadata:
 
     def __init__(self, file: GgufFile, architecture: str) -> None:
         self.file, self.architecture = file, architecture
-        self.asked = {f"{architecture}.vocab_size", f"{architecture}.decoder_start_token_id"}  # change nothing
+        self.lookups = {f"{architecture}.vocab_size", f"{architecture}.decoder_start_token_id"}  # change nothing
 
     def plain(self, key: str, default: Any = None) -> Any:
         """The value of a whole key, as it is there."""
-        self.asked.add(key)
+        self.lookups.add(key)
         return self.file.metadata.get(key, default)
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -88,14 +88,14 @@ class Metadata:
 
     def unread(self) -> tuple[str, ...]:
         """The keys about the network that nothing asked for, but for those whose value changes nothing."""
-        own, scaling = f"{self.architecture}.", f"{self.architecture}.rope.scal"  # of embeddings that are not scaled
+        prefix, scaling = f"{self.architecture}.", f"{self.architecture}.rope.scal"  # of embeddings that are not scaled
         return tuple(
             key
             for key, value in self.file.metadata.items()
-            if key.startswith((own, "diffusion."))
-            and key not in self.asked
+            if key.startswith((prefix, "diffusion."))
+            and key not in self.lookups
             and not key.startswith(scaling)
-            and not self._changes_nothing(key.removeprefix(own), value)
+            and not self._changes_nothing(key.removeprefix(prefix), value)
         )
 
     def _changes_nothing(self, name: str, value: Any) -> bool:
@@ -103,19 +103,19 @@ class Metadata:
             return bool(value == _NORMED.get(self.architecture))
         if name == "attention.causal":
             return bool(value == (self.architecture in NEXT_TOKEN))
-        return any(value == one for one in _NEUTRAL.get(name, ()))
+        return any(value == neutral for neutral in _NEUTRAL.get(name, ()))
 
 
-def refuse_scaled(said: Metadata, in_part: bool = False) -> None:
+def refuse_scaled(metadata: Metadata, in_part: bool = False) -> None:
     """Raise UserError for scaled rotary embeddings, and for columns that are read from another row than those of the
     architecture. in_part: factors of frequencies say which part of a head turns."""
-    where, architecture = said.file.files[0], said.architecture
-    how = next(_scaled(said), "" if in_part else _frequencies(said.file.tensors.get(FREQUENCIES)))
+    where, architecture = metadata.file.files[0], metadata.architecture
+    how = next(_scaled(metadata), "" if in_part else _frequencies(metadata.file.tensors.get(FREQUENCIES)))
     if how:
         raise UserError(
             f"{where} has scaled rotary embeddings ({how}), which are not supported. Take the checkpoint without them."
         )
-    shifted = said.plain("diffusion.shift_logits", _SHIFTED[architecture])
+    shifted = metadata.plain("diffusion.shift_logits", _SHIFTED[architecture])
     if shifted != _SHIFTED[architecture]:
         raise UserError(
             f"{where} has diffusion.shift_logits={quote(shifted)}, and {architecture} is read with "
@@ -123,25 +123,25 @@ def refuse_scaled(said: Metadata, in_part: bool = False) -> None:
         )
 
 
-def _scaled(said: Metadata) -> Iterator[str]:
+def _scaled(metadata: Metadata) -> Iterator[str]:
     """What scales the embedding, as the file spells it."""
-    own, kind = f"{said.architecture}.", said.plain(f"{said.architecture}.rope.scaling.type")
+    prefix, kind = f"{metadata.architecture}.", metadata.plain(f"{metadata.architecture}.rope.scaling.type")
     if kind not in (None, "none", "linear"):
-        yield f"{own}rope.scaling.type={quote(kind)}"
-    factors = {name: value for name in _FACTORS if (value := said.plain(own + name)) is not None}
+        yield f"{prefix}rope.scaling.type={quote(kind)}"
+    factors = {name: value for name in _FACTORS if (value := metadata.plain(prefix + name)) is not None}
     for name, value in list(factors.items())[:1]:
         if kind != "none" and value not in (0, 1):
-            yield f"{own}{name}={quote(value)}"
-    if (factor := said.plain(f"{own}rope.scaling.attn_factor")) not in (None, 1):
-        yield f"{own}rope.scaling.attn_factor={quote(factor)}"
+            yield f"{prefix}{name}={quote(value)}"
+    if (factor := metadata.plain(f"{prefix}rope.scaling.attn_factor")) not in (None, 1):
+        yield f"{prefix}rope.scaling.attn_factor={quote(factor)}"
 
 
 def _frequencies(tensor: GgufTensor | None) -> str:
     """A word for factors of frequencies that are not all 1; empty: they are, or the file has none."""
     if tensor is None:
         return ""
-    found = frequencies(tensor)
-    return "" if found is not None and (found == 1).all() else FREQUENCIES
+    factors = frequencies(tensor)
+    return "" if factors is not None and (factors == 1).all() else FREQUENCIES
 
 
 def frequencies(tensor: GgufTensor) -> NDArray[Any] | None:

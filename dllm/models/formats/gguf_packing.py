@@ -48,15 +48,15 @@ class GgufPacking(Packing):
     def numbers(self, part: Part, begin: int, end: int) -> Tensor:
         if self.stacked:
             inner = self.tensor.shape[1]
-            return self._widened(self._read(begin * inner, end * inner)).view(end - begin, *self.tensor.shape[1:])
+            return self._widened(self._raw_rows(begin * inner, end * inner)).view(end - begin, *self.tensor.shape[1:])
         return self._widened(self._raw(begin, end))
 
     def _widened(self, raw: NDArray[np.uint8]) -> Tensor:
         """Rows of bytes in float32, or as plain types have them."""
         kind = self.tensor.kind
         if kind in PLAIN_KINDS:
-            found = torch.from_numpy(raw).view(PLAIN_KINDS[kind])
-            return found if len(self.tensor.shape) > 1 else found.flatten()
+            rows = torch.from_numpy(raw).view(PLAIN_KINDS[kind])
+            return rows if len(self.tensor.shape) > 1 else rows.flatten()
         from gguf import GGMLQuantizationType, quants
 
         return torch.from_numpy(quants.dequantize(raw, GGMLQuantizationType[kind]))
@@ -73,13 +73,13 @@ class GgufPacking(Packing):
     def _raw(self, begin: int, end: int) -> NDArray[np.uint8]:
         """Bytes [n, row] of rows in the published order."""
         if not self.heads:
-            return self._read(begin, end)
+            return self._raw_rows(begin, end)
         size = self.rows // self.heads
         low, high = begin // size * size, -(-end // size) * size
         place = np.arange(low, high).reshape(-1, size // 2, 2).swapaxes(1, 2).flatten()  # of each published row
-        return self._read(low, high)[place[begin - low : end - low] - low]
+        return self._raw_rows(low, high)[place[begin - low : end - low] - low]
 
-    def _read(self, begin: int, end: int) -> NDArray[np.uint8]:
+    def _raw_rows(self, begin: int, end: int) -> NDArray[np.uint8]:
         """The file's rows, as they are there."""
         width = self.tensor.row_bytes
         at = self.tensor.begin + (self.first + begin) * width
@@ -116,9 +116,9 @@ def check_kind(kind: str) -> None:
         return
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
-    known = GGMLQuantizationType[kind]
+    tensor_type = GGMLQuantizationType[kind]
     try:
-        quants.dequantize(np.zeros((1, GGML_QUANT_SIZES[known][1]), np.uint8), known)
+        quants.dequantize(np.zeros((1, GGML_QUANT_SIZES[tensor_type][1]), np.uint8), tensor_type)
     except (NotImplementedError, ValueError):
         raise UserError(
             f"type {kind} is not read: gguf does not widen it. Take a file of type Q8_0, Q4_K_M or the like."

@@ -43,7 +43,7 @@ _GEMMA, _GEMMA_TURN = "gemma4", "<turn|>"  # the kind of its vocabulary, and wha
 # Tokens that its files may have as plain ones: control whatever they say, but for those that answers show.
 _MARKS = re.compile(r"<\|.*>|<.*\|>|</?s>")
 _VISIBLE = {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>'}
-_CONTROL, _OWN, _UNUSED = 3, 4, 5  # kinds of tokens: special, added by a user, no token at all
+_CONTROL, _USER, _UNUSED = 3, 4, 5  # kinds of tokens: special, added by a user, no token at all
 _SPECIAL = {"bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad", "cls": "cls",
             "mask": "mask"}  # fmt: skip  # sic: GGUF's word, and ours
 
@@ -76,17 +76,17 @@ def _assembled(backend: Backend, file: GgufFile, path: Path) -> Tokenizer:
     ends = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     if file.metadata.get("tokenizer.ggml.model") == _GEMMA:
         ends.append(backend.token_to_id(_GEMMA_TURN))
-    known = [end for end in ends if isinstance(end, int) and backend.id_to_token(end) is not None]
-    made = Tokenizer.assembled(backend, special, _templates(file.metadata), known, path)
+    end_ids = [end for end in ends if isinstance(end, int) and backend.id_to_token(end) is not None]
+    tokenizer = Tokenizer.assembled(backend, special, _templates(file.metadata), end_ids, path)
     begins = file.metadata.get("tokenizer.ggml.add_bos_token") is True and "bos_token" in special
-    return replace(made, opening=(int(file.metadata["tokenizer.ggml.bos_token_id"]),)) if begins else made
+    return replace(tokenizer, opening=(int(file.metadata["tokenizer.ggml.bos_token_id"]),)) if begins else tokenizer
 
 
 def _templates(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """The chat templates by name."""
     key = "tokenizer.chat_template"
-    named = {name.removeprefix(f"{key}."): text for name, text in metadata.items() if name.startswith(f"{key}.")}
-    return {**named, "default": metadata[key]} if key in metadata else named
+    templates = {name.removeprefix(f"{key}."): text for name, text in metadata.items() if name.startswith(f"{key}.")}
+    return {**templates, "default": metadata[key]} if key in metadata else templates
 
 
 def _backend(metadata: Mapping[str, Any], path: Path) -> Backend | None:
@@ -101,8 +101,8 @@ def _backend(metadata: Mapping[str, Any], path: Path) -> Backend | None:
     if kind in (None, "none", "no_vocab") or not tokens:
         return None
     if kind not in ("gpt2", _GEMMA):
-        known = "byte-level BPE (gpt2) and Gemma 4's are read"
-        raise UserError(f"{path} has a vocabulary of the kind {quote(kind)}, and only {known}.")
+        support = "byte-level BPE (gpt2) and Gemma 4's are read"
+        raise UserError(f"{path} has a vocabulary of the kind {quote(kind)}, and only {support}.")
     if kind == "gpt2" and metadata.get("tokenizer.ggml.pre") not in SPLITS:
         cut = metadata.get("tokenizer.ggml.pre")
         raise UserError(f"{path} has tokenizer.ggml.pre={quote(cut)}, and known ones are {', '.join(SPLITS)}.")
@@ -133,13 +133,13 @@ def _gemma(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], path:
         raise broken(f"{path}: its vocabulary cannot be read ({error})") from error
     backend.normalizer = normalizers.Replace(" ", SPACE)
     backend.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
-    own = {text for text, kind in kinds.items() if kind == _OWN} | _VISIBLE.intersection(kinds)
-    control = {text for text, kind in kinds.items() if kind == _CONTROL or _MARKS.fullmatch(text)} - own
+    user_tokens = {text for text, kind in kinds.items() if kind == _USER} | _VISIBLE.intersection(kinds)
+    control = {text for text, kind in kinds.items() if kind == _CONTROL or _MARKS.fullmatch(text)} - user_tokens
     backend.add_tokens(
         [
             AddedToken(text, special=text in control, normalized=False)
             for text in tokens
-            if text in control or text in own
+            if text in control or text in user_tokens
         ]
     )
     return backend
@@ -164,7 +164,7 @@ def _byte_level(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], 
         [
             AddedToken(text, special=kinds[text] == _CONTROL, normalized=False)
             for text in vocabulary
-            if kinds[text] in (_CONTROL, _OWN)
+            if kinds[text] in (_CONTROL, _USER)
         ]
     )
     return backend

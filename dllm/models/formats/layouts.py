@@ -21,7 +21,7 @@ class PackedSettings:
     """What is said of packed weights."""
 
     method: str  # gptq, awq, mlx, compressed-tensors, modelopt, fp8 or bitsandbytes
-    said: str  # that it is, as a sentence begins
+    statement: str  # that it is, as a sentence begins
     schemes: Mapping[str, Scheme]  # by a module's name, ``re:`` and an expression, or a class of modules
     ignored: tuple[str, ...] = ()  # modules that are plain, told in the same ways
     notes: tuple[str, ...] = ()  # sentences about what is said and not done
@@ -41,14 +41,14 @@ class PackedSettings:
 
     def scheme_of(self, module: str) -> Scheme:
         """Of a module that has scales. Raises UserError for one that is said to be plain, and where none is said."""
-        if any(_match(one, module) for one in self.ignored):
+        if any(_match(pattern, module) for pattern in self.ignored):
             raise Refusal(
                 f"{QUANTISATION} has {printed(module)} in ignore, and the weights have scales for it. {UNQUANTISED}."
             )
-        found = [(match, target) for target in self.schemes if (match := _match(target, module))]
-        if not found:
+        matches = [(match, target) for target in self.schemes if (match := _match(target, module))]
+        if not matches:
             raise Refusal(f"{QUANTISATION} names no group for {printed(module)}, which has scales. {UNQUANTISED}.")
-        return self.schemes[min(found)[1]]
+        return self.schemes[min(matches)[1]]
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class PackedPlace:
 
     def wrong(self, key: str, value: Any, rule: str) -> UserError:
         """The error for a value that is not read."""
-        given = f"{self.method} weights with {key}={quote(value)} in {self.key}"
-        return Refusal(f"{self.file} has {given}, which must be {rule} to be read. {UNQUANTISED}.")
+        setting = f"{self.method} weights with {key}={quote(value)} in {self.key}"
+        return Refusal(f"{self.file} has {setting}, which must be {rule} to be read. {UNQUANTISED}.")
 
-    def read(self, rules: KeyRules, said: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, rules: KeyRules, content: Mapping[str, Any]) -> dict[str, Any]:
         """The keys of a table with their values. Raises UserError as ``wrong``."""
-        return read_keys(rules, said, self.file, self.wrong)
+        return read_keys(rules, content, self.file, self.wrong)
 
 
 def _match(target: str, module: str) -> int:

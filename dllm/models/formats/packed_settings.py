@@ -16,7 +16,7 @@ from dllm.common.errors import Refusal
 from dllm.models.formats.affine import WHOLE_AXIS, Scheme
 from dllm.models.formats.layouts import EVERY_MODULE, PackedPlace, PackedSettings
 from dllm.models.formats.prequantized import QUANTISATION, STORED_KEY, UNQUANTISED, refuse_quantised
-from dllm.models.formats.scaled_settings import SCALED_KEYS, said_of_scales, scaled_settings
+from dllm.models.formats.scaled_settings import SCALED_KEYS, scale_settings, scaled_settings
 from dllm.models.keys import REQUIRED, KeyRule, KeyRules, only, printed, quote
 from dllm.models.weights.files import mismatched, read_json
 
@@ -27,7 +27,7 @@ PACKING_METHODS = ("gptq", "awq")
 # the file names none. GPTQModel writes the first still, beside config.json.
 BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 # Keys of one meaning, the one that messages name first. transformers 5 calls the second its legacy field.
-_SPELT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+_SPELLINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "gptq": {
         "bits": ("bits", "w_bit"),
         "group_size": ("group_size", "q_group_size"),
@@ -49,8 +49,9 @@ def _leaves_out(value: Any) -> bool:
     return not value or (
         isinstance(value, Mapping)
         and all(
-            str(name).startswith("-:") or (isinstance(one, Mapping) and is_whole(one.get("bits")) and one["bits"] >= 16)
-            for name, one in value.items()
+            str(name).startswith("-:")
+            or (isinstance(setting, Mapping) and is_whole(setting.get("bits")) and setting["bits"] >= 16)
+            for name, setting in value.items()
         )
     )
 
@@ -91,7 +92,7 @@ _GROUPED: Mapping[str, KeyRules] = {
 _IN_BITS: KeyRules = {
     key: KeyRule("true or false", _FLAG.fits, False, null=REQUIRED) for key in ("load_in_4bit", "load_in_8bit")
 }
-BNB_INT8 = Scheme("INT8", "int8", (1, WHOLE_AXIS), scale="SCB", steps_of_one=127.0)
+BNB_INT8 = Scheme("INT8", "int8", (1, WHOLE_AXIS), scale="SCB", steps_per_unit=127.0)
 _AFFINE_BITS, _AFFINE_GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 _MLX_USUAL = {"affine": (4, 64), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}  # bits and columns, by mode
 _MLX_CODES = {"mxfp4": ("e2m1", "e8m0"), "mxfp8": ("e4m3", "e8m0"), "nvfp4": ("e2m1", "e4m3")}  # and of scales
@@ -113,10 +114,10 @@ MLX_SCHEMES = (
 def packed_settings(published: Mapping[str, Any], file: str) -> PackedSettings | None:
     """What a parsed config.json says of packed weights; None: they are plain. Raises UserError for a method, or a
     layout, that is not read, and for two that are named at once."""
-    said = published.get(QUANTISATION)
-    method = said.get("quant_method") if isinstance(said, Mapping) else None
-    if isinstance(said, Mapping) and method in PACKING_METHODS:
-        return _grouped(said, PackedPlace(file, QUANTISATION, method))
+    content = published.get(QUANTISATION)
+    method = content.get("quant_method") if isinstance(content, Mapping) else None
+    if isinstance(content, Mapping) and method in PACKING_METHODS:
+        return _grouped(content, PackedPlace(file, QUANTISATION, method))
     mlx = published.get(MLX_KEY)
     if isinstance(mlx, Mapping) and {"bits", "group_size", "mode"} & mlx.keys() and not mlx.get("quant_method"):
         if method:
@@ -127,9 +128,9 @@ def packed_settings(published: Mapping[str, Any], file: str) -> PackedSettings |
         return _mlx(mlx, PackedPlace(file, MLX_KEY, "mlx"))
     if (scaled := scaled_settings(published, file)) is not None:
         return scaled
-    if isinstance(said, Mapping) and method == BITSANDBYTES:
+    if isinstance(content, Mapping) and method == BITSANDBYTES:
         place = PackedPlace(file, QUANTISATION, BITSANDBYTES)
-        if not any(place.read(_IN_BITS, said).values()):
+        if not any(place.read(_IN_BITS, content).values()):
             raise Refusal(
                 f"{file} has {BITSANDBYTES} weights in {QUANTISATION}, and neither load_in_4bit nor "
                 f"load_in_8bit is true. {UNQUANTISED}."
@@ -141,15 +142,19 @@ def packed_settings(published: Mapping[str, Any], file: str) -> PackedSettings |
 
 def packed_notes(published: Mapping[str, Any]) -> tuple[str, ...]:
     """A sentence about the keys of packed weights that are not read."""
-    key, said = said_of_scales(published)
-    if said is None:
-        key, said = QUANTISATION, published.get(QUANTISATION)
-    method = said.get("quant_method", "compressed-tensors") if isinstance(said, Mapping) else None
+    key, content = scale_settings(published)
+    if content is None:
+        key, content = QUANTISATION, published.get(QUANTISATION)
+    method = content.get("quant_method", "compressed-tensors") if isinstance(content, Mapping) else None
     tables = {BITSANDBYTES: _IN_BITS, **_GROUPED, **SCALED_KEYS}
-    if not isinstance(said, Mapping) or method not in tables:
+    if not isinstance(content, Mapping) or method not in tables:
         return ()
-    read = {"quant_method", *tables[method], *(name for names in _SPELT.get(method, {}).values() for name in names)}
-    names = [printed(name) for name, value in said.items() if value is not None and name not in read]
+    keys_read = {
+        "quant_method",
+        *tables[method],
+        *(name for names in _SPELLINGS.get(method, {}).values() for name in names),
+    }
+    names = [printed(name) for name, value in content.items() if value is not None and name not in keys_read]
     return (f"{key} has keys that change nothing here, or are not known: {', '.join(names)}.",) if names else ()
 
 
@@ -160,29 +165,30 @@ def with_files_beside(folder: Path, published: Mapping[str, Any]) -> Mapping[str
         return published
     file = folder / MODELOPT_FILE
     if file.is_file() and not published.get(QUANTISATION):
-        said = read_json(file).get("quantization")
-        if not isinstance(said, dict):
-            raise Refusal(f"{file} has quantization={quote(said)}, which must be an object. {UNQUANTISED}.")
-        published = {**published, QUANTISATION: {"quant_method": "modelopt", **said}}
+        content = read_json(file).get("quantization")
+        if not isinstance(content, dict):
+            raise Refusal(f"{file} has quantization={quote(content)}, which must be an object. {UNQUANTISED}.")
+        published = {**published, QUANTISATION: {"quant_method": "modelopt", **content}}
     for name, method in BESIDE.items():
-        own = published.get(QUANTISATION)
-        if not (folder / name).is_file() or not (own is None or isinstance(own, Mapping)):
+        settings = published.get(QUANTISATION)
+        if not (folder / name).is_file() or not (settings is None or isinstance(settings, Mapping)):
             continue
         beside = {"quant_method": method, **read_json(folder / name)}
         refuse_quantised({QUANTISATION: beside}, name, PACKING_METHODS)
         packed_settings({QUANTISATION: beside}, name)
-        own = {key: value for key, value in (own or {}).items() if value is not None}
-        _refuse_contradiction(folder, name, own, beside)
-        published = {**published, QUANTISATION: {**beside, **own}}
+        settings = {key: value for key, value in (settings or {}).items() if value is not None}
+        _refuse_contradiction(folder, name, settings, beside)
+        published = {**published, QUANTISATION: {**beside, **settings}}
     return published
 
 
-def _refuse_contradiction(folder: Path, name: str, own: Mapping[str, Any], beside: Mapping[str, Any]) -> None:
+def _refuse_contradiction(folder: Path, name: str, settings: Mapping[str, Any], beside: Mapping[str, Any]) -> None:
     method = beside["quant_method"]
-    spelt = _SPELT[method] if own.get("quant_method", method) == method else {}
-    for key, names in {**{key: (key,) for key in ("quant_method", "desc_act", "sym")}, **spelt}.items():
+    spellings = _SPELLINGS[method] if settings.get("quant_method", method) == method else {}
+    for key, names in {**{key: (key,) for key in ("quant_method", "desc_act", "sym")}, **spellings}.items():
         first, second = (
-            next((said[name] for name in names if said.get(name) is not None), None) for said in (own, beside)
+            next((content[name] for name in names if content.get(name) is not None), None)
+            for content in (settings, beside)
         )
         if None not in (first, second) and _lower(first) != _lower(second):
             raise mismatched(
@@ -191,15 +197,15 @@ def _refuse_contradiction(folder: Path, name: str, own: Mapping[str, Any], besid
             )
 
 
-def _grouped(said: Mapping[str, Any], place: PackedPlace) -> PackedSettings:
-    given = dict(said)
-    for key, names in _SPELT[place.method].items():
-        found = {name: said[name] for name in names if said.get(name) is not None}
-        if len({quote(_lower(value)) for value in found.values()}) > 1:
-            told = ", ".join(f"{name}={quote(value)}" for name, value in found.items())
-            raise Refusal(f"{place.file} has {told} in {place.key}: they contradict each other. {UNQUANTISED}.")
-        given[key] = next(iter(found.values()), None)
-    values = place.read(_GROUPED[place.method], given)
+def _grouped(content: Mapping[str, Any], place: PackedPlace) -> PackedSettings:
+    merged = dict(content)
+    for key, names in _SPELLINGS[place.method].items():
+        values_by_name = {name: content[name] for name in names if content.get(name) is not None}
+        if len({quote(_lower(value)) for value in values_by_name.values()}) > 1:
+            conflict = ", ".join(f"{name}={quote(value)}" for name, value in values_by_name.items())
+            raise Refusal(f"{place.file} has {conflict} in {place.key}: they contradict each other. {UNQUANTISED}.")
+        merged[key] = next(iter(values_by_name.values()), None)
+    values = place.read(_GROUPED[place.method], merged)
     bits, group, gptq = values["bits"], values["group_size"], place.method == "gptq"
     scheme = Scheme(
         f"{place.method.upper()} {bits}-bit",
@@ -213,7 +219,7 @@ def _grouped(said: Mapping[str, Any], place: PackedPlace) -> PackedSettings:
     ordered = bool(values["desc_act"]) and not values["static_groups"]
     return PackedSettings(
         place.method,
-        f"{place.key} says {scheme.called}",
+        f"{place.key} says {scheme.label}",
         {EVERY_MODULE: scheme},
         subtracted=int(first),
         symmetric=values["sym"] if gptq else False,
@@ -225,32 +231,32 @@ def _lower(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
-def _mlx(said: Mapping[str, Any], place: PackedPlace) -> PackedSettings:
-    usual, own, plain = _mlx_form(said, place), dict[str, Scheme](), list[str]()
-    for path, one in said.items():
+def _mlx(content: Mapping[str, Any], place: PackedPlace) -> PackedSettings:
+    usual, schemes, plain = _mlx_form(content, place), dict[str, Scheme](), list[str]()
+    for path, entry in content.items():
         if path in ("bits", "group_size", "mode", "linear_class"):
             continue
-        if isinstance(one, Mapping):
-            own[path] = _mlx_form(one, PackedPlace(place.file, f"{place.key}.{printed(path)}", place.method))
-        elif one is True:
-            own[path] = usual
-        elif one is False:
+        if isinstance(entry, Mapping):
+            schemes[path] = _mlx_form(entry, PackedPlace(place.file, f"{place.key}.{printed(path)}", place.method))
+        elif entry is True:
+            schemes[path] = usual
+        elif entry is False:
             plain.append(path)
         else:
-            raise place.wrong(printed(path), one, "a module's bits and group_size, or false,")
-    return PackedSettings("mlx", f"{place.key} says {usual.called}", {EVERY_MODULE: usual, **own}, tuple(plain))
+            raise place.wrong(printed(path), entry, "a module's bits and group_size, or false,")
+    return PackedSettings("mlx", f"{place.key} says {usual.label}", {EVERY_MODULE: usual, **schemes}, tuple(plain))
 
 
-def _mlx_form(said: Mapping[str, Any], place: PackedPlace) -> Scheme:
-    mode = place.read({"mode": only(*_MLX_USUAL)}, said)["mode"] or "affine"
+def _mlx_form(content: Mapping[str, Any], place: PackedPlace) -> Scheme:
+    mode = place.read({"mode": only(*_MLX_USUAL)}, content)["mode"] or "affine"
     usual = dict(zip(("bits", "group_size"), _MLX_USUAL[mode], strict=True))
-    known = (_AFFINE_BITS, _AFFINE_GROUPS) if mode == "affine" else tuple((one,) for one in usual.values())
-    rules = {key: only(*some, default=usual[key]) for key, some in zip(usual, known, strict=True)}
+    choices = (_AFFINE_BITS, _AFFINE_GROUPS) if mode == "affine" else tuple((value,) for value in usual.values())
+    rules = {key: only(*some, default=usual[key]) for key, some in zip(usual, choices, strict=True)}
     values = place.read(
         {
-            key: KeyRule(f"{one.rule} in mode {mode}", one.fits, one.default, null=REQUIRED)
-            for key, one in rules.items()
+            key: KeyRule(f"{rule.rule} in mode {mode}", rule.fits, rule.default, null=REQUIRED)
+            for key, rule in rules.items()
         },
-        said,
+        content,
     )
     return _mlx_scheme(mode, values["bits"], values["group_size"])

@@ -32,16 +32,16 @@ def refuse_quantised(published: Mapping[str, Any], file: str, but: Collection[st
         method = value.get("quant_method") if isinstance(value, Mapping) else None
         if not value or (name == QUANTISATION and method is not None and method in but):
             continue
-        given = f"{name}={quote(value)}" if method is None else f"{name}.quant_method={quote(method)}"
-        raise Refusal(f"{file} has {given}: quantised weights of other programs are not read. {UNQUANTISED}.")
+        setting = f"{name}={quote(value)}" if method is None else f"{name}.quant_method={quote(method)}"
+        raise Refusal(f"{file} has {setting}: quantised weights of other programs are not read. {UNQUANTISED}.")
 
 
 def of_quantised(names: Iterable[str]) -> str:
     """A sentence where tensors are those of a quantised checkpoint; empty: they are not."""
-    found = next((name for name in names if name.rpartition(".")[2] in _LEAVES), None)
-    if found is None:
+    leaf_name = next((name for name in names if name.rpartition(".")[2] in _LEAVES), None)
+    if leaf_name is None:
         return ""
-    return f"tensor {printed(found)} is of quantised weights of another program, which are not read. {UNQUANTISED}"
+    return f"tensor {printed(leaf_name)} is of quantised weights of another program, which are not read. {UNQUANTISED}"
 
 
 def stored_kinds(published: Mapping[str, Any], file: str) -> tuple[str | None, str | None]:
@@ -50,27 +50,27 @@ def stored_kinds(published: Mapping[str, Any], file: str) -> tuple[str | None, s
     value = published.get(STORED_KEY)
     if value is None:
         return None, None
-    given = dict(value) if isinstance(value, Mapping) else {}
-    version = given.get("version")
+    entry = dict(value) if isinstance(value, Mapping) else {}
+    version = entry.get("version")
     if not is_whole(version) or version not in STORED_VERSIONS:
         raise UserError(
             f"{file} has {STORED_KEY}.version={quote(version)}, and this dllm reads versions "
             f"{' and '.join(map(str, STORED_VERSIONS))}. {_AGAIN}, or take the dllm that wrote it."
         )
-    if other := [key for key in given if key not in ("version", "kind", "head")[: version + 1]]:
-        said = f"{file} has {STORED_KEY}.{printed(other[0])}={quote(given[other[0]])}"
-        raise UserError(f"{said}, which version {version} does not have. {_AGAIN}.")
+    if other := [key for key in entry if key not in ("version", "kind", "head")[: version + 1]]:
+        setting = f"{file} has {STORED_KEY}.{printed(other[0])}={quote(entry[other[0]])}"
+        raise UserError(f"{setting}, which version {version} does not have. {_AGAIN}.")
     if other := [key for key in QUANTISED_KEYS if published.get(key)]:
-        said = f"{file} has both {STORED_KEY} and {other[0]}"
-        raise UserError(f"{said}: the weights are quantised by one of them. {_AGAIN}.")
-    kinds = [given.get("kind"), given.get("head")]
+        setting = f"{file} has both {STORED_KEY} and {other[0]}"
+        raise UserError(f"{setting}: the weights are quantised by one of them. {_AGAIN}.")
+    kinds = [entry.get("kind"), entry.get("head")]
     for key, kind in zip(("kind", "head")[:version], kinds, strict=False):
         if kind not in STORED_KINDS:
-            said = f"{file} has {STORED_KEY}.{key}={quote(kind)}"
-            raise UserError(f"{said}, which must be one of {', '.join(STORED_KINDS)}.")
+            setting = f"{file} has {STORED_KEY}.{key}={quote(kind)}"
+            raise UserError(f"{setting}, which must be one of {', '.join(STORED_KINDS)}.")
     return str(kinds[0]), str(kinds[1]) if version == 2 else None
 
 
-def stored_as(kind: str, head: str | None) -> Mapping[str, Any]:
+def kinds_entry(kind: str, head: str | None) -> Mapping[str, Any]:
     """What config.json says of weights in these kinds."""
     return {"version": 1, "kind": kind} if head is None else {"version": 2, "kind": kind, "head": head}

@@ -58,10 +58,10 @@ _CACHE = "keys and values stay in full precision, though config.json says how th
 
 def _names(value: Any) -> bool:
     """Whether it is a list of names, and of expressions after ``re:``."""
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         return False
     try:
-        return all(expression(one[3:]) for one in value if one.startswith("re:"))
+        return all(expression(text[3:]) for text in value if text.startswith("re:"))
     except UserError:
         return False
 
@@ -84,12 +84,14 @@ _TARGETS = KeyRule(f"a list of names, in which re: begins {RULE},", _names, [])
 _BLOCK = KeyRule("two numbers, of rows and columns,", _blocks)
 SCALED_KEYS: Mapping[str, KeyRules] = {
     COMPRESSED_TENSORS: {
-        "config_groups": KeyRule("an object of groups", lambda one: isinstance(one, Mapping) and bool(one), REQUIRED),
+        "config_groups": KeyRule(
+            "an object of groups", lambda value: isinstance(value, Mapping) and bool(value), REQUIRED
+        ),
         "sparsity_config": KeyRule(
             "absent or dense",
-            lambda one: not one or (isinstance(one, Mapping) and one.get("format", "dense") == "dense"),
+            lambda value: not value or (isinstance(value, Mapping) and value.get("format", "dense") == "dense"),
         ),
-        "transform_config": KeyRule("absent", lambda one: not one),
+        "transform_config": KeyRule("absent", lambda value: not value),
         "ignore": _TARGETS,
         "format": _ANY,
         "kv_cache_scheme": _ANY,
@@ -107,8 +109,8 @@ SCALED_KEYS: Mapping[str, KeyRules] = {
     },
 }
 _WEIGHTS: KeyRules = {
-    "symmetric": KeyRule("true or false", lambda one: isinstance(one, bool), True, null=REQUIRED),
-    "actorder": KeyRule("null, 'weight' or 'static'", lambda one: one != "group"),
+    "symmetric": KeyRule("true or false", lambda value: isinstance(value, bool), True, null=REQUIRED),
+    "actorder": KeyRule("null, 'weight' or 'static'", lambda value: value != "group"),
 }
 _SIZES: KeyRules = {  # of formats that do not say them themselves
     "num_bits": integer(1, 8, 4),
@@ -122,13 +124,13 @@ _SIZES: KeyRules = {  # of formats that do not say them themselves
 def scaled_settings(published: Mapping[str, Any], file: str) -> PackedSettings | None:
     """What a parsed config.json says of such weights; None: nothing, or another method. Raises UserError for a layout
     that is not read."""
-    key, said = said_of_scales(published)
-    if said is None:
+    key, content = scale_settings(published)
+    if content is None:
         return None
-    place = PackedPlace(file, key, str(said.get("quant_method", COMPRESSED_TENSORS)))
-    values = place.read(SCALED_KEYS[place.method], said)
-    read = {COMPRESSED_TENSORS: _compressed, "modelopt": _modelopt, "fp8": _fine_grained}[place.method]
-    schemes, notes = read(values, place)
+    place = PackedPlace(file, key, str(content.get("quant_method", COMPRESSED_TENSORS)))
+    values = place.read(SCALED_KEYS[place.method], content)
+    parse = {COMPRESSED_TENSORS: _compressed, "modelopt": _modelopt, "fp8": _fine_grained}[place.method]
+    schemes, notes = parse(values, place)
     if values.get("kv_cache_scheme") or values.get("kv_cache_quant_algo"):
         notes = (*notes, _CACHE)
     return PackedSettings(
@@ -136,17 +138,17 @@ def scaled_settings(published: Mapping[str, Any], file: str) -> PackedSettings |
         f"{QUANTISATION} says {place.method}",
         schemes,
         tuple(values.get("ignore", ())),
-        tuple(f"{one}." for one in notes),
+        tuple(f"{note}." for note in notes),
     )
 
 
-def said_of_scales(published: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
+def scale_settings(published: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
     """The key of the file that says it, and what; None: it says nothing."""
     for key, usual in ((QUANTISATION, ""), (OLDER_KEY, COMPRESSED_TENSORS)):
-        said = published.get(key)
-        method = said.get("quant_method", usual) if isinstance(said, Mapping) else None
-        if isinstance(said, Mapping) and isinstance(method, str) and method in SCALED_KEYS:
-            return key, said
+        content = published.get(key)
+        method = content.get("quant_method", usual) if isinstance(content, Mapping) else None
+        if isinstance(content, Mapping) and isinstance(method, str) and method in SCALED_KEYS:
+            return key, content
     return QUANTISATION, None
 
 
@@ -175,9 +177,12 @@ def _scheme(weights: Any, kind: Any, place: PackedPlace) -> Scheme:
     zeros = "" if place.read(_WEIGHTS, weights)["symmetric"] else "weight_zero_point"
     if isinstance(kind, str) and kind in _FIXED:
         return _FIXED[kind]
-    known, packed = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized"), kind == "pack-quantized"
-    if kind not in known:
-        raise place.wrong("format", kind, f"{', '.join((*known, *_FIXED))}, or mixed-precision with one for groups,")
+    formats, packed = (
+        ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized"),
+        kind == "pack-quantized",
+    )
+    if kind not in formats:
+        raise place.wrong("format", kind, f"{', '.join((*formats, *_FIXED))}, or mixed-precision with one for groups,")
     values = place.read(_SIZES, weights)
     bits, floats, block = values["num_bits"], values["type"] == "float", _block(values, place)
     if bits != 8 and not packed:  # noqa: PLR2004

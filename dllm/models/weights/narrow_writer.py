@@ -25,7 +25,7 @@ from dllm.common.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.formats.gguf_file import is_gguf, read_gguf
 from dllm.models.formats.gguf_tokenizer import tokenizer_at
-from dllm.models.formats.prequantized import QUANTISED_KEYS, STORED_KEY, stored_as
+from dllm.models.formats.prequantized import QUANTISED_KEYS, STORED_KEY, kinds_entry
 from dllm.models.network.fused import fuse_products
 from dllm.models.network.transformer import Transformer
 from dllm.models.weights.adapter import Adapter
@@ -96,7 +96,7 @@ def quantize_folder(
 ) -> int:
     """Write ``target``. head: the kind of embedding and head (None: they stay). Returns the bytes of its tensors.
     Raises UserError for a folder that is not empty or of another conversion, and where the disk has too little room."""
-    kinds = stored_as(kind, head)
+    kinds = kinds_entry(kind, head)
     about = json_digest([kinds, _state(source), None if adapter is None else _state(adapter.folder)])
     conversion = Conversion.begun(target, about)
     model, tensors, _ = prepared(source, config, adapter)
