@@ -19,7 +19,7 @@ from dllm.compose.choices import choices, wrappers
 from dllm.compose.parts import part
 from dllm.laws.compatibility import compatibility_page
 from dllm.loop.given_logits import reason_against
-from experiments.pages import metrics, model_choices, request_fields, result_fields, words
+from experiments.pages import metrics, model_choices, published_rows, request_fields, result_fields, words
 from experiments.pages.compared import compared
 from experiments.support.markdown import table
 from experiments.support.marked import write_marked
@@ -197,6 +197,7 @@ def made(mark: str) -> str:
         "sglang": sglang_section,
         "words": words.section,
         "result": result_fields.section,
+        "published": published_rows.section,
         "models": model_choices.section,
         "metrics": metrics.section,
         "fields": lambda: request_fields.tables()[name],

@@ -42,6 +42,7 @@ from dllm.parts import (
     validate,
     with_reference,
 )
+from experiments.pages import published_rows
 from tests.app.conftest import ROOT, Run
 from tests.support.harness import full
 from tests.support.tiny import make_tiny
@@ -93,6 +94,20 @@ def test_a_file_says_what_its_figures_are_and_where_they_are_from(name: str) -> 
         values = [value for figure in FIGURES if (value := getattr(row, figure)) is not None]
         assert all(isinstance(value, int | float) and value > 0 for value in values)
         assert row.score is None or row.score <= 100
+
+
+def test_the_page_lists_every_file_with_what_was_read_and_what_is_open() -> None:
+    lines = {name.strip("`"): cells for name, *cells in published_rows.lines()}
+    assert sorted(lines) == sorted(NAMES)
+    for name, (read, count, still_open) in lines.items():
+        rows = reported(DATA[name])
+        figures = [row.has_figures for row in rows]
+        assert count == f"{sum(figures)} of {len(rows)}" and all(row.source in read for row in rows)
+        assert all(
+            f"`{row.settings}`" in still_open for row in rows if any(figures) and not row.has_figures and row.settings
+        )
+        assert (still_open == "") == all(figures)
+        assert still_open.startswith("all: ") == (not any(figures)), "and its note says what there is"
 
 
 def head(name: str) -> str:

@@ -27,8 +27,7 @@ LEGEND = (
     "most positions per forward with a score of x or more, at a setting or interpolated between two. "
     "oracle / forwards: the share of the forwards that a perfect selection rule needs. lossless minimum: the fewest "
     "forwards that reproduce one token per step by drafting and verifying. forced: commits that the rule did not "
-    "accept. late: commits of the token that the forward before had proposed there. budget used: of the bits that the "
-    "rule lets a forward decide."
+    "accept. budget used: of the bits that the rule lets a forward decide."
 )
 
 

@@ -118,7 +118,6 @@ LIMIT_COLUMNS = {  # the key of ``figures.limits`` and the digits, by the column
     "as one per step %": ("same", 0),
     "bits / forward": ("bits", 2),
     "forced %": ("forced", 0),
-    "late %": ("late", 0),
     "budget used %": ("budget", 0),
 }
 
