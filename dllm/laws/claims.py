@@ -6,7 +6,7 @@ Law 5, that every row which is attended to has been written, is checked by the c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -405,6 +405,3 @@ class Watched:
                 row, column = (step.commit & ~allowed).nonzero()[0].tolist()
                 raise Broken(f"{name_of(self)} commits column {column} of candidate {row}, which is not in view.open")
         return step
-
-
-Law = Callable[[Trial], None]

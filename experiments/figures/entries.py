@@ -177,7 +177,7 @@ ENTRIES = [
     Entry(
         "lengths",
         "docs/lengths.md",
-        (("-m", "experiments.bench.lengths"),),
+        table("lengths", "score nfe queries useful"),
         4,
         same_rows,
         Tolerance(3, 0.05),
