@@ -116,10 +116,10 @@ def test_the_share_that_is_drawn_stays_below_the_option() -> None:
     importance = torch.tensor([[4.0, 1.0, 2.0, 9.0, 2.0, 1.0]], dtype=torch.float64)
     among = torch.tensor([[True, True, True, False, True, True]])
     for rollout, expected in ((0.0, [0]), (0.39, [0]), (0.59, [0]), (0.61, [0, 2]), (0.81, [0, 2, 4])):
-        found = D2Cache(rollout=rollout).drawn(importance, among)
+        found = D2Cache(rollout=rollout).important(importance, among)
         assert found[0].nonzero()[:, 0].tolist() == expected, rollout
-    assert bool(D2Cache(rollout=1.0).drawn(importance, among).equal(among))
-    assert not D2Cache().drawn(importance, among & False).any()
+    assert bool(D2Cache(rollout=1.0).important(importance, among).equal(among))
+    assert not D2Cache().important(importance, among & False).any()
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 4, 30])

@@ -32,7 +32,7 @@ from dllm.parts import (
     Transformer,
     Visible,
     attend,
-    attended,
+    attention_and_weights,
     attention_received,
     attention_similarity,
     denoise,
@@ -192,7 +192,7 @@ def test_weighed_once_or_twice_attention_is_the_same(again: bool, kv_heads: int)
     keys, values = (torch.randn(2, kv_heads, 30, 8, generator=make) for _ in range(2))
     visible, at = torch.arange(30).expand(2, -1) != 7, torch.tensor([[3, 0, 2], [1, 1, 3]])
     batch = torch.arange(2)[:, None]
-    out, weights = attended(query, keys, values, Visible(visible), query[batch, at] if again else None)
+    out, weights = attention_and_weights(query, keys, values, Visible(visible), query[batch, at] if again else None)
     torch.testing.assert_close(out, attend(query, keys, values, Visible(visible)))
     wide = keys.repeat_interleave(6 // kv_heads, 1)
     scores = torch.einsum("bihd,bhjd->bhij", query[batch, at], wide) / 8**0.5

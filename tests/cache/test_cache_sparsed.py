@@ -25,7 +25,7 @@ from dllm.parts import (
     TruncateAtEos,
     UserError,
     attend_blocks,
-    attend_listed,
+    attend_by_flex,
     find_pattern,
     turns_of_rows,
 )
@@ -158,7 +158,7 @@ def test_lists_of_blocks_give_the_attention_of_the_mask(size: int, heads: int, k
     pattern = torch.rand(3, heads, 5, 5, generator=noise) < 0.4
     valid = torch.arange(n) < torch.tensor([n, 3 * size - 1, size])[:, None]
     expected = attend_blocks(query, keys, values, pattern, valid, size, 5)
-    found = attend_listed(query, keys, values, pattern, valid, size)
+    found = attend_by_flex(query, keys, values, pattern, valid, size)
     assert (found - expected)[valid].abs().max() < 1e-5
 
 

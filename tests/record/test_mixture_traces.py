@@ -110,7 +110,7 @@ def mixing() -> Trial:
 def test_the_law_of_traces_finds_a_mixture_that_is_missing() -> None:
     trial = mixing()
     claims.a_trace_redraws(trial)
-    known = trial.together[0].known
+    known = trial.together[0].final
     assert known.trace is not None and any(turn.mixtures for turn in known.trace.turns)
     known.trace.turns[:] = [replace(turn, mixtures=None) for turn in known.trace.turns]
     with pytest.raises(Broken, match="the trace has other mixtures in columns"):
@@ -121,8 +121,8 @@ def test_rows_show_the_mixtures_alone_that_they_show_in_a_batch() -> None:
     trial = mixing()
     for number, whole in enumerate(trial.together):
         (alone,) = trial.decode([number])
-        assert alone.final.trace is not None and whole.known.trace is not None
-        for mine, theirs in zip(alone.final.trace.turns, whole.known.trace.turns, strict=True):
+        assert alone.final.trace is not None and whole.final.trace is not None
+        for mine, theirs in zip(alone.final.trace.turns, whole.final.trace.turns, strict=True):
             assert (mine.mixtures is None) == (theirs.mixtures is None)
             if mine.mixtures and theirs.mixtures:
                 assert mine.mixtures.likeliest().keys() == theirs.mixtures.likeliest().keys()

@@ -87,7 +87,7 @@ class Session:
         [B], and further such numbers [B] that the policy asks for."""
         return [plan.columns.sum(1)]
 
-    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
+    def max_queries(self, host_views: Sequence[HostView], width: int) -> tuple[int, ...]:
         """The most columns of each row that the coming forward computes, from what a host that reads late knows of the
         rows that have at most ``width`` open columns each (caches with ``bounds_late`` only)."""
         raise NotImplementedError
@@ -97,7 +97,7 @@ class Session:
         a turn."""
         return []
 
-    def most(self, known: Sequence[HostView]) -> tuple[int, ...]:
+    def most(self, host_views: Sequence[HostView]) -> tuple[int, ...]:
         """What bounds the further numbers of ``widths`` in the coming forward of such a host."""
         return ()
 
@@ -113,8 +113,8 @@ class Session:
         """What the forward computed, per candidate and layer; ``scored`` [N]: rows that the head ran on."""
         return forward.cost(scored)
 
-    def keep(self, forward: ForwardPass, chosen: Tensor, remembered: State) -> State:
-        """Go on with the ``chosen`` [B] candidates: keep their columns, and drop those of the others. Returns what the
+    def keep(self, forward: ForwardPass, candidates: Tensor, remembered: State) -> State:
+        """Go on with these ``candidates`` [B]: keep their columns, and drop those of the others. Returns what the
         policy remembers of the rows after the forward."""
         return remembered
 
@@ -168,12 +168,13 @@ def _lack(need: Need, traits: CacheTraits) -> str:
     return "attention" if not traits.exposes_attention and any(read.reads_attention for read in need.reads) else ""
 
 
-def _unserved(c: Selection, what: str) -> dict[str, str] | None:
-    """The words of a refusal, if ``what`` is the first thing of the first need that the cache does not serve."""
+def _unserved(c: Selection, lack_of_need: str) -> dict[str, str] | None:
+    """The words of a refusal, if ``lack_of_need`` is the first thing of the first need that the cache does not
+    serve."""
     for need in c.needs:
         if lack := _lack(need, c.part.traits):
             when = "in the forward that opens a block" if need.first_forward_only else "in every forward"
-            return {"region": need.region, "when": when} if lack == what else None
+            return {"region": need.region, "when": when} if lack == lack_of_need else None
     return None
 
 
@@ -231,9 +232,9 @@ class Cache:
         row join others."""
         slots = self.slots(columns, opened, config)
         return sum(
-            one.numbers(one.shape(config, layer, 1, columns + 1 if one.by == "column" else slots))
-            for one in self.kept()
-            for layer in range(one.from_layer, config.layers)
+            tensor.numbers(tensor.shape(config, layer, 1, columns + 1 if tensor.by == "column" else slots))
+            for tensor in self.kept()
+            for layer in range(tensor.from_layer, config.layers)
         )
 
     def needs(self) -> tuple[Need, ...]:

@@ -65,9 +65,11 @@ class Blockwise(Pruning, Buffered):
         No block begins before column ``low``, and none is wider than ``width``."""
         raise NotImplementedError
 
-    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
-        most = self.widest(length, min(row.begin for row in known), width) + self.left(config)
-        return tuple(length if row.opening or self._may_refresh(row) else min(length, most) for row in known)
+    def max_queries(
+        self, host_views: Sequence[HostView], length: int, width: int, config: ModelConfig
+    ) -> tuple[int, ...]:
+        most = self.widest(length, min(row.begin for row in host_views), width) + self.left(config)
+        return tuple(length if row.opening or self._may_refresh(row) else min(length, most) for row in host_views)
 
     def _may_refresh(self, row: HostView) -> bool:
         """Whether a row's coming forward may be full though it opens no block: it has had ``forwards``, and one
@@ -100,8 +102,8 @@ class Blockwise(Pruning, Buffered):
         full = (blocks.forwards == 0) | ~state["kept"]
         if self.refresh_interval is None:
             return full
-        due = (blocks.turn % self.refresh_interval == 0) & (blocks.index > 0)
-        return full | due & ~state["refreshed"]
+        is_due = (blocks.turn % self.refresh_interval == 0) & (blocks.index > 0)
+        return full | is_due & ~state["refreshed"]
 
     def keys(self, view: CacheView, columns: Tensor) -> Tensor:
         """Columns [B, L] that count as keys in the forward that computes ``columns`` [B, L]."""

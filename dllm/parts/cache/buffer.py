@@ -91,15 +91,17 @@ class Buffered(Cache):
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
         return {}
 
-    def knowing(self, state: State, known: Tensor) -> State:
-        """The ``state`` of rows whose columns ``known`` [B, L] are already there (policies that share)."""
+    def knowing(self, state: State, is_computed: Tensor) -> State:
+        """The ``state`` of rows some of whose columns are computed, ``is_computed`` [B, L] (policies that share)."""
         raise NotImplementedError
 
     def final(self, remembered: State) -> tuple[Tensor, Tensor]:
         """As ``Session.final`` (policies that share)."""
         raise NotImplementedError
 
-    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+    def max_queries(
+        self, host_views: Sequence[HostView], length: int, width: int, config: ModelConfig
+    ) -> tuple[int, ...]:
         """As ``Session.max_queries``, on a canvas of ``length`` columns."""
         raise NotImplementedError
 
@@ -107,7 +109,7 @@ class Buffered(Cache):
         """As ``Session.counts``; ``view`` is that of the coming forward, but that its ``masks`` may be older."""
         return []
 
-    def most(self, known: Sequence[HostView], length: int, config: ModelConfig) -> tuple[int, ...]:
+    def most(self, host_views: Sequence[HostView], length: int, config: ModelConfig) -> tuple[int, ...]:
         """As ``Session.most``, on a canvas of ``length`` columns."""
         return ()
 
@@ -153,14 +155,14 @@ class ColumnSession(Session):
     policy: Buffered
 
     def remembers(self, canvas: Canvas) -> State:
-        own = checked_start(f"{{cache={name_of(self.policy)}}}: state()", self.policy.state(canvas), canvas)
+        state = checked_start(f"{{cache={name_of(self.policy)}}}: state()", self.policy.state(canvas), canvas)
         written = canvas.no_positions
-        if self.kept.known:
+        if self.kept.prefixes:
             written = written.clone()
-            for row, prefix in self.kept.known:
+            for row, prefix in self.kept.prefixes:
                 written[row, : prefix.columns] = True
-            own = self.policy.knowing(own, written)
-        return {"written": written, "attended": canvas.valid, "masks": ~canvas.no_positions, **own}
+            state = self.policy.knowing(state, written)
+        return {"written": written, "attended": canvas.valid, "masks": ~canvas.no_positions, **state}
 
     def final(self, remembered: State) -> tuple[Tensor, Tensor]:
         return self.policy.final(remembered)
@@ -182,17 +184,17 @@ class ColumnSession(Session):
     def counts(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> list[Tensor]:
         return self.policy.counts(self._view(canvas, blocks, next_positions, remembered))
 
-    def most(self, known: Sequence[HostView]) -> tuple[int, ...]:
-        found = self.policy.most(known, self.length, self.config)
-        return found if self.steady else tuple(self.length * (one > 0) for one in found)
+    def most(self, host_views: Sequence[HostView]) -> tuple[int, ...]:
+        bounds = self.policy.most(host_views, self.length, self.config)
+        return bounds if self.steady else tuple(self.length * (bound > 0) for bound in bounds)
 
     def widths(self, plan: ForwardPlan) -> list[Tensor]:
         return [plan.columns.sum(1), *self.policy.widths(plan, self.config)]
 
-    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
+    def max_queries(self, host_views: Sequence[HostView], width: int) -> tuple[int, ...]:
         if self.policy.traits.bounds_by_masks and not self.steady:
-            return (self.length,) * len(known)
-        return self.policy.max_queries(known, self.length, width, self.config)
+            return (self.length,) * len(host_views)
+        return self.policy.max_queries(host_views, self.length, width, self.config)
 
     def after_scores(self, remembered: State, scores: Scores) -> State:
         return remembered | self.policy.after_scores(remembered, scores)
@@ -233,19 +235,19 @@ class ColumnSession(Session):
     def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         return self.policy.cost(self, forward, scored)
 
-    def keep(self, forward: ForwardPass, chosen: Tensor, remembered: State) -> State:
+    def keep(self, forward: ForwardPass, candidates: Tensor, remembered: State) -> State:
         keys, queries = forward.keys, forward.queries
         if not forward.owner.is_single:
-            keys, queries = keys[chosen], queries[chosen]
-            keep_candidates(self.stores, forward, chosen)
-        seen = {"attended": keys, "written": remembered["written"] | queries}
-        return {**remembered, **forward.noted, **seen}
+            keys, queries = keys[candidates], queries[candidates]
+            keep_candidates(self.stores, forward, candidates)
+        columns_now = {"attended": keys, "written": remembered["written"] | queries}
+        return {**remembered, **forward.noted, **columns_now}
 
     def call(self, forward: ForwardPass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas) -> Call:
         """A call of ``rows`` (None: all), each of at most ``width`` columns."""
         queries, keys = select_or_all(forward.queries, rows), select_or_all(forward.keys, rows)
         columns = None if forward.whole else packed(queries, candidates.columns, width)
-        mask, reach = (None, self.length) if self.even else seen(keys, shapes)
+        mask, reach = (None, self.length) if self.even else key_columns(keys, shapes)
         order = select_or_all(order_of(candidates, self.config), rows)
         if order is not None:
             asking = order if columns is None else order.at(columns)
@@ -258,7 +260,7 @@ class ColumnSession(Session):
         return with_shadows(call, columns, select_or_all(forward.shadows, rows), keys)
 
 
-def seen(keys: Tensor, shapes: Shapes) -> tuple[Tensor | None, int]:
+def key_columns(keys: Tensor, shapes: Shapes) -> tuple[Tensor | None, int]:
     """Which of the first ``reach`` columns are keys [B, reach] (None: all of them), and ``reach``."""
     reach = shapes.last_column(keys)
     part = keys[:, :reach]

@@ -49,32 +49,32 @@ class BufferMemory(Memory):
     def access(self) -> StaticMemory:
         return self._access(self.forward.valid.device)
 
-    def note(self, name: str, found: Tensor) -> None:
+    def note(self, name: str, value: Tensor) -> None:
         """Remember what the call found out about its rows under ``name``."""
         noted, candidates = self.forward.noted, self.call.candidates
         before = noted.get(name, self.forward.remembered[name])
-        found = found.to(before.device)
-        noted[name] = found if candidates is None else before.index_copy(0, candidates, found)
+        value = value.to(before.device)
+        noted[name] = value if candidates is None else before.index_copy(0, candidates, value)
 
     def buffer(self, layer: int, fresh: Projected) -> KeyValues:
         """The buffers that the call writes to. The first forward makes them; more scratch slots widen them."""
         session, key, drafts = self.session, fresh.key, self.call.drafts
-        held, size = session.stores[layer], max(self.call.reach, session.length + 1)
+        stored, size = session.stores[layer], max(self.call.reach, session.length + 1)
         if drafts is not None:
-            own = blank(key, len(drafts.row), size)
-            if held is not None and not self.forward.whole:
+            draft_buffers = blank(key, len(drafts.row), size)
+            if stored is not None and not self.forward.whole:
                 row = self.copies(drafts.row, key.device)
-                for new, old in zip(own, held, strict=True):
+                for new, old in zip(draft_buffers, stored, strict=True):
                     new[:, :, : session.length] = old[row, :, : session.length]
-            drafts.stores[layer] = own
-            return own
-        if held is None or held[0].shape[2] < size:
+            drafts.stores[layer] = draft_buffers
+            return draft_buffers
+        if stored is None or stored[0].shape[2] < size:
             wider = blank(key, session.rows, size)
-            for new, old in zip(wider, held or (), strict=False):
+            for new, old in zip(wider, stored or (), strict=False):
                 new[:, :, : old.shape[2]] = old
-            session.stores[layer] = held = wider
-            session.kept.write_known(layer)
-        return held
+            session.stores[layer] = stored = wider
+            session.kept.write_prefixes(layer)
+        return stored
 
     def _access(self, device: torch.device) -> StaticMemory:
         """What a layer on ``device`` reads and writes."""
@@ -83,9 +83,9 @@ class BufferMemory(Memory):
             return self.accessed[2]
         stores = self.session.stores if call.drafts is None else call.drafts.stores
         slots, rows = self.copies(call.slots, device), self.copies(call.buffers, device)
-        found = StaticMemory(self.copies.of(call.visible, device), slots, call.reach, stores, rows, call.ranges)
-        self.accessed = call, device, found
-        return found
+        access = StaticMemory(self.copies.of(call.visible, device), slots, call.reach, stores, rows, call.ranges)
+        self.accessed = call, device, access
+        return access
 
 
 def blank(key: Tensor, rows: int, size: int) -> KeyValues:

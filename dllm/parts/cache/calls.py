@@ -93,10 +93,10 @@ class Group:
 
 def rows_by_call(widths: Sequence[int], device: torch.device, numbers: RowNumbers) -> list[Group]:
     """The calls of ``grouped``."""
-    found = grouped(widths, numbers.price(device))
-    if len(found) == 1 and len(found[0]) == len(widths):
+    groups = grouped(widths, numbers.price(device))
+    if len(groups) == 1 and len(groups[0]) == len(widths):
         return [Group(None, max(widths))]
-    return [Group(numbers(rows, device), max(widths[row] for row in rows), ranges_of(rows)) for rows in found]
+    return [Group(numbers(rows, device), max(widths[row] for row in rows), ranges_of(rows)) for rows in groups]
 
 
 def ranges_of(rows: Sequence[int]) -> tuple[tuple[int, int], ...]:

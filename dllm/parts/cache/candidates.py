@@ -37,8 +37,8 @@ class SideBySide(MaskParts):
 
     def mask(self, first: int, last: int) -> Tensor:
         candidate = torch.arange(self.queries.shape[1], device=self.queries.device) // self.width
-        own = candidate[first:last]
-        return torch.cat([self.kept[:, own], (own[:, None] == candidate) & self.queries[:, None]], 2)
+        candidates = candidate[first:last]
+        return torch.cat([self.kept[:, candidates], (candidates[:, None] == candidate) & self.queries[:, None]], 2)
 
     def ranges(self, first: int, last: int) -> list[tuple[int, int]]:
         before, width = self.kept.shape[2], self.width
@@ -65,11 +65,11 @@ class CandidateCalls:
             of_row[row].append(number)
         fresh = forward.owner.any((forward.queries == forward.valid).all(1)).tolist()
         alike = dict[int, list[list[int]]]()  # candidates by row, those of rows that compute everything under 0
-        for own, new in zip(of_row, fresh, strict=True):
-            alike.setdefault(0 if new else len(own), []).append(own)
+        for numbers, new in zip(of_row, fresh, strict=True):
+            alike.setdefault(0 if new else len(numbers), []).append(numbers)
         calls = list[Call]()
         for count, rows in alike.items():
-            parts = grouped([self._width(own) for own in rows], price) if count else [range(len(rows))]
+            parts = grouped([self._width(numbers) for numbers in rows], price) if count else [range(len(rows))]
             for part in parts:
                 some = [number for row in part for number in rows[row]]
                 run = None if len(some) == len(forward.queries) else torch.tensor(some, device=device)
@@ -85,16 +85,16 @@ class CandidateCalls:
         """A call in which the candidates of a row become one row of K n queries in scratch slots. A candidate's queries
         see each other, and the columns that are not computed."""
         forward, length = self.forward, self.forward.keys.shape[1]
-        own, place = select_or_all(forward.owner.row, some).unique(return_inverse=True)
-        packing = CandidatePacking.of(Owner(place, len(own)))
+        rows, place = select_or_all(forward.owner.row, some).unique(return_inverse=True)
+        packing = CandidatePacking.of(Owner(place, len(rows)))
         columns = packed(select_or_all(forward.queries, some), self.candidates.columns, self._width(some))
         count = packing.width * columns.shape[1]
-        slots = length + 1 + torch.arange(count, device=columns.device).expand(len(own), -1)
-        kept = select_or_all(forward.keys & ~forward.queries, some)[packing.candidates]
-        parts: MaskParts = SideBySide(F.pad(kept, (0, 1)), packing.pack(columns < length))
+        slots = length + 1 + torch.arange(count, device=columns.device).expand(len(rows), -1)
+        columns_before = select_or_all(forward.keys & ~forward.queries, some)[packing.candidates]
+        parts: MaskParts = SideBySide(F.pad(columns_before, (0, 1)), packing.pack(columns < length))
         if self.order is not None:
             parts = AllOf(parts, ranks(select_or_all(self.order, some), columns, packing))
-        buffers = None if len(own) == forward.owner.rows else own
+        buffers = None if len(rows) == forward.owner.rows else rows
         return Call(some, columns, slots, parts.visible(count), length + 1 + count, buffers, packing)
 
     def _width(self, some: Tensor | Sequence[int] | None) -> int:
@@ -105,23 +105,25 @@ class CandidateCalls:
 def ranks(order: AttentionOrder, columns: Tensor, packing: CandidatePacking) -> ByRank:
     """Who sees whom among candidates of this ``order`` [N, L], which compute ``columns`` [N, n]. What is kept is
     decided in all candidates of a row, so it has the same rank in all."""
-    own = order.at(columns)
-    kept = F.pad(order.rank[packing.candidates[:, 0]], (0, 1))
-    return ByRank(torch.cat([kept, packing.pack(own.rank)], 1), packing.pack(own.reach))
+    order_of_queries = order.at(columns)
+    rank_before = F.pad(order.rank[packing.candidates[:, 0]], (0, 1))
+    return ByRank(
+        torch.cat([rank_before, packing.pack(order_of_queries.rank)], 1), packing.pack(order_of_queries.reach)
+    )
 
 
-def keep_candidates(stores: list[KeyValues | None], forward: ForwardPass, chosen: Tensor) -> None:
-    """Keep in ``stores``, of every layer, what the ``chosen`` [B] candidates computed."""
-    copies, everyone = DeviceCopies(), torch.arange(len(forward.keys), device=chosen.device)
+def keep_candidates(stores: list[KeyValues | None], forward: ForwardPass, candidates: Tensor) -> None:
+    """Keep in ``stores``, of every layer, what these ``candidates`` [B] computed."""
+    copies, everyone = DeviceCopies(), torch.arange(len(forward.keys), device=candidates.device)
     for call in forward.calls:
         ran = select_or_all(everyone, call.candidates)
         place = torch.full_like(everyone, -1).scatter(0, ran, everyone[: len(ran)])  # among the call's candidates
-        rows = (place[chosen] >= 0).nonzero()[:, 0]
+        rows = (place[candidates] >= 0).nonzero()[:, 0]
         for layer, store in enumerate(stores):
-            stores[layer] = _kept(store, call, layer, rows, place[chosen[rows]], copies)
+            stores[layer] = _with_candidates(store, call, layer, rows, place[candidates[rows]], copies)
 
 
-def _kept(
+def _with_candidates(
     store: KeyValues | None, call: Call, layer: int, rows: Tensor, at: Tensor, copies: DeviceCopies
 ) -> KeyValues | None:
     """The buffers of a layer with the call's candidates ``at`` [b] in ``rows`` [b]."""
@@ -137,7 +139,7 @@ def _kept(
         return store
     assert call.columns is not None and call.side_by_side is not None and store is not None
     n, device = call.columns.shape[1], store[0].device
-    rows, at, columns, place = (copies(one, device) for one in (rows, at, call.columns, call.side_by_side.place))
+    rows, at, columns, place = (copies(tensor, device) for tensor in (rows, at, call.columns, call.side_by_side.place))
     slots = call.reach - call.side_by_side.width * n + place[at, None] * n + torch.arange(n, device=device)
     for buffer in store:
         fresh = buffer.transpose(1, 2)[rows[:, None], slots]

@@ -18,8 +18,8 @@ def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor
         return positions
     moved = positions if isinstance(shifts, int) else positions & (shifts > 0)
     left = torch.cat([moved[:, 1:], torch.zeros_like(moved[:, :1])], 1)
-    own = moved & (canvas.columns == 0)
-    return left & canvas.valid | (own if isinstance(shifts, int) else own | (positions & ~moved))
+    first = moved & (canvas.columns == 0)
+    return left & canvas.valid | (first if isinstance(shifts, int) else first | (positions & ~moved))
 
 
 def order_of(canvas: Canvas, config: ModelConfig) -> AttentionOrder | None:

@@ -17,7 +17,7 @@ from dllm.parts.cache.base import Session
 from dllm.parts.cache.buffer import Buffered, CacheView, ColumnSession
 from dllm.parts.cache.buffer_memory import BufferMemory
 from dllm.parts.cache.columns import predictors
-from dllm.parts.cache.drift import attended
+from dllm.parts.cache.drift import attention_and_weights
 from dllm.parts.cache.passes import Call, ForwardPass
 
 
@@ -59,13 +59,13 @@ class D2Cache(Buffered):
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, blocks, config = view.canvas, view.blocks, view.config
-        chosen = self.soon(view)
+        masks_next = self.soon(view)
         new = view.masks & ~canvas.masked & canvas.valid
         # The row before the answer of a shifted model is computed if it predicts a chosen mask, and else never.
         apart = (config.prediction_shift > 0) & (canvas.columns == canvas.start[:, None] - 1)
-        soon = predictors(chosen, canvas, config)
+        soon = predictors(masks_next, canvas, config)
         rows = soon & ~apart | new
-        columns = rows | self.drawn(view.state["importance"], canvas.valid & ~rows)
+        columns = rows | self.important(view.state["importance"], canvas.valid & ~rows)
         columns = torch.where(apart, soon, columns)
         columns = (blocks.turn == 0)[:, None] | with_gaps(columns, canvas.columns, self.inflate)
         return view.plan(columns, state={"searched": self.searched(canvas, blocks)})
@@ -86,29 +86,30 @@ class D2Cache(Buffered):
         last = torch.where(last < 0, canvas.initial_end[:, None] - 1, last) - start
         far = start + (last // width + 1) * width
         near = masks & (canvas.columns >= begin) & (canvas.columns < far)
-        chosen = top_k_mask(score, near, torch.full_like(canvas.start, self.masks))
+        best = top_k_mask(score, near, torch.full_like(canvas.start, self.masks))
         open_ = masks & view.blocks.in_open
-        lacks = ~(chosen & open_).any(1, keepdim=True)
-        return chosen | argmax_mask(-canvas.columns.double().expand_as(score), open_) & lacks
+        lacks = ~(best & open_).any(1, keepdim=True)
+        return best | argmax_mask(-canvas.columns.double().expand_as(score), open_) & lacks
 
-    def drawn(self, importance: Tensor, among: Tensor) -> Tensor:
+    def important(self, importance: Tensor, among: Tensor) -> Tensor:
         """The columns of ``among`` [B, L] with the highest importance whose shares add up to ``rollout`` at most, and
         at least one."""
-        found = torch.where(among, importance, 0.0)
-        share = found / (found.sum(1, keepdim=True) + 1e-9)
+        importances = torch.where(among, importance, 0.0)
+        share = importances / (importances.sum(1, keepdim=True) + 1e-9)
         ranked, place = rank(share, among)
         within = (ranked.clamp(min=0).cumsum(1) <= self.rollout).sum(1, keepdim=True).clamp(min=1)
         return among & (place < within)
 
 
-def with_gaps(chosen: Tensor, columns: Tensor, most: int) -> Tensor:
-    """``chosen`` [B, L], and the columns between two neighbours of it that are at most ``most`` columns apart."""
+def with_gaps(columns_chosen: Tensor, columns: Tensor, most: int) -> Tensor:
+    """``columns_chosen`` [B, L], and the columns between two neighbours of them that are at most ``most`` columns
+    apart."""
     if not most:
-        return chosen
+        return columns_chosen
     far = len(columns) + most
-    before = torch.where(chosen, columns, -far).cummax(1).values
-    behind = torch.where(chosen, columns, 2 * far).flip(1).cummin(1).values.flip(1)
-    return chosen | (behind - before <= most)
+    before = torch.where(columns_chosen, columns, -far).cummax(1).values
+    behind = torch.where(columns_chosen, columns, 2 * far).flip(1).cummin(1).values.flip(1)
+    return columns_chosen | (behind - before <= most)
 
 
 class D2CacheMemory(BufferMemory):
@@ -121,8 +122,8 @@ class D2CacheMemory(BufferMemory):
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         query, keys, values, visible = self.exchange(layer, fresh, columns)
         self.show(layer, query, keys, visible, columns)
-        read = query if query.dtype.itemsize <= 2 or fresh.tiled else None
-        out, weights = attended(query, keys, values, visible, read, fresh.tiled)
+        read_queries = query if query.dtype.itemsize <= 2 or fresh.tiled else None
+        out, weights = attention_and_weights(query, keys, values, visible, read_queries, fresh.tiled)
         self.weights.append(weights.mean(1))
         if len(self.weights) == self.session.config.layers:
             valid = select_or_all(self.forward.valid, self.call.candidates)

@@ -59,39 +59,43 @@ class Delayed(Buffered):
     def state(self, canvas: Canvas) -> State:
         """kept [B]: the columns before it are kept. found [B, L]: the forward of the row, from 1, in which a column's
         block was found finished (0: the prompt; -1: not yet)."""
-        found = torch.where(canvas.columns < canvas.start[:, None], 0, -1)
-        return {"kept": torch.zeros_like(canvas.start), "found": found}
+        finished_in = torch.where(canvas.columns < canvas.start[:, None], 0, -1)
+        return {"kept": torch.zeros_like(canvas.start), "found": finished_in}
 
-    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
-        return (length,) * len(known)
+    def max_queries(
+        self, host_views: Sequence[HostView], length: int, width: int, config: ModelConfig
+    ) -> tuple[int, ...]:
+        return (length,) * len(host_views)
 
     def plan(self, view: CacheView) -> ForwardPlan:
-        canvas, blocks, kept = view.canvas, view.blocks, view.state["kept"]
+        canvas, blocks, end_before = view.canvas, view.blocks, view.state["kept"]
         number, columns = blocks.turn + 1, canvas.columns
-        found, grown = self._found(view, number)
-        waits = ((columns >= grown[:, None]) & (columns < blocks.begin[:, None]) & (found >= 0)).any(1)
-        due = waits if self.refresh_interval is None else waits | (number % self.refresh_interval == 0)
-        full = (kept == 0) | ((grown == kept) & due)
+        finished_in, grown = self._finished_in(view, number)
+        waits = ((columns >= grown[:, None]) & (columns < blocks.begin[:, None]) & (finished_in >= 0)).any(1)
+        is_due = waits if self.refresh_interval is None else waits | (number % self.refresh_interval == 0)
+        full = (end_before == 0) | ((grown == end_before) & is_due)
         left = int(self.query_left and view.config.prediction_shift > 0)
-        return view.plan(full[:, None] | (columns >= (kept - left)[:, None]), state={"kept": grown, "found": found})
+        return view.plan(
+            full[:, None] | (columns >= (end_before - left)[:, None]), state={"kept": grown, "found": finished_in}
+        )
 
-    def _found(self, view: CacheView, number: Tensor) -> tuple[Tensor, Tensor]:
+    def _finished_in(self, view: CacheView, number: Tensor) -> tuple[Tensor, Tensor]:
         """When each column's block was found finished [B, L], this forward's ``number`` [B] included, and up to which
         column rows are kept from it on [B]."""
         columns, before = view.canvas.columns, view.state["found"]
         finished = columns < view.blocks.begin[:, None]
-        found = torch.where(finished & (before < 0), number[:, None], before)
-        grown = self._grown(view, found, finished, number)
+        finished_in = torch.where(finished & (before < 0), number[:, None], before)
+        grown = self._grown(view, finished_in, finished, number)
         if self.wait == "each" or self.delay == 0:
-            return found, grown
+            return finished_in, grown
         # Of the blocks that were not found before, only the one after what is kept is looked at.
         limit = self._end(view, grown)
-        found = torch.where((before < 0) & (columns >= limit[:, None]), -1, found)
-        return found, grown
+        finished_in = torch.where((before < 0) & (columns >= limit[:, None]), -1, finished_in)
+        return finished_in, grown
 
-    def _grown(self, view: CacheView, found: Tensor, finished: Tensor, number: Tensor) -> Tensor:
-        due = finished & (found >= 0) & (number[:, None] - found >= self.delay)
-        return torch.maximum(view.state["kept"], ((view.canvas.columns + 1) * due).amax(1))
+    def _grown(self, view: CacheView, finished_in: Tensor, finished: Tensor, number: Tensor) -> Tensor:
+        is_due = finished & (finished_in >= 0) & (number[:, None] - finished_in >= self.delay)
+        return torch.maximum(view.state["kept"], ((view.canvas.columns + 1) * is_due).amax(1))
 
     def _end(self, view: CacheView, column: Tensor) -> Tensor:
         """The end [B] of the block that begins at ``column`` [B]; that of the prompt for a column before the grid."""

@@ -62,9 +62,11 @@ class DKV(Buffered):
         masks."""
         return view.canvas.masked | view.masks & (view.blocks.host_wait > 0)[:, None]
 
-    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+    def max_queries(
+        self, host_views: Sequence[HostView], length: int, width: int, config: ModelConfig
+    ) -> tuple[int, ...]:
         bounds, warm = list[int](), 1 if config.prediction_shift else 2
-        for row in known:
+        for row in host_views:
             columns, forwards = row.counts[0], row.counts[1] + row.staleness
             full = forwards < warm or forwards % self.refresh_interval == 0
             bounds.append(length if full else min(length, columns))
@@ -77,10 +79,10 @@ class DKV(Buffered):
         after = torch.cat([decided[:, 1:], decided[:, :1]], 1)  # the last column takes position 0's value
         first = decided[:, :1]
         end = canvas.columns == (canvas.initial_end - 1)[:, None]
-        begun = (view.blocks.turn > 1)[:, None]  # both types treat what is settled before the first commit alike
-        un = torch.where(end, first & begun, after)
+        has_begun = (view.blocks.turn > 1)[:, None]  # both types treat what is settled before the first commit alike
+        un = torch.where(end, first & has_begun, after)
         if self.shift_type == "un":
             return un
         both = decided & after
         before = torch.cat([both[:, :1], both[:, :-1]], 1)
-        return torch.where(begun, torch.where(end, before, both), un)
+        return torch.where(has_begun, torch.where(end, before, both), un)

@@ -47,24 +47,24 @@ class DKVGreedy(Buffered):
 
     def plan(self, view: CacheView) -> ForwardPlan:
         full, next_positions = view.blocks.forwards % self.refresh_interval == 0, view.next_positions
-        chosen = (view.masks & ~view.canvas.masked) | (next_positions > 0)
+        columns = (view.masks & ~view.canvas.masked) | (next_positions > 0)
         if self.window:
             for row in (~full).nonzero()[:, 0].tolist():  # a loop: the searches of one row depend on each other
-                chosen[row] |= neighbours(next_positions[row], chosen[row], view.masks[row], self.window)
-        return view.plan(full[:, None] | chosen)
+                columns[row] |= neighbours(next_positions[row], columns[row], view.masks[row], self.window)
+        return view.plan(full[:, None] | columns)
 
 
-def neighbours(next_positions: Tensor, chosen: Tensor, was_masked: Tensor, window: int) -> Tensor:
-    """``chosen`` with, for each announced position in order, the ``window`` nearest masked columns not chosen yet. The
+def neighbours(next_positions: Tensor, columns: Tensor, was_masked: Tensor, window: int) -> Tensor:
+    """``columns`` with, for each announced position in order, the ``window`` nearest masked columns not in it yet. The
     search alternates left, right, left, ..., one column at a time. All [L]."""
-    chosen, free = chosen.clone(), (was_masked & ~chosen).tolist()
+    columns, free = columns.clone(), (was_masked & ~columns).tolist()
     for column in next_positions.nonzero()[:, 0][next_positions[next_positions > 0].argsort()].tolist():
-        found = 0
+        count = 0
         for distance in range(1, len(free)):
             for at in (column - distance, column + distance):
-                if found < window and 0 <= at < len(free) and free[at]:
-                    free[at], found = False, found + 1
-                    chosen[at] = True
-            if found == window:
+                if count < window and 0 <= at < len(free) and free[at]:
+                    free[at], count = False, count + 1
+                    columns[at] = True
+            if count == window:
                 break
-    return chosen
+    return columns

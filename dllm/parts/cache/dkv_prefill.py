@@ -49,9 +49,11 @@ class DKVPrefill(DKV):
     def counts(self, view: CacheView) -> list[Tensor]:
         return [*self.shifted_counts(view), (self._answer(view) & view.canvas.valid).sum(1)]
 
-    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+    def max_queries(
+        self, host_views: Sequence[HostView], length: int, width: int, config: ModelConfig
+    ) -> tuple[int, ...]:
         bounds = list[int]()
-        for row in known:
+        for row in host_views:
             unsettled, forwards, answer = row.counts
             turn = forwards + row.staleness
             full = not self.decode or turn % self.refresh_interval == 0

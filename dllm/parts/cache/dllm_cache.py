@@ -69,10 +69,10 @@ class DLLMCache(Buffered):
 
     def kept(self) -> tuple[Kept, ...]:
         """Beside keys and values, what attention and MLP of each layer but the first gave."""
-        gave = (
+        outputs = (
             Kept(name, lambda config, layer: (PER_PLACE, config.width), from_layer=1) for name in ("attended", "fed")
         )
-        return LAYER_KEYS, replace(LAYER_VALUES, compared=True), *gave
+        return LAYER_KEYS, replace(LAYER_VALUES, compared=True), *outputs
 
     def state(self, canvas: Canvas) -> State:
         """due [B, L]: columns that every layer of the coming forward computes. verified [B, L]: columns among which a
@@ -84,7 +84,7 @@ class DLLMCache(Buffered):
         due = torch.where(answer, turn % self.response_interval == 0, turn % self.prompt_interval == 0) & valid
         return view.plan(valid, state={"due": due, "verified": answer & ~due & (self.share > 0)})
 
-    def chosen(self, verified: Tensor) -> Tensor:
+    def count_computed(self, verified: Tensor) -> Tensor:
         """How many of the ``verified`` columns [B, L] a layer computes [B]: where it chooses, these are the answer."""
         return (verified.sum(1).double() * self.share).floor().long()
 
@@ -96,17 +96,17 @@ class DLLMCache(Buffered):
     def widths(self, plan: ForwardPlan, config: ModelConfig) -> list[Tensor]:
         """The columns among which layers choose, and those that layers compute."""
         due, verified = plan.state["due"], plan.state["verified"]
-        return [verified.sum(1), due.sum(1) + self.chosen(verified)]
+        return [verified.sum(1), due.sum(1) + self.count_computed(verified)]
 
     def own_pass(
         self, session: ColumnSession, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas
     ) -> FeaturePass:
         due, verified = plan.state["due"] & forward.valid, plan.state["verified"] & forward.valid
-        (call,), columns, count = forward.calls, candidates.columns, self.chosen(verified)
+        (call,), columns, count = forward.calls, candidates.columns, self.count_computed(verified)
         among, width = plan.shapes.most or (None, None)
         slots = places = packed(verified, columns, among)
         if call.columns is not None:
-            due, verified = (gather_padded(one, call.columns, False) for one in (due, verified))
+            due, verified = (gather_padded(rows, call.columns, False) for rows in (due, verified))
             places = packed(verified, columns[: call.columns.shape[1]], slots.shape[1])
         return FeaturePass(
             **vars(forward),
@@ -158,28 +158,30 @@ class FeatureMemory(BufferMemory):
         self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         hidden, normal = layer.entered(x, residual)
-        at, own, given, fed = self._computed(index, layer, normal), columns, None, None
+        at, columns_computed, attended, mlp_output = self._computed(index, layer, normal), columns, None, None
         if at is not None:
-            own = at if columns is None else gather_padded(columns, at, self.session.length)
+            columns_computed = at if columns is None else gather_padded(columns, at, self.session.length)
             normal, angles = gather_rows(normal, at), Angles(gather_rows(angles.cos, at), gather_rows(angles.sin, at))
         self.forward.wide.append(normal.shape[1])
         if normal.shape[1]:
-            self.call = replace(self.call, columns=own, slots=own)
-            given = layer.mixed(self.attend(index, layer.projected(normal, angles), own))
-        hidden = hidden + self._all("attended", index, given, own, columns)
+            self.call = replace(self.call, columns=columns_computed, slots=columns_computed)
+            attended = layer.mixed(self.attend(index, layer.projected(normal, angles), columns_computed))
+        hidden = hidden + self._all("attended", index, attended, columns_computed, columns)
         if normal.shape[1]:
-            fed = layer.fed(hidden if at is None else gather_rows(hidden, at))
-        return hidden, self._all("fed", index, fed, own, columns)
+            mlp_output = layer.fed(hidden if at is None else gather_rows(hidden, at))
+        return hidden, self._all("fed", index, mlp_output, columns_computed, columns)
 
-    def _all(self, name: str, index: int, fresh: Tensor | None, own: Tensor | None, columns: Tensor | None) -> Tensor:
+    def _all(
+        self, name: str, index: int, fresh: Tensor | None, columns_computed: Tensor | None, columns: Tensor | None
+    ) -> Tensor:
         """What is known of all rows [B, n, D] after ``fresh`` ones (None: without any) were kept. The first layer,
         which computes all of them, keeps none."""
         if index == 0:
             assert fresh is not None
             return fresh
-        kept = self.session.kept[name]
-        held = kept.layers[index] if fresh is None else kept.put(index, fresh, own)
-        return held[:, : self.session.length] if columns is None else gather_rows(held, columns)
+        store = self.session.kept[name]
+        rows = store.layers[index] if fresh is None else store.put(index, fresh, columns_computed)
+        return rows[:, : self.session.length] if columns is None else gather_rows(rows, columns)
 
     def _computed(self, index: int, layer: AnyLayer, normal: Tensor) -> Tensor | None:
         """Places [B, u] among the rows that the layer computes (n: padding). None: all of them."""
@@ -187,12 +189,12 @@ class FeatureMemory(BufferMemory):
         if index == 0 or forward.everything:
             forward.selected.append(None)
             return None
-        chosen = self.copies(forward.due, normal.device)
+        is_computed = self.copies(forward.due, normal.device)
         if forward.places.shape[1]:
             selected = self._turned(index, layer, normal)
-            chosen = chosen | selected
+            is_computed = is_computed | selected
         forward.selected.append(selected)
-        return packed(chosen, torch.arange(normal.shape[1], device=normal.device), forward.width)
+        return packed(is_computed, torch.arange(normal.shape[1], device=normal.device), forward.width)
 
     def _turned(self, index: int, layer: AnyLayer, normal: Tensor) -> Tensor:
         """The rows [B, n] whose values have turned the most since the last forward; keeps the values of all that are
@@ -200,7 +202,7 @@ class FeatureMemory(BufferMemory):
         forward, device, store = self.forward, normal.device, self.session.stores[index]
         assert store is not None, "the first forward computes every row"
         verified, places, slots, count = (
-            self.copies(one, device) for one in (forward.verified, forward.places, forward.slots, forward.count)
+            self.copies(tensor, device) for tensor in (forward.verified, forward.places, forward.slots, forward.count)
         )
         row, values = torch.arange(len(slots), device=device)[:, None], store[1].transpose(1, 2)
         fresh = layer.values(gather_rows(normal, places)).unflatten(-1, values.shape[2:])

@@ -11,15 +11,15 @@ from dllm.common.ranks import ALONE, Ranks
 from dllm.models.network.attention import Visible, attend, attention_weights
 
 
-def attended(
-    query: Tensor, keys: Tensor, values: Tensor, visible: Visible, read: Tensor | None, tiled: bool = False
+def attention_and_weights(
+    query: Tensor, keys: Tensor, values: Tensor, visible: Visible, read_queries: Tensor | None, tiled: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Attention [B, n, H * h] of queries [B, n, H, h], and the weights [B, H, m, S] of those to ``read`` [B, m, H, h].
-    These are computed a second time, because fused attention returns none. read None: the weights of all queries are
-    computed first and serve attention too. That is faster for few queries, but in bfloat16 it would round the scores,
-    which fused attention does not. tiled: as in ``attend``, with ``read``."""
-    if read is not None:
-        return attend(query, keys, values, visible, tiled=tiled), attention_weights(read, keys, visible.mask)
+    """Attention [B, n, H * h] of queries [B, n, H, h], and the weights [B, H, m, S] of ``read_queries`` [B, m, H, h].
+    These are computed a second time, because fused attention returns none. read_queries None: the weights of all
+    queries are computed first and serve attention too. That is faster for few queries, but in bfloat16 it would round
+    the scores, which fused attention does not. tiled: as in ``attend``, with ``read_queries``."""
+    if read_queries is not None:
+        return attend(query, keys, values, visible, tiled=tiled), attention_weights(read_queries, keys, visible.mask)
     weights, (batch, shared, length, width) = attention_weights(query, keys, visible.mask), keys.shape
     # One batch of three dimensions: with four torch's product takes 1.8 times as long.
     out = torch.bmm(weights.view(batch * shared, -1, length), values.flatten(0, 1))
@@ -56,7 +56,7 @@ def attention_similarity(sums: Sequence[Tensor], keys: Tensor, axis: str, ranks:
 
 def strongest(total: Tensor, count: int) -> Tensor:
     """A mask of the ``count`` largest of each row [..., S]; of equals the first, which topk does not promise."""
-    chosen = torch.zeros_like(total, dtype=torch.bool)
+    mask = torch.zeros_like(total, dtype=torch.bool)
     for _ in range(count):
-        chosen = chosen.scatter(-1, total.masked_fill(chosen, -torch.inf).argmax(-1, keepdim=True), True)
-    return chosen
+        mask = mask.scatter(-1, total.masked_fill(mask, -torch.inf).argmax(-1, keepdim=True), True)
+    return mask

@@ -16,7 +16,7 @@ from dllm.models.network.attention import Visible
 from dllm.models.network.memory import AnyStack, Exchanged, Memory, Projected, Rerun, StaticMemory, summed
 from dllm.parts.cache.buffer_memory import BufferMemory
 from dllm.parts.cache.columns import gather_rows
-from dllm.parts.cache.drift import attended, attention_received
+from dllm.parts.cache.drift import attention_and_weights, attention_received
 from dllm.parts.cache.kept import KeptRows
 from dllm.parts.cache.passes import ForwardPass
 
@@ -123,25 +123,25 @@ class WholeRows(Memory):
     def _take(self, numbers: list[int], layer: int) -> None:
         """Go on with the rows ``numbers``; some begin with this layer."""
         session, reach = self.session, self.first.call.reach
-        held = session.kept["inputs"].layers[layer]
+        store = session.kept["inputs"].layers[layer]
         if self.numbers:
-            session.kept["inputs"].put(layer, self.x.to(held.device), None, self._here(held.device))
+            session.kept["inputs"].put(layer, self.x.to(store.device), None, self._rows_on(store.device))
         everyone = len(numbers) == session.rows
         self.rerun = None if everyone else session.row_numbers(numbers, self.forward.valid.device)
-        self.x = select_or_all(held, self._here(held.device))[:, :reach]
+        self.x = select_or_all(store, self._rows_on(store.device))[:, :reach]
         self.numbers, self.gathered = numbers, layer
 
-    def _here(self, device: torch.device) -> Tensor | None:
+    def _rows_on(self, device: torch.device) -> Tensor | None:
         return self.first.copies(self.rerun, device)
 
-    def _put(self, kept: KeptRows, layer: int, rows: Tensor, bound: int) -> Tensor:
+    def _put(self, store: KeptRows, layer: int, rows: Tensor, bound: int) -> Tensor:
         """Keep rows [b, S, ...] of a layer. Where a row's bound is above ``bound``, what is kept stays, and is returned
         in their place."""
-        numbers = self._here(rows.device)
+        numbers = self._rows_on(rows.device)
         if self.bound is not None:
-            held = select_or_all(kept.layers[layer], numbers)[:, : rows.shape[1]]
-            rows = update_rows(self.bound <= bound, rows, held)
-        kept.put(layer, rows, None, numbers)
+            before = select_or_all(store.layers[layer], numbers)[:, : rows.shape[1]]
+            rows = update_rows(self.bound <= bound, rows, before)
+        store.put(layer, rows, None, numbers)
         return rows
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -151,27 +151,27 @@ class WholeRows(Memory):
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         first, session, forward = self.first, self.session, self.forward
-        device, rows, received = fresh.query.device, self._here(fresh.query.device), self.received
+        device, rows, received = fresh.query.device, self._rows_on(fresh.query.device), self.received
         query, keys, values, visible = self._exchange(layer, fresh)
         self._put(session.kept["queried"], layer, query, layer)
         window = select_or_all(first.copies(forward.window, device), rows)
-        out, weights = attended(query, keys, values, visible, gather_rows(query, window), fresh.tiled)
+        out, weights = attention_and_weights(query, keys, values, visible, gather_rows(query, window), fresh.tiled)
         real = select_or_all(first.copies(forward.in_window, device), rows) if forward.padded else None
-        found = attention_received(weights, real)
+        received_now = attention_received(weights, real)
         if self.bound is not None and layer in received:
-            found = update_rows(self.bound <= layer, found, select_or_all(received[layer], rows))
-        received[layer] = found if rows is None else received[layer].index_copy(0, rows, found)
+            received_now = update_rows(self.bound <= layer, received_now, select_or_all(received[layer], rows))
+        received[layer] = received_now if rows is None else received[layer].index_copy(0, rows, received_now)
         return out
 
     def _exchange(self, layer: int, fresh: Projected) -> Exchanged:
         """Keep keys and values, as ``_put`` does, and return the queries and what they attend to."""
-        first, rows, reach = self.first, self._here(fresh.query.device), self.first.call.reach
+        first, rows, reach = self.first, self._rows_on(fresh.query.device), self.first.call.reach
         mask, part = first.copies(first.call.visible.mask, fresh.query.device), slice(None) if rows is None else rows
         stores = first.buffer(layer, fresh)
-        old = None if self.bound is None else [one[part, :, :reach].clone() for one in stores]
+        old = None if self.bound is None else [tensor[part, :, :reach].clone() for tensor in stores]
         access = StaticMemory(Visible(select_or_all(mask, rows)), None, reach, self.session.stores, rows)
         query, *new, visible = access.exchange(layer, fresh, None)
         if old is not None and self.bound is not None:
-            for store, one, before in zip(stores, new, old, strict=True):
-                store[part, :, :reach] = update_rows(self.bound <= layer, one, before)
+            for store, tensor, before in zip(stores, new, old, strict=True):
+                store[part, :, :reach] = update_rows(self.bound <= layer, tensor, before)
         return query, new[0], new[1], visible

@@ -31,7 +31,7 @@ from dllm.models.network.rope import Angles
 from dllm.parts.cache.buffer import Buffered, CacheView, ColumnSession
 from dllm.parts.cache.buffer_memory import BufferMemory
 from dllm.parts.cache.columns import gather_rows, predictors
-from dllm.parts.cache.drift import attended, attention_received, attention_similarity, products, strongest
+from dllm.parts.cache.drift import attention_and_weights, attention_received, attention_similarity, products, strongest
 from dllm.parts.cache.drifted_rows import DriftPass, Redo, Track, WholeRows
 from dllm.parts.cache.kept import LAYER_KEYS, LAYER_VALUES, PER_PLACE, Kept
 from dllm.parts.cache.passes import Call, ForwardPass
@@ -121,17 +121,19 @@ class Elastic(Buffered):
         """What is left to decide, where a forward computes all of it."""
         return [] if self.block_caching else [view.canvas.undecided.sum(1)]
 
-    def most(self, known: Sequence[HostView], length: int, config: ModelConfig) -> tuple[int, ...]:
+    def most(self, host_views: Sequence[HostView], length: int, config: ModelConfig) -> tuple[int, ...]:
         """The window, what is watched (in every layer something else), and what the last turn has committed."""
-        left = [min(self.window_length, length), *(count for row in known for count in row.counts)]
-        window, watched, new = max(left), min(length, config.layers * self.track_num), left[0]
-        begins, reuses = any(row.turn == 0 for row in known), any(row.turn > 0 for row in known)
+        counts = [min(self.window_length, length), *(count for row in host_views for count in row.counts)]
+        window, watched, new = max(counts), min(length, config.layers * self.track_num), counts[0]
+        begins, reuses = any(row.turn == 0 for row in host_views), any(row.turn > 0 for row in host_views)
         return window, watched, length if begins else new, (new + 1) * reuses
 
-    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
-        window, watched, *_ = self.most(known, length, config)
+    def max_queries(
+        self, host_views: Sequence[HostView], length: int, width: int, config: ModelConfig
+    ) -> tuple[int, ...]:
+        window, watched, *_ = self.most(host_views, length, config)
         usual = min(length, window + watched + min(self.window_length, length))
-        return tuple(usual if row.turn else length for row in known)
+        return tuple(usual if row.turn else length for row in host_views)
 
     def own_pass(
         self, session: ColumnSession, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas
@@ -145,11 +147,16 @@ class Elastic(Buffered):
         else:
             *counts, bounds = torch.stack([*(part.sum(1) for part in parts), bound]).tolist()
             widths, padded = list(map(max, counts)), min(counts[0]) < max(counts[0])
-            near = max((count + 1 for count, own in zip(counts[2], bounds, strict=True) if own > 0), default=0)
-        window, watched, rest = (packed(part, columns, width) for part, width in zip(parts, widths, strict=True))
+            near = max(
+                (count + 1 for count, bound_of_row in zip(counts[2], bounds, strict=True) if bound_of_row > 0),
+                default=0,
+            )
+        window, watched, others_to_compute = (
+            packed(part, columns, width) for part, width in zip(parts, widths, strict=True)
+        )
         probes = torch.cat([window, watched], 1)
         if call.columns is not None:  # first the columns whose attention is read, so that their weights need no copy
-            ordered = torch.cat([probes, rest], 1)
+            ordered = torch.cat([probes, others_to_compute], 1)
             call = replace(call, columns=ordered, slots=ordered)
         real = watched < session.length
         return DriftPass(
@@ -175,8 +182,8 @@ class Elastic(Buffered):
     def cost(self, session: ColumnSession, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         assert isinstance(forward, DriftPass)
         progress, layers = forward.progress, torch.arange(session.config.layers, device=forward.valid.device)
-        valid, wanted = forward.valid.sum(1, keepdim=True), forward.queries.sum(1, keepdim=True)
-        queries = torch.where(progress.whole(layers), valid, wanted)
+        valid, planned = forward.valid.sum(1, keepdim=True), forward.queries.sum(1, keepdim=True)
+        queries = torch.where(progress.whole(layers), valid, planned)
         if forward.whole:
             computed = torch.full_like(queries, session.length)
         else:
@@ -200,7 +207,7 @@ class NarrowMemory(BufferMemory):
         super().__init__(session, forward, call)
         assert isinstance(session.policy, Elastic)
         self.policy, self.inputs, self.queried = session.policy, session.kept["inputs"], session.kept["queried"]
-        self.made: dict[int, tuple[Tensor, Tensor]] = {}
+        self.place_cache: dict[int, tuple[Tensor, Tensor]] = {}
         self.everywhere = self.forward.columns.expand(session.rows, -1)
         self.whole: WholeRows | None = None  # the rows that have run again, until `resume`; they refer to this memory
 
@@ -268,8 +275,8 @@ class NarrowMemory(BufferMemory):
     def _keep(self, layer: int, hidden: Tensor, columns: Tensor | None) -> None:
         """Keep rows as what enters a layer that does not run them: on its device, where they have not come yet."""
         inputs = self.inputs
-        there = inputs.layers[layer].device if layer in inputs.layers else hidden.device
-        inputs.put(layer, hidden.to(there), self.copies(columns, there))
+        device = inputs.layers[layer].device if layer in inputs.layers else hidden.device
+        inputs.put(layer, hidden.to(device), self.copies(columns, device))
 
     def run(
         self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None
@@ -282,9 +289,9 @@ class NarrowMemory(BufferMemory):
         """``KeptRows.places`` (None: all columns), made in the first layer of each device."""
         if columns is None:
             columns = self.copies(self.everywhere, device)
-        if id(columns) not in self.made:  # holding the tensor keeps its id
-            self.made[id(columns)] = columns, self.inputs.places(columns)
-        return self.made[id(columns)][1]
+        if id(columns) not in self.place_cache:  # holding the tensor keeps its id
+            self.place_cache[id(columns)] = columns, self.inputs.places(columns)
+        return self.place_cache[id(columns)][1]
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         session, forward, progress = self.session, self.forward, self.forward.progress
@@ -293,14 +300,14 @@ class NarrowMemory(BufferMemory):
             return self._attend_by_kernels(layer, fresh)
         probes = self.copies(forward.probes, device)
         if self._tests:
-            asking = self.queried.at(layer, self._places(self.copies(forward.watched, device), device))
+            old_queries = self.queried.at(layer, self._places(self.copies(forward.watched, device), device))
             keys = self.buffer(layer, fresh)[0][:, :, : self.call.reach]
-            old = attention_weights(asking, keys, self.copies(self.call.visible.mask, device))
+            old = attention_weights(old_queries, keys, self.copies(self.call.visible.mask, device))
         query, keys, values, visible = self.exchange(layer, fresh, columns)
         self.queried.put_at(layer, query, self._places(columns, device))
-        read = gather_rows(query, probes) if columns is None else query[:, : probes.shape[1]]
+        read_queries = gather_rows(query, probes) if columns is None else query[:, : probes.shape[1]]
         few = columns is not None and query.dtype.itemsize > 2 and not fresh.tiled
-        out, weights = attended(query, keys, values, visible, None if few else read, fresh.tiled)
+        out, weights = attention_and_weights(query, keys, values, visible, None if few else read_queries, fresh.tiled)
         if old is not None:
             new = weights[:, :, window : probes.shape[1]]
             progress.products.append(products(old, new, self.policy.similarity, session.config.ranks))
@@ -319,14 +326,17 @@ class NarrowMemory(BufferMemory):
         """Three launches beside those of any cache: old scores, new ones, and what they come to."""
         forward, progress, device, old = self.forward, self.forward.progress, fresh.query.device, None
         visible, reach, window = self.copies.of(self.call.visible, device), self.call.reach, forward.window.shape[1]
-        count, real, mean = visible.count, *(self.copies(one, device) for one in (forward.in_window, forward.mean))
+        count, real, mean = (
+            visible.count,
+            *(self.copies(tensor, device) for tensor in (forward.in_window, forward.mean)),
+        )
         self.queried.flat(layer, fresh.query)
         queried, keys = self.queried.layers[layer], self.buffer(layer, fresh)[0]
         if self._tests:
             watched = self.copies(forward.watched, device)
             old, window = attention_scores(queried, watched, keys[:, :, :reach], count, True), window + mean.shape[1]
         query, store = self._access(device).into(layer, fresh, queried)
-        keys, values = (one[:, :, :reach] for one in store)
+        keys, values = (tensor[:, :, :reach] for tensor in store)
         new = attention_scores(query[:, :window], None, keys, count, True)
         progress.received[layer], alike = drift_sums(new, old, real, mean, count, True)
         progress.alike.append(alike)
@@ -355,12 +365,12 @@ class NarrowMemory(BufferMemory):
             alike = (attention_similarity(sums, forward.seen, policy.similarity, ranks) * forward.mean).sum(-1)
         after = torch.arange(first + 1, end + 1, device=alike.device)[:, None]
         drifted = (alike < policy.gamma) & forward.mean.any(1)
-        found = torch.where(drifted, after, self.session.config.layers).amin(0)  # what follows the first drift
+        next_layer = torch.where(drifted, after, self.session.config.layers).amin(0)  # what follows the first drift
         if policy.trigger == "same_step":
-            progress.bound = torch.minimum(progress.bound, found)
+            progress.bound = torch.minimum(progress.bound, next_layer)
         else:
-            first_one = torch.where(found <= progress.bound, found, self.session.config.layers)
-            progress.later = torch.minimum(progress.later, first_one)
+            next_drift = torch.where(next_layer <= progress.bound, next_layer, self.session.config.layers)
+            progress.later = torch.minimum(progress.later, next_drift)
 
     def _show(self) -> None:
         """Let the reader see all layers. What rows computed that ran again is written only now."""
@@ -372,8 +382,8 @@ class NarrowMemory(BufferMemory):
             assert store is not None, "every layer has run"
             if not forward.whole and min(progress.bounds) <= layer:
                 columns = packed(torch.where(progress.whole(layer), forward.valid, forward.queries), forward.columns)
-            held, device = self.queried.layers[layer], store[0].device
-            query = held[:, :-1] if columns is None else gather_rows(held, self.copies(columns, device))
+            stored, device = self.queried.layers[layer], store[0].device
+            query = stored[:, :-1] if columns is None else gather_rows(stored, self.copies(columns, device))
             visible = self.copies.of(self.call.visible, device)
             reader.read(layer, query, store[0][:, :, : self.call.reach], visible, columns)
 
@@ -382,8 +392,10 @@ class NarrowMemory(BufferMemory):
         forward, progress, keys = self.forward, self.forward.progress, self.call.reach
         received = by_layer([received_by[layer] for layer in sorted(received_by)], forward.valid.device)
         received = self.session.config.ranks.sum(received)  # over heads
-        found = torch.where(forward.decided[:, :keys], received, 0.0)
-        most = strongest(found, self.policy.track_num) & (found > 0)  # an empty window attends to nothing
+        received_by_decided = torch.where(forward.decided[:, :keys], received, 0.0)
+        most = strongest(received_by_decided, self.policy.track_num) & (
+            received_by_decided > 0
+        )  # an empty window attends to nothing
         tracked = torch.zeros_like(forward.decided)
         tracked[:, :keys] = most.any(0)
         forward.noted.update(tracked=tracked, later=progress.later)

@@ -46,8 +46,8 @@ class Finished(Buffered):
         last forward."""
         return {"exact": canvas.no_positions, "tokens": canvas.tokens}
 
-    def knowing(self, state: State, known: Tensor) -> State:
-        return {**state, "exact": state["exact"] | known}
+    def knowing(self, state: State, is_computed: Tensor) -> State:
+        return {**state, "exact": state["exact"] | is_computed}
 
     def final(self, remembered: State) -> tuple[Tensor, Tensor]:
         return remembered["tokens"], remembered["exact"]
@@ -65,9 +65,9 @@ class Finished(Buffered):
         stale = piece >= torch.where(changed, piece, len(canvas.columns) + 1).amin(1, keepdim=True)
         exact = view.state["exact"] & final & ~stale
         committable, forced = committable_next(canvas, config)
-        wanted = predictors(committable & view.blocks.in_open, canvas, config)
-        furthest = torch.where(wanted, order.reach, -1).amax(1, keepdim=True)
-        live = wanted | (~exact & (order.rank <= furthest))
+        needed_rows = predictors(committable & view.blocks.in_open, canvas, config)
+        furthest = torch.where(needed_rows, order.reach, -1).amax(1, keepdim=True)
+        live = needed_rows | (~exact & (order.rank <= furthest))
         exact = exact | (final & live)
         return view.plan(
             live,

@@ -62,8 +62,8 @@ class FlashDLLM(Buffered):
         place, budget = masked.cumsum(1), self.track_windows * self.window_length
         window = masked & (place <= self.window_length)
         near = masked & (place <= self.mask_windows * self.window_length)
-        known = canvas.valid & ~canvas.masked & ~new
-        tracked = top_k_mask(view.state["importance"], known, (budget - new.sum(1)).clamp(min=0))
+        decided = canvas.valid & ~canvas.masked & ~new
+        tracked = top_k_mask(view.state["importance"], decided, (budget - new.sum(1)).clamp(min=0))
         full = (view.blocks.turn == 0) | (self.track_windows < 0)
         columns = full[:, None] | near | predictors(near, canvas, view.config) | new | tracked
         state = {"window": predictors(window, canvas, view.config)}

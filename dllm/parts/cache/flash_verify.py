@@ -54,53 +54,53 @@ class VerifiedFlashDLLM(FlashDLLM):
         return super().state(canvas) | {"place": blank, "laid": blank}
 
     def plan(self, view: CacheView) -> ForwardPlan:
-        known = view.canvas.valid & ~view.canvas.masked
-        fresh, laid = known & (view.state["place"] == 0), self.laid(view)
+        decided_columns = view.canvas.valid & ~view.canvas.masked
+        fresh, drafts = decided_columns & (view.state["place"] == 0), self.drafts(view)
         new = fresh & view.state["laid"].any(1, keepdim=True)
-        plan, verified = self.around(view, new), self.verified(view, laid)
-        decided, at = appended(view.state["place"], known, fresh), verified[:, None]
-        place = torch.where(at, decided, sorted_anew(view.state, known, new))
-        plan = replace(plan, state=plan.state | {"place": place, "laid": laid})
+        plan, verified = self.around(view, new), self.verified(view, drafts)
+        decided, at = appended(view.state["place"], decided_columns, fresh), verified[:, None]
+        place = torch.where(at, decided, sorted_anew(view.state, decided_columns, new))
+        plan = replace(plan, state=plan.state | {"place": place, "laid": drafts})
         if not view.blocks.shapes.any(verified):
             return plan
-        beside = Beside.of(decided * at, laid, 2 * self.window_length)
-        committable = torch.where(at, (laid > 0) & view.canvas.undecided, plan.committable)
+        beside = Beside.of(decided * at, drafts, 2 * self.window_length)
+        committable = torch.where(at, (drafts > 0) & view.canvas.undecided, plan.committable)
         return replace(plan, columns=plan.columns & ~at, committable=committable, beside=beside)
 
-    def laid(self, view: CacheView) -> Tensor:
+    def drafts(self, view: CacheView) -> Tensor:
         """The drafts that the forward verifies, numbered from 1 [B, L]."""
-        left = (view.next_positions > 0) & view.canvas.masked & view.canvas.valid
-        number = rank(-view.next_positions.double(), left)[1] + 1
-        return number * (left & (number <= self.window_length // 2))
+        candidates = (view.next_positions > 0) & view.canvas.masked & view.canvas.valid
+        number = rank(-view.next_positions.double(), candidates)[1] + 1
+        return number * (candidates & (number <= self.window_length // 2))
 
-    def verified(self, view: CacheView, laid: Tensor) -> Tensor:
+    def verified(self, view: CacheView, drafts: Tensor) -> Tensor:
         """The rows [B] whose forward verifies."""
-        return laid.any(1)
+        return drafts.any(1)
 
 
-def appended(place: Tensor, known: Tensor, fresh: Tensor) -> Tensor:
-    """The order ``place`` [B, L] of the ``known`` columns followed by the ``fresh`` ones."""
-    return torch.where(fresh, place.amax(1, keepdim=True) + 1, place) * known
+def appended(place: Tensor, decided: Tensor, fresh: Tensor) -> Tensor:
+    """The order ``place`` [B, L] of the ``decided`` columns followed by the ``fresh`` ones."""
+    return torch.where(fresh, place.amax(1, keepdim=True) + 1, place) * decided
 
 
-def sorted_anew(state: State, known: Tensor, new: Tensor) -> Tensor:
-    """The order [B, L] of the ``known`` columns by their importance, followed by the ``new`` ones by number."""
-    old = known & ~new
+def sorted_anew(state: State, decided: Tensor, new: Tensor) -> Tensor:
+    """The order [B, L] of the ``decided`` columns by their importance, followed by the ``new`` ones by number."""
+    old = decided & ~new
     behind = old.sum(1, keepdim=True) + 1 + state["laid"]
-    return torch.where(new, behind, (rank(-state["importance"], old)[1] + 1) * known)
+    return torch.where(new, behind, (rank(-state["importance"], old)[1] + 1) * decided)
 
 
 def call_beside(beside: Beside, keys: Tensor) -> Call:
     """The call of the rows that verify: they see one another instead of the columns in which they lie."""
     length = keys.shape[1]
-    there = (beside.columns < length).any(1)
-    rows = None if bool(there.all()) else there.nonzero()[:, 0]
+    verifies = (beside.columns < length).any(1)
+    rows = None if bool(verifies.all()) else verifies.nonzero()[:, 0]
     beside, keys = select_or_all((beside, keys), rows)
     columns, (count, width) = beside.columns, beside.columns.shape
     covered = torch.zeros(count, length + 1, dtype=torch.bool, device=keys.device).scatter(1, columns, True)
-    kept = (keys & ~covered[:, :length])[:, None].expand(-1, width, -1)
-    spare = kept.new_zeros(count, width, 1)  # what padding writes
+    visible_before = (keys & ~covered[:, :length])[:, None].expand(-1, width, -1)
+    spare = visible_before.new_zeros(count, width, 1)  # what padding writes
     reach = length + 1 + width
     slots = torch.arange(length + 1, reach, device=keys.device).expand(count, -1)
-    visible = Visible(torch.cat([kept, spare, beside.sees], 2))
+    visible = Visible(torch.cat([visible_before, spare, beside.sees], 2))
     return Call(rows, columns, slots, visible, reach, buffers=rows, masks=beside.mask)

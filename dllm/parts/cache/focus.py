@@ -39,11 +39,11 @@ _KINDS = frozenset(kind.name for kind in (BlockCausal, AnswerBlocks, PromptBlock
 
 def _splits(c: Selection) -> dict[str, Any] | None:
     """Whether blocks may split the model's attention block, and their length in the words of the sentence."""
-    length, own = c.attention.block, c.blocks.fixed_length
+    length, length_of_blocks = c.attention.block, c.blocks.fixed_length
     alone = c.blocks.traits.one_at_a_time and not c.blocks.traits.rolls_back and not c.does.lookahead
-    if own is not None and length and not own % length and alone:
+    if length_of_blocks is not None and length and not length_of_blocks % length and alone:
         return None
-    return {"length": length, "own": "" if own is None else f" of {own} columns"}
+    return {"length": length, "own": "" if length_of_blocks is None else f" of {length_of_blocks} columns"}
 
 
 class Focus(Buffered):
@@ -115,13 +115,13 @@ class Focus(Buffered):
         stay, deep = forward.deep["stay"], session.config.layers - 1
         columns = torch.arange(session.length, device=stay.device)
         last = torch.where(stay, columns, -1).amax(1, keepdim=True)
-        seen = forward.keys & (columns <= last)
+        keys_seen = forward.keys & (columns <= last)
 
-        def by_layer(first: Tensor, others: Tensor) -> Tensor:
-            return torch.cat([first[:, None], others[:, None].expand(-1, deep)], 1)
+        def by_layer(first: Tensor, deeper: Tensor) -> Tensor:
+            return torch.cat([first[:, None], deeper[:, None].expand(-1, deep)], 1)
 
         queries = by_layer(forward.queries.sum(1), stay.sum(1))
-        keys = by_layer(forward.keys.sum(1), seen.sum(1))
+        keys = by_layer(forward.keys.sum(1), keys_seen.sum(1))
         computed = by_layer(forward.computed()[:, 0], forward.deep["width"])
         return ForwardCost(queries, keys, torch.zeros_like(queries), computed, scored)
 
@@ -144,8 +144,8 @@ class Focus(Buffered):
             "target": all_,
         }
 
-    def knowing(self, state: State, known: Tensor) -> State:
-        return {**state, "exact": state["exact"] | known}
+    def knowing(self, state: State, is_computed: Tensor) -> State:
+        return {**state, "exact": state["exact"] | is_computed}
 
     def final(self, remembered: State) -> tuple[Tensor, Tensor]:
         return remembered["tokens"], remembered["exact"]
@@ -155,7 +155,7 @@ class Focus(Buffered):
         masked, columns = canvas.masked & canvas.valid, canvas.columns
         pieces = config.attention.pieces(masked, canvas.start)
         current = torch.where(masked, pieces, len(columns) + 1).amin(1)
-        due = canvas.valid & (pieces < current[:, None]) & ~state["exact"]  # final, and computed before it was
+        to_finish = canvas.valid & (pieces < current[:, None]) & ~state["exact"]  # final, and computed before it was
         closes = (state["block"] >= 0) & (current != state["block"])
         opens = ~closes & (state["block"] < 0)
         block = canvas.valid & (pieces == current[:, None])
@@ -164,7 +164,7 @@ class Focus(Buffered):
         decided, deciding = self._decided(view, block, opens)
         after = torch.cat([~masked[:, 1:] | ~block[:, 1:], torch.ones_like(masked[:, :1])], 1)
         new = {
-            "exact": state["exact"] | due & (closes | opens)[:, None],
+            "exact": state["exact"] | to_finish & (closes | opens)[:, None],
             "tokens": canvas.tokens,
             "unsettled": live & (masked | ~after),
             "block": torch.where(closes, -1, current),
@@ -173,14 +173,14 @@ class Focus(Buffered):
             "deciding": deciding,
             "target": self._target((masked & live).sum(1), decided, deciding, len(columns)),
         }
-        queries = live | due & (closes | opens)[:, None]
+        queries = live | to_finish & (closes | opens)[:, None]
         keys = canvas.valid & (queries | new["exact"] | block & (columns <= reach[:, None]))
         return view.plan(queries, committable=canvas.valid & ~closes[:, None], keys=keys, state=new)
 
     def _decided(self, view: CacheView, block: Tensor, opens: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens of the ``block`` [B, L] that forwards have decided so far [B], and how many of these did [B]."""
-        gone = (block & view.masks & ~view.canvas.masked).sum(1)
-        decided, deciding = view.state["decided"] + gone, view.state["deciding"] + (gone > 0)
+        newly_decided = (block & view.masks & ~view.canvas.masked).sum(1)
+        decided, deciding = view.state["decided"] + newly_decided, view.state["deciding"] + (newly_decided > 0)
         return decided.masked_fill(opens, 0), deciding.masked_fill(opens, 0)
 
     def _target(self, masks: Tensor, decided: Tensor, deciding: Tensor, all_: int) -> Tensor:
@@ -248,33 +248,35 @@ class FocusMemory(BufferMemory):
 
     def _importance(self, fresh: Projected, query: Tensor, keys: Tensor) -> Tensor:
         """Of the masks [b, m], from the queries [b, n, H, h] of a layer and the keys [b, H_kv, S, h] of all columns."""
-        masks, columns = (self.copies(one, query.device) for one in (self.masks, self.columns))
-        own = gather_rows(query, torch.searchsorted(columns, masks))
-        theirs = gather_rows(keys.transpose(1, 2), masks).transpose(1, 2)
+        masks, columns = (self.copies(tensor, query.device) for tensor in (self.masks, self.columns))
+        queries_of_masks = gather_rows(query, torch.searchsorted(columns, masks))
+        keys_of_masks = gather_rows(keys.transpose(1, 2), masks).transpose(1, 2)
         scale = query.shape[-1] ** -0.5 if fresh.scale is None else fresh.scale
-        return importance(own, theirs, masks < self.session.length, scale, self.session.config.ranks)
+        return importance(
+            queries_of_masks, keys_of_masks, masks < self.session.length, scale, self.session.config.ranks
+        )
 
     def _stay(self, second: Tensor) -> Tensor:
         """Which of the rows [b, n] go on: all decided columns, the masks that were chosen by their importance in both
         layers, and those before that have never run in all layers. Notes what follows for the forward."""
         home, length, masks = self.forward.valid.device, self.session.length, self.masks
         growth, real = second.to(home) - self.first.to(home), masks < length
-        chosen = chosen_masks(growth, masks, real, self.target)
+        stays = chosen_masks(growth, masks, real, self.target)
         queries = select_or_all(self.forward.queries, self.call.candidates)
         decided = select_or_all(self.forward.decided, self.call.candidates)
-        last = torch.maximum(torch.where(chosen, masks, -1).amax(1), decided)
-        chosen = chosen | real & (masks < last[:, None]) & (masks > self.progress[:, None])
-        leave = torch.zeros_like(queries[:, :1]).expand(-1, length + 1).scatter(1, masks, real & ~chosen)
+        last = torch.maximum(torch.where(stays, masks, -1).amax(1), decided)
+        stays = stays | real & (masks < last[:, None]) & (masks > self.progress[:, None])
+        leave = torch.zeros_like(queries[:, :1]).expand(-1, length + 1).scatter(1, masks, real & ~stays)
         stay = queries & ~leave[:, :length]
         self.note("progress", torch.maximum(self.progress, last))
-        self._find("stay", stay)
+        self._tell("stay", stay)
         self.last = last
         return gather_padded(stay, self.columns, False)
 
-    def _find(self, name: str, found: Tensor) -> None:
+    def _tell(self, name: str, value: Tensor) -> None:
         """Tell the forward what was found of the call's rows."""
-        rows, told = self.call.candidates, self.forward.deep
-        told[name] = found if rows is None else told[name].index_copy(0, rows, found)
+        rows, facts = self.call.candidates, self.forward.deep
+        facts[name] = value if rows is None else facts[name].index_copy(0, rows, value)
 
     def answer(self, facts: Sequence[Sequence[int]], report: Sequence[int] | None = None) -> int:
         """How many columns of the widest row go on."""
@@ -286,18 +288,18 @@ class FocusMemory(BufferMemory):
         return bucket(answer, self.columns.shape[1])
 
     def resume(self, answer: int) -> None:
-        home, here, (rows, n) = self.columns.device, self.hidden.device, self.columns.shape
+        home, layer_device, (rows, n) = self.columns.device, self.hidden.device, self.columns.shape
         index = packed(self.stay, torch.arange(n, device=home), answer)
         columns, mask = gather_padded(self.columns, index, self.session.length), self.whole.visible.mask
         assert mask is not None, "attention is by blocks"
         # A row that waits has no last column, and its padding must see something.
         reach = torch.where(self.last < 0, self.session.length, self.last)[:, None, None]
-        seen = gather_rows(mask, index) & (torch.arange(mask.shape[2], device=home) <= reach)
-        self.call = replace(self.whole, columns=columns, slots=columns, visible=Visible(seen))
-        self._find("width", columns.new_full((rows,), answer))
-        there = self.copies(index, here)
-        attended = self._second(gather_rows(self.query, there), here)
-        hidden = gather_rows(self.hidden, there) + self.second.mixed(attended)
+        visible_columns = gather_rows(mask, index) & (torch.arange(mask.shape[2], device=home) <= reach)
+        self.call = replace(self.whole, columns=columns, slots=columns, visible=Visible(visible_columns))
+        self._tell("width", columns.new_full((rows,), answer))
+        index_there = self.copies(index, layer_device)
+        attended = self._second(gather_rows(self.query, index_there), layer_device)
+        hidden = gather_rows(self.hidden, index_there) + self.second.mixed(attended)
         x, _, columns_there = self.layers(summed(hidden, self.second.fed(hidden)), columns, self, 2, None)
         self.reruns = [Rerun(None, *self.layers.final_rows(x, _, columns_there))]
 
@@ -306,5 +308,5 @@ class FocusMemory(BufferMemory):
         store = self.session.stores[1]
         assert store is not None, "its keys are written"
         rows = self.copies(self.call.buffers, device)
-        keys, values = (select_or_all(one, rows)[:, :, : self.call.reach] for one in store)
+        keys, values = (select_or_all(tensor, rows)[:, :, : self.call.reach] for tensor in store)
         return self.fresh.attend(query, keys, values, self.copies.of(self.call.visible, device))

@@ -38,6 +38,6 @@ def chosen_masks(growth: Tensor, columns: Tensor, real: Tensor, target: Tensor) 
     mean = some.sum(1, keepdim=True) / count
     spread = ((some - mean).masked_fill(~real, 0).square().sum(1, keepdim=True) / count).sqrt()
     high = real & (growth >= mean + spread)
-    chosen = torch.where((high.sum(1) >= target)[:, None], high, real & (place < target[:, None]))
-    adjacent = (columns[:, 1:] == columns[:, :-1] + 1) & chosen[:, 1:]
-    return chosen | F.pad(adjacent, (0, 1)) & real
+    mask = torch.where((high.sum(1) >= target)[:, None], high, real & (place < target[:, None]))
+    adjacent = (columns[:, 1:] == columns[:, :-1] + 1) & mask[:, 1:]
+    return mask | F.pad(adjacent, (0, 1)) & real

@@ -45,17 +45,17 @@ class Guided(Session):
         return by_row(self.inner.remembers(canvas.select(both)))
 
     def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> GuidedPlan:
-        both, own = twice(torch.arange(self.rows, device=canvas.row_id.device), 0), by_half(remembered)
-        doubled = self.inner.plan(canvas.select(both), select(blocks, both), next_positions[both], own)
+        both, state = twice(torch.arange(self.rows, device=canvas.row_id.device), 0), by_half(remembered)
+        doubled = self.inner.plan(canvas.select(both), select(blocks, both), next_positions[both], state)
         halves = by_row(doubled)
-        one = each_tensor(lambda both: both[:, 0], halves)
+        first = each_tensor(lambda both: both[:, 0], halves)
         return GuidedPlan(  # if the halves choose different columns, both compute all of them
             halves.columns.any(1),
-            one.committable,
-            one.forced,
-            one.shadows,
-            one.keys,
-            one.shapes,
+            first.committable,
+            first.forced,
+            first.shadows,
+            first.keys,
+            first.shapes,
             by_row(doubled.state),
             replace(halves, state={}),
         )
@@ -79,36 +79,36 @@ class Guided(Session):
     def apart(self) -> Guided:
         return Guided(self.inner.apart())
 
-    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
-        return self.inner.max_queries(known, width)
+    def max_queries(self, host_views: Sequence[HostView], width: int) -> tuple[int, ...]:
+        return self.inner.max_queries(host_views, width)
 
     def counts(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> list[Tensor]:
-        both, own = twice(torch.arange(self.rows, device=canvas.row_id.device), 0), by_half(remembered)
-        doubled = self.inner.counts(canvas.select(both), select(blocks, both), next_positions[both], own)
-        return [by_row(one).amax(1) for one in doubled]
+        both, state = twice(torch.arange(self.rows, device=canvas.row_id.device), 0), by_half(remembered)
+        doubled = self.inner.counts(canvas.select(both), select(blocks, both), next_positions[both], state)
+        return [by_row(count).amax(1) for count in doubled]
 
-    def most(self, known: Sequence[HostView]) -> tuple[int, ...]:
-        return self.inner.most(known)
+    def most(self, host_views: Sequence[HostView]) -> tuple[int, ...]:
+        return self.inner.most(host_views)
 
     def widths(self, plan: ForwardPlan) -> list[Tensor]:
         assert isinstance(plan, GuidedPlan)
         both = twice(torch.arange(self.rows, device=plan.columns.device), 0)
         inner = replace(by_half(plan.halves), columns=plan.columns[both], state=by_half(plan.state))
-        return [by_row(one).amax(1) for one in self.inner.widths(inner)]
+        return [by_row(width).amax(1) for width in self.inner.widths(inner)]
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return self.inner.memory(forward, call)
 
     def after_scores(self, remembered: State, scores: Scores) -> State:
         both = twice(torch.arange(self.rows, device=scores.scored.device), 0)
-        seen = select(replace(scores, readings={}, repropose=None), both)
-        return by_row(self.inner.after_scores(by_half(remembered), seen))
+        scores_of_halves = select(replace(scores, readings={}, repropose=None), both)
+        return by_row(self.inner.after_scores(by_half(remembered), scores_of_halves))
 
     def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         return halves(self.inner.cost(forward, torch.cat([scored, scored])))
 
-    def keep(self, forward: ForwardPass, chosen: Tensor, remembered: State) -> State:
-        return by_row(self.inner.keep(forward, twice(chosen, len(forward.owner.row) // 2), by_half(remembered)))
+    def keep(self, forward: ForwardPass, candidates: Tensor, remembered: State) -> State:
+        return by_row(self.inner.keep(forward, twice(candidates, len(forward.owner.row) // 2), by_half(remembered)))
 
     def select(self, rows: Tensor) -> Guided:
         return Guided(self.inner.select(twice(rows, self.rows)))

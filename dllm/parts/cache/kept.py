@@ -39,7 +39,7 @@ class Kept:
 
     def shape(self, config: ModelConfig, layer: int, rows: int, places: int) -> tuple[int, ...]:
         """Of the tensor of a layer."""
-        return rows, *(places if one == PER_PLACE else one for one in self.size(config, layer))
+        return rows, *(places if size == PER_PLACE else size for size in self.size(config, layer))
 
     def numbers(self, shape: Sequence[int]) -> int:
         """How many numbers of two bytes at least hold a tensor of that shape."""
@@ -89,8 +89,8 @@ class KeptRows:
 
     def at(self, layer: int, places: Tensor) -> Tensor:
         """The rows [B, n, ...] of a layer at their ``places``."""
-        held = self.layers[layer]
-        return held.flatten(0, 1).index_select(0, places).unflatten(0, (len(held), -1))
+        rows = self.layers[layer]
+        return rows.flatten(0, 1).index_select(0, places).unflatten(0, (len(rows), -1))
 
 
 @final
@@ -98,17 +98,21 @@ class KeptTensors:
     """All tensors that a session keeps of B rows of L columns. Each is made by the first forward, on its layer's
     device, or lent."""
 
-    def __init__(self, kept: Sequence[Kept], config: ModelConfig, rows: int, length: int, slots: int = 0) -> None:
+    def __init__(
+        self, declarations: Sequence[Kept], config: ModelConfig, rows: int, length: int, slots: int = 0
+    ) -> None:
         self.config, self.rows, self.length, self.slots = config, rows, length, slots
-        self.pair = tuple(one for one in kept if one.name in ("keys", "values"))
-        self.rest = tuple(one for one in kept if one.name not in ("keys", "values"))
+        self.pair = tuple(declaration for declaration in declarations if declaration.name in ("keys", "values"))
+        self.other_tensors = tuple(
+            declaration for declaration in declarations if declaration.name not in ("keys", "values")
+        )
         self.stores: list[KeyValues | None] = [None] * config.layers if self.pair else []  # keys and values, by layer
-        self.besides = {one.name: KeptRows(length) for one in self.rest}
-        self.known: list[tuple[int, KnownPrefix]] = []  # rows whose first columns are known, until they are written
+        self.besides = {declaration.name: KeptRows(length) for declaration in self.other_tensors}
+        self.prefixes: list[tuple[int, KnownPrefix]] = []  # rows whose first columns are known, until they are written
         self.buffers: Buffers | None = None  # the lent memory
-        self.named = 0  # what that memory, or memory of its own, is called on all ranks
+        self.buffer_name = 0  # what that memory, or memory of its own, is called on all ranks
         # the same of what is never lent
-        self.own = 0 if all(one.lent for one in kept) else config.ranks.number()
+        self.own_name = 0 if all(declaration.lent for declaration in declarations) else config.ranks.number()
 
     def __getitem__(self, name: str) -> KeptRows:
         """What is kept besides keys and values."""
@@ -117,53 +121,55 @@ class KeptTensors:
     def _tensors(self) -> Iterator[tuple[Kept, int, Tensor]]:
         """Every tensor with its declaration and its layer."""
         for layer, store in enumerate(self.stores):
-            for one, held in zip(self.pair, store or (), strict=False):
-                yield one, layer, held
-        for one in self.rest:
-            for layer, held in self.besides[one.name].layers.items():
-                yield one, layer, held
+            for declaration, tensor in zip(self.pair, store or (), strict=False):
+                yield declaration, layer, tensor
+        for declaration in self.other_tensors:
+            for layer, tensor in self.besides[declaration.name].layers.items():
+                yield declaration, layer, tensor
 
     def _replace(self, tensors: Iterable[Tensor]) -> None:
         """Keep ``tensors`` in the places of those that there are."""
-        left = iter(tensors)
-        self.stores = [None if store is None else (next(left), next(left)) for store in self.stores]
+        source = iter(tensors)
+        self.stores = [None if store is None else (next(source), next(source)) for store in self.stores]
         for rows in self.besides.values():
-            rows.layers = {layer: next(left) for layer in rows.layers}
+            rows.layers = {layer: next(source) for layer in rows.layers}
 
-    def shape(self, kept: Kept, layer: int) -> tuple[int, ...]:
+    def shape(self, declaration: Kept, layer: int) -> tuple[int, ...]:
         """Of a tensor for all rows, columns and slots."""
-        return kept.shape(self.config, layer, self.rows, self.length + 1 if kept.by == "column" else self.slots)
+        return declaration.shape(
+            self.config, layer, self.rows, self.length + 1 if declaration.by == "column" else self.slots
+        )
 
-    def made(self, name: str, layer: int, like: Tensor) -> Tensor:
+    def tensor(self, name: str, layer: int, like: Tensor) -> Tensor:
         """The tensor of a layer. Its first use makes it, on the device of ``like``."""
         layers = self.besides[name].layers
         if layer not in layers:
-            kept = next(one for one in self.rest if one.name == name)
-            layers[layer] = like.new_zeros(self.shape(kept, layer), dtype=kept.dtype)
+            declaration = next(entry for entry in self.other_tensors if entry.name == name)
+            layers[layer] = like.new_zeros(self.shape(declaration, layer), dtype=declaration.dtype)
         return layers[layer]
 
     def select(self, rows: Tensor) -> None:
         """Let all rows but the given ones [b], ascending, leave."""
-        places = {old: new for new, old in enumerate(rows.tolist())} if self.known else {}
-        self.known = [(places[row], prefix) for row, prefix in self.known if row in places]
+        places = {old: new for new, old in enumerate(rows.tolist())} if self.prefixes else {}
+        self.prefixes = [(places[row], prefix) for row, prefix in self.prefixes if row in places]
         self.rows = len(rows)
-        self._replace(moved_up([held for *_, held in self._tensors()], rows))
+        self._replace(moved_up([tensor for *_, tensor in self._tensors()], rows))
 
     def join(self, fresh: KeptTensors) -> None:
         """Let rows that have kept nothing yet follow."""
-        self.known += [(self.rows + row, prefix) for row, prefix in fresh.known]
+        self.prefixes += [(self.rows + row, prefix) for row, prefix in fresh.prefixes]
         self.rows, self.length = self.rows + fresh.rows, max(self.length, fresh.length)
         self.slots, self.buffers = max(self.slots, fresh.slots), None
         self.make_room()
         for layer in range(len(self.stores) if self.stores and self.stores[0] else 0):
-            self.write_known(layer)
+            self.write_prefixes(layer)
 
     def make_room(self) -> None:
         """Let every tensor have room for all rows, columns and slots; what is new holds zeros."""
-        wide = [(held, self.shape(kept, layer)) for kept, layer, held in self._tensors()]
-        if any(size < most for held, shape in wide for size, most in zip(held.shape, shape, strict=True)):
-            self.named = self.config.ranks.number()  # what grows moves
-            self._replace(with_room(held, shape) for held, shape in wide)
+        wide = [(tensor, self.shape(declaration, layer)) for declaration, layer, tensor in self._tensors()]
+        if any(size < most for tensor, shape in wide for size, most in zip(tensor.shape, shape, strict=True)):
+            self.buffer_name = self.config.ranks.number()  # what grows moves
+            self._replace(with_room(tensor, shape) for tensor, shape in wide)
         for rows in self.besides.values():
             rows.length = self.length
 
@@ -171,18 +177,18 @@ class KeptTensors:
         """Give each row what its leader keeps."""
         led = [row for row, leader in enumerate(leaders) if row != leader]
         of = [leaders[row] for row in led]
-        for *_, held in self._tensors():
-            held[led] = held[of]
+        for *_, tensor in self._tensors():
+            tensor[led] = tensor[of]
 
     def key(self) -> tuple[Hashable, ...]:
         """The shapes, and where the tensors are: by addresses, or by the names that all ranks give to memory."""
-        addresses = tuple(held.data_ptr() for *_, held in self._tensors())
-        places = addresses if self.config.ranks.size == 1 else (self.named, self.own)
+        addresses = tuple(tensor.data_ptr() for *_, tensor in self._tensors())
+        places = addresses if self.config.ranks.size == 1 else (self.buffer_name, self.own_name)
         return self.rows, self.length, self.slots, *places
 
     def compared(self) -> list[Tensor]:
         """What a recording, which runs a turn more than once, puts back."""
-        return [held for kept, _, held in self._tensors() if kept.compared]
+        return [tensor for declaration, _, tensor in self._tensors() if declaration.compared]
 
     def apart(self) -> KeptTensors:
         """The same tensors in an object of its own."""
@@ -193,61 +199,69 @@ class KeptTensors:
             same.besides[name].layers = dict(rows.layers)
         return same
 
-    def _lent(self) -> list[tuple[Kept, int]]:
+    def _lendable(self) -> list[tuple[Kept, int]]:
         """What may be lent, in its order: keys and values of each layer in turn, then each of the others."""
-        layers, rest = range(self.config.layers), [one for one in self.rest if one.lent]
-        pairs = [(one, layer) for layer in layers for one in self.pair]
-        return pairs + [(one, layer) for one in rest for layer in layers[one.from_layer :]]
+        layers, others_lent = (
+            range(self.config.layers),
+            [declaration for declaration in self.other_tensors if declaration.lent],
+        )
+        pairs = [(declaration, layer) for layer in layers for declaration in self.pair]
+        return pairs + [
+            (declaration, layer) for declaration in others_lent for layer in layers[declaration.from_layer :]
+        ]
 
     def missing_buffers(self) -> list[tuple[int, ...]] | None:
         """The shapes of what may be lent, if it is still missing."""
-        if None not in self.stores and all(self.besides[one.name].layers for one in self.rest if one.lent):
+        if None not in self.stores and all(
+            self.besides[declaration.name].layers for declaration in self.other_tensors if declaration.lent
+        ):
             return None
-        shapes = [(kept, self.shape(kept, layer)) for kept, layer in self._lent()]
-        return [shape if kept.dtype is None else (kept.numbers(shape),) for kept, shape in shapes]
+        shapes = [(entry, self.shape(entry, layer)) for entry, layer in self._lendable()]
+        return [shape if entry.dtype is None else (entry.numbers(shape),) for entry, shape in shapes]
 
     def attach_buffers(self, buffers: Buffers) -> None:
         """Use buffers of these shapes, which may have served another decode."""
-        self.buffers, self.named, self.stores = buffers, buffers.name, []
+        self.buffers, self.buffer_name, self.stores = buffers, buffers.name, []
         pair = list[Tensor]()
-        for (kept, layer), held in zip(self._lent(), buffers.tensors, strict=True):
-            if kept in self.pair:
-                pair.append(held)
+        for (declaration, layer), tensor in zip(self._lendable(), buffers.tensors, strict=True):
+            if declaration in self.pair:
+                pair.append(tensor)
                 continue
-            if kept.dtype is not None:
-                shape = self.shape(kept, layer)
-                held = held.view(kept.dtype)[: prod(shape)].view(shape)
-            self.besides[kept.name].layers[layer] = held
+            if declaration.dtype is not None:
+                shape = self.shape(declaration, layer)
+                tensor = tensor.view(declaration.dtype)[: prod(shape)].view(shape)
+            self.besides[declaration.name].layers[layer] = tensor
         self.stores = list(zip(pair[::2], pair[1::2], strict=True))
         for layer in range(len(self.stores)):
-            self.write_known(layer)
+            self.write_prefixes(layer)
 
-    def take_over(self, known: Sequence[KnownPrefix | None]) -> None:
-        """Begin with what is ``known`` [B] of the rows (None: nothing), before a policy says what it remembers."""
-        self.known = [(row, prefix) for row, prefix in enumerate(known) if prefix is not None]
+    def take_over(self, prefixes: Sequence[KnownPrefix | None]) -> None:
+        """Begin with the ``prefixes`` [B] of the rows (None: nothing is computed), before a policy says what it
+        remembers."""
+        self.prefixes = [(row, prefix) for row, prefix in enumerate(prefixes) if prefix is not None]
 
-    def write_known(self, layer: int) -> None:
+    def write_prefixes(self, layer: int) -> None:
         """Write what is known of the rows to the keys and values of a layer, which are there now."""
-        for row, prefix in self.known:
-            for store, one in zip(self.stores[layer] or (), prefix.layers[layer], strict=True):
-                store[row, :, : prefix.columns] = one.transpose(0, 1)
+        for row, prefix in self.prefixes:
+            for store, columns in zip(self.stores[layer] or (), prefix.layers[layer], strict=True):
+                store[row, :, : prefix.columns] = columns.transpose(0, 1)
         if layer == len(self.stores) - 1:
-            self.known = []
+            self.prefixes = []
 
 
-def moved_up(held: T, rows: Tensor) -> T:
+def moved_up(tensors: T, rows: Tensor) -> T:
     """The given rows [b] at the front of the same tensors, so that CUDA graphs recorded on these still find them."""
     copies = DeviceCopies()
 
-    def moved(one: Tensor) -> Tensor:
-        one[: len(rows)] = one[copies(rows, one.device)]
-        return one[: len(rows)]
+    def moved(tensor: Tensor) -> Tensor:
+        tensor[: len(rows)] = tensor[copies(rows, tensor.device)]
+        return tensor[: len(rows)]
 
-    return each_tensor(moved, held)
+    return each_tensor(moved, tensors)
 
 
-def with_room(held: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor of at least that shape that begins with what is ``held``, and holds zeros elsewhere."""
-    wide = held.new_zeros([max(size, most) for size, most in zip(held.shape, shape, strict=True)])
-    wide[tuple(map(slice, held.shape))] = held
+def with_room(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor of at least that shape that begins with ``tensor``, and holds zeros elsewhere."""
+    wide = tensor.new_zeros([max(size, most) for size, most in zip(tensor.shape, shape, strict=True)])
+    wide[tuple(map(slice, tensor.shape))] = tensor
     return wide

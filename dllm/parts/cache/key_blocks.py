@@ -16,7 +16,7 @@ from torch import Tensor
 from dllm.common.ranking import top_k_mask
 from dllm.models.network.experts import at_least_float32
 
-LISTED = (torch.float32, torch.bfloat16, torch.float16)  # what flex attention multiplies
+FLEX_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # what flex attention multiplies
 
 
 def find_pattern(
@@ -43,19 +43,19 @@ def find_pattern(
     exist = number * size < valid.sum(1, keepdim=True)  # [b, blocks]
     late = number >= answer[:, None]
     last = (torch.arange(n, device=query.device) // size) >= answer[:, None]  # [b, n] keys of the answer's blocks
-    first_count, last_count = count_chosen(exist.sum(1), select), count_chosen((exist & late).sum(1), select)
-    found = []
+    first_count, last_count = chosen_count(exist.sum(1), select), chosen_count((exist & late).sum(1), select)
+    out = []
     for begin in range(0, n, size):
         part = query[:, begin : begin + size].to(wide).transpose(1, 2)
         scores = part @ keys * factor  # [b, H, rows, n]
         rows = valid[:, None, begin : begin + size, None]
-        all_, own = (block_sums(scores, valid & among, rows, size) for among in (torch.ones_like(last), last))
-        chosen = best(all_, exist, first_count) & ~late[:, None] | best(own, exist & late, last_count)
-        found.append(chosen)
-    return torch.stack(found, 2)
+        all_, late_sums = (block_sums(scores, valid & among, rows, size) for among in (torch.ones_like(last), last))
+        pattern = best(all_, exist, first_count) & ~late[:, None] | best(late_sums, exist & late, last_count)
+        out.append(pattern)
+    return torch.stack(out, 2)
 
 
-def count_chosen(blocks: Tensor, select: float) -> Tensor:
+def chosen_count(blocks: Tensor, select: float) -> Tensor:
     """How many of ``blocks`` [b] are chosen."""
     return (blocks.double() * select).long() + 1
 
@@ -80,9 +80,9 @@ def live(pattern: Tensor, valid: Tensor, size: int) -> Tensor:
     """The pattern without blocks whose columns are all cut off; a block of queries that is left without any attends to
     the last one that is not."""
     blocks = F.pad(valid, (0, -valid.shape[1] % size)).unflatten(1, (-1, size)).any(-1)  # [b, blocks]
-    kept = pattern & blocks[:, None, None]
+    visible_pattern = pattern & blocks[:, None, None]
     last = torch.arange(blocks.shape[1], device=valid.device) == blocks.sum(1, keepdim=True) - 1
-    return kept | (~kept.any(-1, keepdim=True) & last[:, None, None])
+    return visible_pattern | (~visible_pattern.any(-1, keepdim=True) & last[:, None, None])
 
 
 def attend_by_blocks(
@@ -90,9 +90,9 @@ def attend_by_blocks(
 ) -> Tensor:
     """``attend_blocks``, by flex attention on a GPU that has a kernel for it."""
     tiles = size % 128 == 0 or size in (16, 32, 64)
-    listed = query.is_cuda and tiles and query.dtype in LISTED
-    if listed:
-        return attend_listed(query, keys, values, pattern, valid, size)
+    uses_flex = query.is_cuda and tiles and query.dtype in FLEX_DTYPES
+    if uses_flex:
+        return attend_by_flex(query, keys, values, pattern, valid, size)
     return attend_blocks(query, keys, values, pattern, valid, size, most)
 
 
@@ -103,18 +103,18 @@ def attend_blocks(
     pattern [b, H, blocks, blocks] names for each head and block of queries; valid [b, n]: columns that are keys. most:
     no block of queries attends to more blocks."""
     pattern, (n, heads) = live(pattern, valid, size), query.shape[1:3]
-    keys, values = (F.pad(one, (0, 0, 0, -n % size)).unflatten(2, (-1, size)) for one in (keys, values))
+    keys, values = (F.pad(tensor, (0, 0, 0, -n % size)).unflatten(2, (-1, size)) for tensor in (keys, values))
     keys, values = (
-        one.repeat_interleave(heads // one.shape[1], 1) for one in (keys, values)
+        tensor.repeat_interleave(heads // tensor.shape[1], 1) for tensor in (keys, values)
     )  # [b, H, blocks, size, h]
-    seen = F.pad(valid, (0, -n % size)).unflatten(1, (-1, size))  # [b, blocks, size]
+    is_key = F.pad(valid, (0, -n % size)).unflatten(1, (-1, size))  # [b, blocks, size]
     row, head = torch.arange(len(query), device=query.device)[:, None, None], torch.arange(heads, device=query.device)
     out = []
     for number, begin in enumerate(range(0, n, size)):
-        named = pattern[:, :, number]  # [b, H, blocks]
-        order = named_first(named)[..., :most]
+        in_pattern = pattern[:, :, number]  # [b, H, blocks]
+        order = pattern_first(in_pattern)[..., :most]
         place = row, head[:, None], order
-        mask = (seen[row, order] & named.gather(-1, order)[..., None]).flatten(2)  # [b, H, chosen size]
+        mask = (is_key[row, order] & in_pattern.gather(-1, order)[..., None]).flatten(2)  # [b, H, chosen size]
         part = F.scaled_dot_product_attention(
             query[:, begin : begin + size].transpose(1, 2),
             keys[place].flatten(2, 3),
@@ -125,32 +125,33 @@ def attend_blocks(
     return torch.cat(out, 1)
 
 
-def named_first(named: Tensor) -> Tensor:
-    """The numbers of blocks [..., blocks], those that are ``named`` first."""
-    return named.byte().sort(dim=-1, descending=True, stable=True).indices
+def pattern_first(in_pattern: Tensor) -> Tensor:
+    """The numbers of blocks [..., blocks], those ``in_pattern`` first."""
+    return in_pattern.byte().sort(dim=-1, descending=True, stable=True).indices
 
 
-def listed_blocks(named: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks are ``named`` [..., blocks], and a list that begins with them; int32, as flex attention reads."""
-    return named.sum(-1).int(), named_first(named).int()
+def block_lists(in_pattern: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks are ``in_pattern`` [..., blocks], and a list that begins with them; int32, as flex attention
+    reads."""
+    return in_pattern.sum(-1).int(), pattern_first(in_pattern).int()
 
 
-def attend_listed(query: Tensor, keys: Tensor, values: Tensor, pattern: Tensor, valid: Tensor, size: int) -> Tensor:
+def attend_by_flex(query: Tensor, keys: Tensor, values: Tensor, pattern: Tensor, valid: Tensor, size: int) -> Tensor:
     """The same by flex attention. Only the block in which a row ends is masked key by key."""
     from torch.nn.attention.flex_attention import BlockMask
 
     pattern, n, count = live(pattern, valid, size), query.shape[1], valid.sum(1)
     ends = torch.arange(size, n + size, size, device=query.device) > count[:, None]  # [b, blocks] not all are keys
-    partly, whole = (pattern & one[:, None, None] for one in (ends, ~ends))
+    partly, whole = (pattern & rows[:, None, None] for rows in (ends, ~ends))
 
     def is_key(row: Tensor, head: Tensor, at: Tensor, key: Tensor) -> Tensor:
         return key < count[row]
 
     mask = BlockMask.from_kv_blocks(
-        *listed_blocks(partly), *listed_blocks(whole), BLOCK_SIZE=size, mask_mod=is_key, seq_lengths=(n, n)
+        *block_lists(partly), *block_lists(whole), BLOCK_SIZE=size, mask_mod=is_key, seq_lengths=(n, n)
     )
     tile = {"BLOCK_M": size, "BLOCK_N": size} if size < 128 else {}
-    found = flex()(
+    out = flex()(
         query.transpose(1, 2),
         keys,
         values,
@@ -158,7 +159,7 @@ def attend_listed(query: Tensor, keys: Tensor, values: Tensor, pattern: Tensor, 
         enable_gqa=query.shape[2] != keys.shape[1],
         kernel_options={"FORCE_USE_FLEX_ATTENTION": True, **tile},
     )
-    return found.transpose(1, 2).flatten(2)  # type: ignore[no-any-return]
+    return out.transpose(1, 2).flatten(2)  # type: ignore[no-any-return]
 
 
 @cache

@@ -85,17 +85,17 @@ class DraftWindow(Buffered):
         canvas, columns = view.canvas, view.canvas.columns
         masked = canvas.masked & canvas.valid
         first = torch.where(masked, columns, len(columns)).amin(1, keepdim=True)
-        known, last = canvas.valid & (columns < first), columns == first - 1
-        exact = view.state["exact"] & known & (canvas.tokens == view.state["tokens"])
+        decided, last = canvas.valid & (columns < first), columns == first - 1
+        exact = view.state["exact"] & decided & (canvas.tokens == view.state["tokens"])
         run = canvas.undecided & (columns >= first) & ((~masked & (columns >= first)).cumsum(1) == 0)
         window = run & view.blocks.in_open & (columns < first + self.window_length - 1)
-        fresh = ((known & ~exact & ~last).any(1) | ~exact.any(1))[:, None]  # decided text that no row stands for
-        laid = window & (view.next_positions > 0) & ~fresh
-        judges = fresh | ~(window & ~laid).any(1, keepdim=True)
-        drafts, behind = laid * laid.cumsum(1), first + laid.sum(1, keepdim=True)
+        fresh = ((decided & ~exact & ~last).any(1) | ~exact.any(1))[:, None]  # decided text that no row stands for
+        written_drafts = window & (view.next_positions > 0) & ~fresh
+        judges = fresh | ~(window & ~written_drafts).any(1, keepdim=True)
+        drafts, behind = written_drafts * written_drafts.cumsum(1), first + written_drafts.sum(1, keepdim=True)
         blank = (columns == 0) & (first == 0)  # without a prompt, a mask predicts itself
-        live = torch.where(judges, (known & ~exact) | laid | blank, last | window)
-        committable = torch.where(judges, laid | (run & (columns == behind)), window & ~laid)
+        live = torch.where(judges, (decided & ~exact) | written_drafts | blank, last | window)
+        committable = torch.where(judges, written_drafts | (run & (columns == behind)), window & ~written_drafts)
         plan = view.plan(
             live,
             committable=committable,

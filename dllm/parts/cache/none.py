@@ -68,13 +68,13 @@ class NoCacheSession(Session):
     def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
         columns, (committable, forced) = canvas.valid, committable_next(canvas, self.config)
         if self.policy.prunes:
-            drawn = {"dropped": self.policy.dropped(canvas, blocks, remembered["dropped"])}
-            remembered = blocks.shapes.update(blocks.active, drawn, remembered)
+            dropped = {"dropped": self.policy.dropped(canvas, blocks, remembered["dropped"])}
+            remembered = blocks.shapes.update(blocks.active, dropped, remembered)
             columns = columns & ~remembered["dropped"]
         return ForwardPlan(columns, committable, forced, canvas.tokens[:, :0], columns, blocks.shapes, remembered)
 
-    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
-        return (self.length,) * len(known)
+    def max_queries(self, host_views: Sequence[HostView], width: int) -> tuple[int, ...]:
+        return (self.length,) * len(host_views)
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         valid, parts = candidates.valid, [Group(None, len(candidates.columns))]

@@ -50,10 +50,10 @@ class Beginning:
     def pages(self, kind: AttentionKind, model: bytes) -> Iterator[tuple[bytes, int, int]]:
         """The hash, the first column and the end of each page."""
         tenant = self.tenant.encode()
-        found = hashlib.sha256(len(model).to_bytes(8) + model + tenant).digest()
+        digest = hashlib.sha256(len(model).to_bytes(8) + model + tenant).digest()
         for begin, end in pairwise((0, *kind.page_ends(self.start, self.decided))):
-            found = hashlib.sha256(found + array("q", self.tokens[begin:end]).tobytes()).digest()
-            yield found, begin, end
+            digest = hashlib.sha256(digest + array("q", self.tokens[begin:end]).tobytes()).digest()
+            yield digest, begin, end
 
 
 class PageStore:
@@ -104,7 +104,7 @@ class PageStore:
     def add(self, beginning: Beginning, row: int, stores: Sequence[KeyValues | None], most: int | None = None) -> int:
         """Keep the pages of a ``row`` whose keys and values are in ``stores`` [B, H_kv, S, h] by column, as far as
         there is room. most: columns of them (None: all that are decided). Returns how many columns of it are here."""
-        names, new, here = list[bytes](), list[tuple[int, int]](), 0
+        names, new, end_of_stored = list[bytes](), list[tuple[int, int]](), 0
         for name, begin, end in beginning.pages(self.kind, self.model):
             if most is not None and end > most:
                 break
@@ -116,43 +116,43 @@ class PageStore:
                     break
                 self.pages[name] = slots
                 new += zip(range(begin, end), slots, strict=True)
-            here = end
+            end_of_stored = end
         self._touch(names)
         self._copy(new, row, stores)
-        return here
+        return end_of_stored
 
     def _touch(self, names: Sequence[bytes]) -> None:
         """Note that pages of one beginning were used."""
         for name in reversed(names):
             self.pages.move_to_end(name)
 
-    def _room(self, columns: int, kept: Sequence[bytes]) -> list[int] | None:
-        """Slots for that many columns; None: only the pages ``kept`` could make room."""
+    def _room(self, columns: int, names: Sequence[bytes]) -> list[int] | None:
+        """Slots for that many columns; None: only the pages of these ``names`` could make room."""
         if len(self.free) < columns and self.slots < self.most:
             more = min(self.most, max(FIRST_SLOTS, 2 * self.slots, self.slots + columns))
             self.free += range(self.slots, more)
             self.slots = more
         while len(self.free) < columns:
             oldest = next(iter(self.pages), None)
-            if oldest is None or oldest in kept:
+            if oldest is None or oldest in names:
                 return None
             self.free += self.pages.pop(oldest)
             self.evicted += 1
-        taken, self.free = self.free[-columns:], self.free[:-columns]
-        return taken
+        slots, self.free = self.free[-columns:], self.free[:-columns]
+        return slots
 
     def _copy(self, new: Sequence[tuple[int, int]], row: int, stores: Sequence[KeyValues | None]) -> None:
         """Copy columns of a row to slots."""
         if not new:
             return
         columns, slots = torch.tensor(new).unbind(1)
-        there: list[KeyValues] = [store for store in stores if store is not None]
-        assert len(there) == len(stores), "a row has been computed"
+        layers: list[KeyValues] = [store for store in stores if store is not None]
+        assert len(layers) == len(stores), "a row has been computed"
         if not self.layers:
-            self.layers = [tuple(_blank(one) for one in pair) for pair in there]  # type: ignore[misc]
-        self.layers = [tuple(_grown(one, self.slots) for one in pair) for pair in self.layers]  # type: ignore[misc]
+            self.layers = [tuple(_blank(tensor) for tensor in pair) for pair in layers]  # type: ignore[misc]
+        self.layers = [tuple(_grown(tensor, self.slots) for tensor in pair) for pair in self.layers]  # type: ignore[misc]
         copies = DeviceCopies()
-        for pool, store in zip(self.layers, there, strict=True):
+        for pool, store in zip(self.layers, layers, strict=True):
             for to, of in zip(pool, store, strict=True):
                 to[copies(slots, to.device)] = of[row][:, copies(columns, of.device)].transpose(0, 1)
 

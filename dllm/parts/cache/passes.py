@@ -116,7 +116,10 @@ class ForwardPass:
         """What it computed, per candidate and layer, after its calls; ``scored`` [N]: rows that the head ran on. By
         default all layers compute the same; else what they say that ``ran``, each padded to its widest row."""
         if ran := self.found.get("ran"):
-            queries, valid = torch.stack([one.to(self.valid.device) for one in ran], 1), self.valid.sum(1, keepdim=True)
+            queries, valid = (
+                torch.stack([count.to(self.valid.device) for count in ran], 1),
+                self.valid.sum(1, keepdim=True),
+            )
             computed = queries.amax(0).expand_as(queries)
             return ForwardCost(queries, valid.expand_as(queries), queries * (queries == valid), computed, scored)
         queries = self.queries.sum(1, keepdim=True)

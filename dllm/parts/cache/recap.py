@@ -46,15 +46,17 @@ class Recap(Buffered):
         return {"since": canvas.no_positions, "left": torch.zeros_like(canvas.start)}
 
     def plan(self, view: CacheView) -> ForwardPlan:
-        canvas, left = view.canvas, view.state["left"]
+        canvas, forwards_left = view.canvas, view.state["left"]
         to_fill = (~canvas.given & canvas.valid).sum(1)
         decided = to_fill - canvas.masked.sum(1)
-        local = (view.next_positions > 0).any(1) if self.targets == "announced" else left > 0
+        local = (view.next_positions > 0).any(1) if self.targets == "announced" else forwards_left > 0
         full = ~local | (decided < self.start_fraction * to_fill)
         since = (view.state["since"] | (view.masks ^ canvas.masked)) & ~full[:, None]
         masks = self._masks(view)
         columns = full[:, None] | since | masks | predictors(masks, canvas, view.config)
-        return view.plan(columns, state={"since": since, "left": torch.where(full, self.local_steps, left - 1)})
+        return view.plan(
+            columns, state={"since": since, "left": torch.where(full, self.local_steps, forwards_left - 1)}
+        )
 
     def _masks(self, view: CacheView) -> Tensor:
         """The masks [B, L] that a local forward computes."""

@@ -53,7 +53,7 @@ class SlidingCache(Buffered):
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, blocks, state = view.canvas, view.blocks, view.state
         commits = state["commits"] + (view.masks & ~canvas.masked & canvas.valid).sum(1)
-        full = (blocks.turn == 0) | (commits >= self.due(view))
+        full = (blocks.turn == 0) | (commits >= self.interval(view))
         shift = view.config.prediction_shift
         before = (blocks.begin - state["begin"]).clamp(min=max(self.prefix_window, shift))
         columns = canvas.columns >= (blocks.begin - before)[:, None]
@@ -65,7 +65,7 @@ class SlidingCache(Buffered):
         state = {"commits": commits.masked_fill(full, 0), "begin": blocks.begin}
         return view.plan(columns, forced=forced, state=state)
 
-    def due(self, view: CacheView) -> Tensor:
+    def interval(self, view: CacheView) -> Tensor:
         """Commits [B] from one full forward to the next."""
-        own = view.blocks.params["block_length"]
-        return own if self.refresh_interval is None else torch.full_like(own, self.refresh_interval)
+        length = view.blocks.params["block_length"]
+        return length if self.refresh_interval is None else torch.full_like(length, self.refresh_interval)

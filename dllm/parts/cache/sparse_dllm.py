@@ -128,7 +128,7 @@ class SparseSession(Session):
         super().__init__(policy, canvas, config)
         self.shrinks = shrinks
         if not shrinks:
-            self.kept.own = 0  # nothing but what is lent is made
+            self.kept.own_name = 0  # nothing but what is lent is made
 
     def remembers(self, canvas: Canvas) -> State:
         none = torch.full_like(canvas.start, NOT_KEPT)
@@ -236,7 +236,7 @@ class SparseSession(Session):
         if held is None:
             held = self.stores[layer] = blank(key, self.rows, self.kept.slots)
         if self.shrinks:
-            self.kept.made("columns", layer, key)
+            self.kept.tensor("columns", layer, key)
         return held
 
 

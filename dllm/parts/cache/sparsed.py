@@ -28,7 +28,7 @@ from dllm.models.network.memory import Memory, NoCacheMemory, Projected
 from dllm.parts.cache.base import Cache, Session
 from dllm.parts.cache.calls import Group, rows_by_call
 from dllm.parts.cache.kept import PER_PLACE, Kept
-from dllm.parts.cache.key_blocks import attend_by_blocks, count_chosen, find_pattern
+from dllm.parts.cache.key_blocks import attend_by_blocks, chosen_count, find_pattern
 from dllm.parts.cache.passes import Call, ForwardPass
 
 FORWARD_KINDS = ALL_KEYS, MEASURES, BY_PATTERN = range(3)  # of forwards of a row, in their order
@@ -146,7 +146,7 @@ class PatternSession(Session):
         size, length = self.policy.block_size, canvas.valid.sum(1)
         blocks, first = -(-length // size), -(-canvas.start // size)
         answer = torch.where(first < blocks, first, blocks - 1)
-        among_all, own = (count_chosen(one, self.policy.select) for one in (blocks, blocks - answer))
+        among_all, own = (chosen_count(one, self.policy.select) for one in (blocks, blocks - answer))
         chosen = torch.minimum(among_all, answer) + own
         return {"full": full, "answer": answer, "chosen": chosen, "kind": torch.full_like(full, ALL_KEYS)}
 
@@ -246,7 +246,7 @@ class PatternMemory(NoCacheMemory):
         valid = self.copies(self.call.valid, query.device)
         assert valid is not None and kind is not None
         valid, blocks = valid[:, : query.shape[1]], -(-query.shape[1] // size)
-        held, counts = (self.session.kept.made(one, layer, query) for one in ("patterns", "counts"))
+        held, counts = (self.session.kept.tensor(one, layer, query) for one in ("patterns", "counts"))
         if self.call.measures:
             answer = self.copies(self.call.answer, query.device)
             assert answer is not None
