@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dllm.common.errors import Refusal, TooLong, UserError, nearest, verbatim
 from dllm.contract.canvas import Request
-from dllm.models.text.chat_template import TEMPLATES_OWN
+from dllm.models.text.chat_template import RESERVED_FIELDS
 from dllm.models.text.ids import Ids
 from dllm.models.text.token_tables import SPECIAL_TOKEN_KEYS
 
@@ -64,8 +64,8 @@ class Prompts:
         """Refuse, with UserError, switches that the model's chat template does not read."""
         names = frozenset() if self.tokenizer is None else self.tokenizer.template_names
         for name in self.chat_template_kwargs:
-            if name in TEMPLATES_OWN or name not in names:
-                others = sorted(names.difference(TEMPLATES_OWN, SPECIAL_TOKEN_KEYS))
+            if name in RESERVED_FIELDS or name not in names:
+                others = sorted(names.difference(RESERVED_FIELDS, SPECIAL_TOKEN_KEYS))
                 why = f"which reads {', '.join(others) or 'nothing but the messages'}" if names else "which has none"
                 raise Refusal(
                     f"chat_template_kwargs.{name} is not a switch of the chat template of {self.name}, {why}. Drop "
@@ -187,7 +187,7 @@ class Prompts:
     def marked_text(self, tokens: Sequence[int]) -> str:
         """The same with the marks around a thought, which may be special tokens."""
         tokenizer = self.tokenizer
-        return "" if tokenizer is None else tokenizer.decode(list(tokens), shown=tokenizer.hidden_marks)
+        return "" if tokenizer is None else tokenizer.decode(list(tokens), visible_ids=tokenizer.hidden_marks)
 
     def pieces(self, tokens: Sequence[int]) -> list[bytes]:
         """What each token adds to ``text(tokens)``: joined, they are that text's UTF-8."""

@@ -16,7 +16,7 @@ from tokenizers import decoders, models
 from dllm.common.digest import digest
 from dllm.common.errors import Refusal
 from dllm.constraints.languages.trees import IntArray
-from dllm.models.text.pieces import HEX_BYTE, REPLACEMENT, SPACE, written
+from dllm.models.text.pieces import HEX_BYTE, REPLACEMENT, SPACE, spelling_bytes
 from dllm.models.text.tokenizer import Tokenizer
 
 # Gemma's decoder, which writes every token as it does anywhere: others strip the first blank.
@@ -78,7 +78,7 @@ def _spelling(backend: Backend) -> Callable[[str], bytes]:
     """What makes bytes of an entry of the vocabulary."""
     model, decoder = type(backend.model).__name__, type(backend.decoder).__name__
     if isinstance(backend.model, models.BPE) and isinstance(backend.decoder, decoders.ByteLevel):
-        return written
+        return spelling_bytes
     if isinstance(backend.model, models.BPE) and json.loads(backend.decoder.__getstate__()) == IN_PLACE:
         return written_in_place
     kind = model if model in ("WordPiece", "WordLevel") else f"SentencePiece's or another {model}"

@@ -89,5 +89,5 @@ def test_what_a_template_cannot_render_shows_no_marks(tmp_path: Path) -> None:
 def test_marks_that_a_template_tears_apart_mark_nothing() -> None:
     marks = Marks("B", "E", "C")
     assert marks.around("a<x>b", [(1, 4)]) == "aB<x>Eb"
-    assert marks.found("aB<x>EbC<x>") == [("a<x>b", {(1, 4)}), ("<x>", set())]
-    assert marks.found("a<x>EbB<x>") == [("a<x>b<x>", {(-1, 4)})]
+    assert marks.split("aB<x>EbC<x>") == [("a<x>b", {(1, 4)}), ("<x>", set())]
+    assert marks.split("a<x>EbB<x>") == [("a<x>b<x>", {(-1, 4)})]

@@ -11,7 +11,7 @@ import pytest
 from jinja2 import TemplateError
 from model_folders import byte_tokenizer, write_tokenizer
 
-from dllm.parts import Tokenizer, UserError, compile_template, one_prompt, render_messages
+from dllm.parts import Tokenizer, UserError, compile_template, render_messages, shared_budget
 
 USER = [{"role": "user", "content": "x"}]
 SLOW_TO_PARSE = [
@@ -56,7 +56,7 @@ def test_renderings_of_one_prompt_share_their_time(monkeypatch: pytest.MonkeyPat
     loops = "{% for a in range(999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
     endless = compile_template(loops)
     before = time.thread_time()
-    with one_prompt():
+    with shared_budget():
         for _ in range(5):
             with pytest.raises(TemplateError, match="does not end within"):
                 render_messages(endless, USER, {})

@@ -25,7 +25,7 @@ from dllm.models.text.template_budget import RenderingBudget
 from dllm.models.text.template_sandbox import LONGEST_TEMPLATE, BoundedText
 
 # What every conversation sets, so that no switch of a user's may.
-TEMPLATES_OWN = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "pad_token")
+RESERVED_FIELDS = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "pad_token")
 RENDER_SECONDS = 4  # of a thread; 20,000 messages take 0.2 to 0.9
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing, as transformers prefers them
 
@@ -41,7 +41,7 @@ def parse_template(template: str) -> nodes.Template:
         raise TemplateError(str(error)) from error
 
 
-def names_read(template: str) -> frozenset[str]:
+def template_names(template: str) -> frozenset[str]:
     """The names that a template expects from outside, such as ``messages`` and ``tools``."""
     return frozenset(meta.find_undeclared_variables(parse_template(template)))
 
@@ -72,23 +72,23 @@ def render_messages(
     """
     plain = json.loads(json.dumps([_fields(message) for message in messages]))
     usual = {"tools": None, "documents": None, "add_generation_prompt": True}
-    given = {**usual, **json.loads(json.dumps(dict(beside or {}))), **special, "messages": plain}
+    fields = {**usual, **json.loads(json.dumps(dict(beside or {}))), **special, "messages": plain}
     with RenderingBudget.begun(RENDER_SECONDS):
-        context = template.new_context(given)
+        context = template.new_context(fields)
         RenderingBudget.now().holders.append(context.vars)
         return str(template.environment.concat(template.root_render_func(context)))
 
 
-def one_prompt() -> AbstractContextManager[None]:
+def shared_budget() -> AbstractContextManager[None]:
     """Several renderings of one prompt share RENDER_SECONDS."""
     return RenderingBudget.together(RENDER_SECONDS)
 
 
 def _fields(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message as templates read it: what was thought is there by both names that they know."""
-    given = {key: value for key, value in message.items() if value is not None}
-    thought = next((given[name] for name in REASONING if name in given), None)
-    return given if thought is None else {"thinking": thought, **given, "reasoning_content": thought}
+    fields = {key: value for key, value in message.items() if value is not None}
+    thought = next((fields[name] for name in REASONING if name in fields), None)
+    return fields if thought is None else {"thinking": thought, **fields, "reasoning_content": thought}
 
 
 @lru_cache(1)
@@ -126,10 +126,10 @@ class GuardedNamespace(Namespace):
     """``namespace`` for templates, whose attributes cannot stand for Python's own."""
 
     def __init__(*args: Any, **fields: Any) -> None:  # as in Jinja, ``self`` may be a field
-        self, *given = args
+        self, *positional = args
         Namespace.__init__(self)
         RenderingBudget.now().holders.append(self._Namespace__attrs)
-        for name, value in dict(*given, **fields).items():
+        for name, value in dict(*positional, **fields).items():
             self[name] = value
 
     def __setitem__(self, name: str, value: Any) -> None:

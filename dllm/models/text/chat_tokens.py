@@ -31,7 +31,7 @@ class ChatTokens:
     backend: Tokenizer  # the tokenizer
     special: frozenset[int]  # ids that a text can spell
     template: str  # of the conversation, in Jinja
-    named: Mapping[str, str]  # what the template calls special tokens by
+    special_tokens: Mapping[str, str]  # by the names that the template has for them
 
     @cached_property
     def _marks(self) -> Marks:
@@ -45,32 +45,36 @@ class ChatTokens:
         """The rendered conversation, cut where a message spells what the template puts together. Raises UserError
         where a template that puts special tokens together cannot be told from messages that do."""
         beside = beside or {}
-        found = self._rendered(messages, beside)
-        if not any(self._others(*piece) for piece in found):
-            return found
+        pieces = self._rendered(messages, beside)
+        if not any(self._strangers(*piece) for piece in pieces):
+            return pieces
         # A template may put its tokens together, from the role above all ('<|' + role): then whatever is said.
         silent = [{**changed(message, lambda _: "x"), "role": message["role"]} for message in messages]
-        if not self._known(silent, beside):
-            return found
-        longest = max(len(text) for text, _ in found)
+        if not self._composed(silent, beside):
+            return pieces
+        longest = max(len(text) for text, _ in pieces)
         messages, beside = (changed(each, lambda text: self._cut(text, longest)) for each in (messages, beside))
-        found = self._rendered(messages, beside)
-        others, known = [self._others(*piece) for piece in found], self._known(silent, beside)
-        if known != [text[slice(*span)] for (text, _), spans in zip(found, others, strict=True) for span in spans]:
+        pieces = self._rendered(messages, beside)
+        strangers, tokens = [self._strangers(*piece) for piece in pieces], self._composed(silent, beside)
+        if tokens != [text[slice(*span)] for (text, _), spans in zip(pieces, strangers, strict=True) for span in spans]:
             raise UserError(
-                f"the chat template puts {(known or ['special tokens'])[0]!r} together from pieces, and a message may "
+                f"the chat template puts {(tokens or ['special tokens'])[0]!r} together from pieces, and a message may "
                 "do so, too. Take what is like a part of a special token out of it."
             )
-        return [(text, own | set(spans)) for (text, own), spans in zip(found, others, strict=True)]
+        return [(text, spans_here | set(spans)) for (text, spans_here), spans in zip(pieces, strangers, strict=True)]
 
-    def _known(self, silent: Sequence[Mapping[str, Any]], beside: Mapping[str, Any]) -> list[str]:
+    def _composed(self, silent: Sequence[Mapping[str, Any]], beside: Mapping[str, Any]) -> list[str]:
         """The special tokens that the template puts together for messages that say nothing."""
-        return [text[slice(*span)] for text, own in self._rendered(silent, beside) for span in self._others(text, own)]
+        return [
+            text[slice(*span)]
+            for text, spans in self._rendered(silent, beside)
+            for span in self._strangers(text, spans)
+        ]
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], beside: Mapping[str, Any]) -> list[Rendered]:
-        named = {key: self._marks.around(text, [(0, len(text))]) for key, text in self.named.items()}
+        special_tokens = {key: self._marks.around(text, [(0, len(text))]) for key, text in self.special_tokens.items()}
         try:
-            return self._marks.found(render_messages(self._marking, messages, named, beside))
+            return self._marks.split(render_messages(self._marking, messages, special_tokens, beside))
         except Exception as error:  # its words would show the marks
             sentence = f"the chat template refuses these messages ({type(error).__name__}). Change them to fit it."
             raise UserError(sentence) from None
@@ -78,8 +82,8 @@ class ChatTokens:
     def _spans(self, text: str) -> list[Span]:
         return special_spans(self.backend, text, self.special)
 
-    def _others(self, text: str, own: set[Span]) -> list[Span]:
-        return [span for span in self._spans(text) if span not in own]
+    def _strangers(self, text: str, spans: set[Span]) -> list[Span]:
+        return [span for span in self._spans(text) if span not in spans]
 
     def _cut(self, text: str, longest: int) -> str:
         """A text cut where it spells special tokens. longest: characters of the whole conversation, which a longer
@@ -121,7 +125,7 @@ class Marks:
             at = end
         return "".join([*pieces, text[at:]])
 
-    def found(self, marked: str) -> list[Rendered]:
+    def split(self, marked: str) -> list[Rendered]:
         """The pieces of a text as it is cut, without marks, and the spans that was between two."""
         return [self._unmarked(piece) for piece in marked.split(self.cut)]
 

@@ -77,11 +77,11 @@ def resolve_ids(
     generation = [SourcedId("generation_config.json: eos_token_id", end) for end in ends]
     eos = generation[0] if ends and config.gemma is not None else _eos(config, tokenizer)  # its class reads no other
     pad = eos if config.pad_id is None else SourcedId("config.json: pad_token_id", config.pad_id)
-    listed = [SourcedId("config.json: eos_token_id", end) for end in config.ends]
+    config_ends = [SourcedId("config.json: eos_token_id", end) for end in config.ends]
     words = [SourcedId("the tokenizer's ends of a text", stop) for stop in (tokenizer.stop_ids if tokenizer else ())]
-    extra = [*(generation or listed), *words]
-    for known in (eos, pad, *extra):
-        _check_range(known, config, "Correct it there.")
+    extra = [*(generation or config_ends), *words]
+    for source in (eos, pad, *extra):
+        _check_range(source, config, "Correct it there.")
     if mask is not None:
         _check_mask(mask, eos.id, pad.id, config, tokenizer)
     stops = dict.fromkeys([eos.id, *(stop.id for stop in extra)])
@@ -90,14 +90,14 @@ def resolve_ids(
     return replace(config, mask_id=number, eos_id=eos.id, pad_id=pad.id), ids
 
 
-def _check_range(known: SourcedId, config: ModelConfig, advice: str) -> None:
-    if not 0 <= known.id < config.vocab:
-        raise Refusal(f"{known} lies outside the embedding's ids, 0 to {config.vocab - 1}. {advice}")
+def _check_range(source: SourcedId, config: ModelConfig, advice: str) -> None:
+    if not 0 <= source.id < config.vocab:
+        raise Refusal(f"{source} lies outside the embedding's ids, 0 to {config.vocab - 1}. {advice}")
 
 
-def _first(known: Mapping[str, int | None], missing: str) -> SourcedId:
+def _first(candidates: Mapping[str, int | None], missing: str) -> SourcedId:
     """The id of the first source that has one. Raises UserError, which says ``missing``, if none has."""
-    for name, number in known.items():
+    for name, number in candidates.items():
         if number is not None:
             return SourcedId(name, number)
     raise Refusal(missing)

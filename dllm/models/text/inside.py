@@ -21,9 +21,9 @@ _CHANGED: Mapping[str, Mapping[str, Any]] = {
 
 def without_prefix(backend: Backend) -> Backend:
     """The same tokenizer, which adds nothing before a text and drops no blanks there: itself, where it is one."""
-    kept = {name: part and json.loads(part.__getstate__()) for name, part in _parts(backend).items()}
-    changed = {name: _unprefixed(part) for name, part in kept.items()}
-    if changed == kept:
+    parts = {name: part and json.loads(part.__getstate__()) for name, part in _parts(backend).items()}
+    changed = {name: _unprefixed(part) for name, part in parts.items()}
+    if changed == parts:
         return backend
     return Backend.from_str(json.dumps({**json.loads(backend.to_str()), **changed}))
 
@@ -38,6 +38,6 @@ def _unprefixed(part: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     for key in ("normalizers", "pretokenizers"):
         if key in part:
-            return {**part, key: [one for one in map(_unprefixed, part[key]) if one is not None]}
+            return {**part, key: [inner for inner in map(_unprefixed, part[key]) if inner is not None]}
     changes = _CHANGED.get(part["type"], {})
     return {**part, **{key: value for key, value in changes.items() if key in part}}

@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from dllm.models.text.pieces import BYTE_OF, SPACE, written
+from dllm.models.text.pieces import BYTE_OF, SPACE, spelling_bytes
 
 LETTERS = bytes(range(0x41, 0x5B)) + bytes(range(0x61, 0x7B))
 _DIGITS = bytes(range(0x30, 0x3A))
@@ -25,7 +25,7 @@ BYTE_CLASSES = (LETTERS, _DIGITS, _HIGH, REST)
 # Bytes that NFC may make one of, where tokenizers knows later characters than Python: a Hangul syllable of three bytes
 # is written in nine, and an iota with two accents in seven instead of two.
 COMPOSED = 4
-KEPT_BY = ("ByteLevel", "Split", "Digits", "Punctuation", "Metaspace")  # pre-tokenizers that may keep all signs
+LOSSLESS_SPLITS = ("ByteLevel", "Split", "Digits", "Punctuation", "Metaspace")  # pre-tokenizers that may keep all signs
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class LeastTokens:
             return LeastTokens(None)
         most = [0] * len(BYTE_CLASSES)
         for spelling in vocabulary:
-            for counts in (_counts(written(spelling)), _counts(spelling.encode())):
+            for counts in (_counts(spelling_bytes(spelling)), _counts(spelling.encode())):
                 counts[-1] += spelling.count(SPACE)
                 most = [max(pair) for pair in zip(most, counts, strict=True)]
         return LeastTokens(tuple(most), any(part["type"] == "NFC" for part in _parts(described["normalizer"])))
@@ -70,8 +70,8 @@ def _parts(described: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
     if described is None:
         return
     inner = described.get("normalizers", described.get("pretokenizers"))
-    for one in [described] if inner is None else inner:
-        yield from [one] if inner is None else _parts(one)
+    for entry in [described] if inner is None else inner:
+        yield from [entry] if inner is None else _parts(entry)
 
 
 def _keeps_bytes(described: Mapping[str, Any], vocabulary: Mapping[str, int]) -> bool:
@@ -83,7 +83,7 @@ def _keeps_bytes(described: Mapping[str, Any], vocabulary: Mapping[str, int]) ->
         model.get("type") == "BPE",
         by_bytes or falls_back,
         all(map(_keeps, _parts(described["normalizer"]))),
-        all(part["type"] in KEPT_BY and part.get("behavior") != "Removed" for part in splits),
+        all(part["type"] in LOSSLESS_SPLITS and part.get("behavior") != "Removed" for part in splits),
         not any(token["lstrip"] or token["rstrip"] for token in described["added_tokens"]),
     )
     return all(sound)

@@ -32,7 +32,7 @@ def alone(backend: Backend, number: int) -> bytes:
     front of a text."""
     text, spelling = str(backend.decode([number], skip_special_tokens=False)), backend.id_to_token(number) or ""
     if _byte_level([spelling], text) is not None:
-        return written(spelling)
+        return spelling_bytes(spelling)
     if HEX_BYTE.fullmatch(spelling):
         return bytes.fromhex(spelling[3:5])
     spaced = spelling.replace(SPACE, " ")
@@ -41,7 +41,7 @@ def alone(backend: Backend, number: int) -> bytes:
 
 def _byte_level(spellings: Sequence[str], text: str) -> list[bytes] | None:
     """The bytes of each entry of a byte-level vocabulary. None: they are not what makes up the text."""
-    raw = [written(spelling) for spelling in spellings]
+    raw = [spelling_bytes(spelling) for spelling in spellings]
     whole = b"".join(raw)
     units = [bytes([byte]) for byte in whole]
     for begin, end in _damages(whole):
@@ -94,16 +94,16 @@ def _ends(backend: Backend, ids: list[int], text: str) -> Iterator[int]:
 def _byte_of() -> Mapping[str, int]:
     """GPT-2's table: 188 printable bytes stand for themselves, the other 68 are U+0100 and on, in byte order."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
+    unprintable = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(unprintable)}
 
 
 BYTE_OF = _byte_of()
 
 
-def written(spelling: str) -> bytes:
+def spelling_bytes(spelling: str) -> bytes:
     """The bytes of an entry of a byte-level vocabulary. As in the decoder of ``tokenizers``, an entry with a character
     outside the table (an added token with a space in it) is its UTF-8."""
     numbers = [BYTE_OF.get(character) for character in spelling]
-    known = [number for number in numbers if number is not None]
-    return bytes(known) if len(known) == len(numbers) else spelling.encode()
+    values = [number for number in numbers if number is not None]
+    return bytes(values) if len(values) == len(numbers) else spelling.encode()

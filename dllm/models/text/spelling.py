@@ -29,34 +29,39 @@ def encode_text(backend: Tokenizer, text: str) -> list[int]:
 
 
 def plain_pieces(
-    backend: Tokenizer, text: str, special: frozenset[int], own: Collection[Span] = (), inside: Tokenizer | None = None
+    backend: Tokenizer,
+    text: str,
+    special: frozenset[int],
+    template_spans: Collection[Span] = (),
+    inside: Tokenizer | None = None,
 ) -> list[tuple[str, list[int]]]:
     """The pieces of a text and the ids of each, without any of ``special``, unless it stands for unknown text.
-    own: where special tokens stand all the same. inside: the tokenizer of all pieces but the first (None: the same).
-    Raises UserError as ``encode_text``, and where a special token is a single character, which nothing else writes."""
-    done, todo = [], [(0, text)]
+    template_spans: where special tokens stand all the same. inside: the tokenizer of all pieces but the first (None:
+    the same). Raises UserError as ``encode_text``, and where a special token is a single character,
+    which nothing else writes."""
+    pieces, todo = [], [(0, text)]
     while todo:
         start, piece = todo.pop()
-        found = _encoding(backend if start == 0 or inside is None else inside, piece)
-        spelt = () if special.isdisjoint(found.ids) else _spelt(backend, piece, found, special)
-        spots = [_spot(piece, span) for span in spelt if (start + span[0], start + span[1]) not in own]
+        encoding = _encoding(backend if start == 0 or inside is None else inside, piece)
+        spans = () if special.isdisjoint(encoding.ids) else _special_spans(backend, piece, encoding, special)
+        spots = [_spot(piece, span) for span in spans if (start + span[0], start + span[1]) not in template_spans]
         if spots:
             cuts = pairwise([0, *spots, len(piece)])
             todo += [(start + begin, piece[begin:end]) for begin, end in cuts][::-1]
         else:
-            done.append((piece, list(found.ids)))
-    return done
+            pieces.append((piece, list(encoding.ids)))
+    return pieces
 
 
 def special_spans(backend: Tokenizer, text: str, special: frozenset[int]) -> list[Span]:
     """Where a text spells tokens of ``special``."""
-    return list(_spelt(backend, text, _encoding(backend, text), special))
+    return list(_special_spans(backend, text, _encoding(backend, text), special))
 
 
-def _spelt(backend: Tokenizer, text: str, found: Encoding, special: frozenset[int]) -> Iterator[Span]:
+def _special_spans(backend: Tokenizer, text: str, encoding: Encoding, special: frozenset[int]) -> Iterator[Span]:
     """Where special tokens stand, without the white space around them that some take in."""
     unknown = _unknown(backend)
-    for token, (begin, end) in zip(found.ids, found.offsets, strict=True):
+    for token, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True):
         whole = text[begin:end]
         if token not in special or (token in unknown and str(backend.id_to_token(token)) not in whole):
             continue

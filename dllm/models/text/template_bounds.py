@@ -23,18 +23,18 @@ LIST_FILTERS = ("dictsort", "groupby", "list", "max", "min", "sort", "unique", "
 _DIRECTIVE = re.compile(r"%(?:\([^()]*\))?[-+ #0]*(\d{0,4})(?:\.(\d{0,4}))?[hlL]?([a-zA-Z%])")
 
 
-def _written(budget: RenderingBudget, value: Any) -> int:
-    return budget.size(value).written
+def _length(budget: RenderingBudget, value: Any) -> int:
+    return budget.size(value).text_length
 
 
 def _texts(times: int = 1) -> Bound:
     """Of a text as long as its value and its other arguments, or ``times`` as long."""
-    return lambda budget, *args, **fields: 4 * times * sum(_written(budget, one) for one in (*args, *fields.values()))
+    return lambda budget, *args, **fields: 4 * times * sum(_length(budget, each) for each in (*args, *fields.values()))
 
 
 def _stripped(budget: RenderingBudget, text: Any, chars: Any = None) -> int:
-    _refuse_slow(_written(budget, text), _written(budget, chars) if chars is not None else 1)
-    return 4 * _written(budget, text)
+    _refuse_slow(_length(budget, text), _length(budget, chars) if chars is not None else 1)
+    return 4 * _length(budget, text)
 
 
 def _refuse_slow(length: int, other: int) -> None:
@@ -43,14 +43,14 @@ def _refuse_slow(length: int, other: int) -> None:
 
 
 def _replaced(budget: RenderingBudget, text: Any, old: Any, new: Any, count: Any = None) -> int:
-    text, old, new = (budget.text(one) for one in (text, old, new))
-    found = text.count(old)
-    found = found if count is None or count < 0 else min(found, count)
-    return 4 * (len(text) + found * max(0, len(new) - len(old)))
+    text, old, new = (budget.text(value) for value in (text, old, new))
+    matches = text.count(old)
+    matches = matches if count is None or count < 0 else min(matches, count)
+    return 4 * (len(text) + matches * max(0, len(new) - len(old)))
 
 
 def _padded(budget: RenderingBudget, text: Any, width: int = 80, fill: str = " ") -> int:
-    return 4 * max(_written(budget, text), width)
+    return 4 * max(_length(budget, text), width)
 
 
 def _tabbed(budget: RenderingBudget, text: str, tabsize: int = 8) -> int:
@@ -58,8 +58,8 @@ def _tabbed(budget: RenderingBudget, text: str, tabsize: int = 8) -> int:
 
 
 def _split(budget: RenderingBudget, text: str, sep: str | None = None, maxsplit: int = -1) -> int:
-    found = len(text) // 2 if sep is None else text.count(sep) if sep else 0
-    return 4 * len(text) + 64 * (1 + (found if maxsplit < 0 else min(found, maxsplit)))
+    matches = len(text) // 2 if sep is None else text.count(sep) if sep else 0
+    return 4 * len(text) + 64 * (1 + (matches if maxsplit < 0 else min(matches, maxsplit)))
 
 
 def _split_backwards(budget: RenderingBudget, text: str, sep: str | None = None, maxsplit: int = -1) -> int:
@@ -115,22 +115,22 @@ def printed_size(budget: RenderingBudget, form: str, values: Any) -> int:
     rest = _DIRECTIVE.sub("", form)
     if "%" in rest and re.search(r"\*|\d{5}", rest):
         raise SecurityError("a format asks for too wide a field")
-    asked = _DIRECTIVE.findall(form)
-    wide = sum(int(width or 0) + int(places or 0) + 330 for width, places, _ in asked)
-    quoted = any(kind in "ra" for *_, kind in asked)
+    directives = _DIRECTIVE.findall(form)
+    wide = sum(int(width or 0) + int(places or 0) + 330 for width, places, _ in directives)
+    quoted = any(kind in "ra" for *_, kind in directives)
     parts = values if isinstance(values, tuple) else values.values() if isinstance(values, Mapping) else (values,)
-    each = [(10 if quoted else 1) * _written(budget, one) for one in parts]
-    return 4 * (len(form) + wide + (len(asked) * max([0, *each]) if isinstance(values, Mapping) else sum(each)))
+    each = [(10 if quoted else 1) * _length(budget, value) for value in parts]
+    return 4 * (len(form) + wide + (len(directives) * max([0, *each]) if isinstance(values, Mapping) else sum(each)))
 
 
 def _formatted(budget: RenderingBudget, form: Any, *args: Any, **fields: Any) -> int:
     return printed_size(budget, budget.text(form), fields or args)
 
 
-def _listed(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> int:
+def _copied_list(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> int:
     """Of lists of what is in a list, and of lower-case copies of its texts, by which they are ordered."""
-    for one in (*args, *fields.values()):
-        _refuse_large(budget, one)
+    for argument in (*args, *fields.values()):
+        _refuse_large(budget, argument)
     size = budget.size(value)
     entries = len(value) if isinstance(value, str | range) else size.entries
     return 200 * entries + 12 * size.characters
@@ -139,7 +139,7 @@ def _listed(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> i
 def _batched(budget: RenderingBudget, value: Any, number: int, fill_with: Any = None) -> int:
     if number > MOST_ENTRIES:
         raise SecurityError(f"a list of {number} entries is too long")
-    return _listed(budget, value) + 8 * max(0, number)
+    return _copied_list(budget, value) + 8 * max(0, number)
 
 
 def _numbered(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> int:
@@ -148,7 +148,7 @@ def _numbered(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) ->
     return 0
 
 
-def _chosen(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> int:
+def _by_name(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> int:
     """Of what gives values of a list: its first argument is a name."""
     _refuse_large(budget, [*args[:1], fields.get("attribute")])
     return 0
@@ -161,7 +161,7 @@ def _rounded(budget: RenderingBudget, value: Any, precision: int = 0, method: st
 
 
 def _refuse_large(budget: RenderingBudget, value: Any) -> None:
-    size = sum(_written(budget, one) for one in value) if isinstance(value, list) else _written(budget, value)
+    size = sum(_length(budget, entry) for entry in value) if isinstance(value, list) else _length(budget, value)
     if size > _SMALL:
         raise SecurityError(f"a value of {size} characters is too long here, where {_SMALL} are the most")
 
@@ -169,14 +169,14 @@ def _refuse_large(budget: RenderingBudget, value: Any) -> None:
 def _small(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> int:
     """Of a filter that templates of conversations do not need: it takes little."""
     _refuse_large(budget, value)
-    for one in (*args, *fields.values()):
-        if (isinstance(one, int) and abs(one) > _SMALL) or (isinstance(one, str) and len(one) > 128):  # noqa: PLR2004
+    for item in (*args, *fields.values()):
+        if (isinstance(item, int) and abs(item) > _SMALL) or (isinstance(item, str) and len(item) > 128):  # noqa: PLR2004
             raise SecurityError(f"a number is over {_SMALL} here, or a text over 128 characters")
     return 1 << 22
 
 
 def _reversed(budget: RenderingBudget, value: Any) -> int:
-    return 4 * len(value) if isinstance(value, str) else _listed(budget, value)
+    return 4 * len(value) if isinstance(value, str) else _copied_list(budget, value)
 
 
 def _copied(budget: RenderingBudget, value: Any, *args: Any) -> int:
@@ -206,7 +206,7 @@ METHOD_BOUNDS: Mapping[type, Mapping[str, Bound]] = {
 }
 FILTER_BOUNDS: Mapping[str, Bound] = {
     **dict.fromkeys(("count", "d", "default", "first", "items", "last", "length", "random"), _nothing),
-    **dict.fromkeys(("attr", "map", "reject", "rejectattr", "select", "selectattr"), _chosen),
+    **dict.fromkeys(("attr", "map", "reject", "rejectattr", "select", "selectattr"), _by_name),
     **dict.fromkeys(("lower", "upper", "capitalize"), _texts(3)),
     "title": _texts(20),  # words are texts before they are joined
     **dict.fromkeys(("e", "escape", "forceescape"), _texts(6)),
@@ -219,7 +219,7 @@ FILTER_BOUNDS: Mapping[str, Bound] = {
     "indent": _indented,
     "format": _formatted,
     "tojson": _as_json,
-    **dict.fromkeys(LIST_FILTERS, _listed),
+    **dict.fromkeys(LIST_FILTERS, _copied_list),
     "reverse": _reversed,
     "batch": _batched,
     "slice": _batched,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from jinja2.exceptions import SecurityError
 
-MADE_BYTES = 64 << 20  # in a rendering; one of 20,000 messages makes 7 MB
+RENDER_BYTES = 64 << 20  # in a rendering; one of 20,000 messages makes 7 MB
 LONGEST_TEXT = 1 << 22  # characters
 MOST_ENTRIES = 1 << 18  # of a list, those of lists in it included
 MOST_CHARACTERS = 1 << 24  # of all texts in a list
@@ -35,7 +35,7 @@ class Size(NamedTuple):
     depth: int
 
     @property
-    def written(self) -> int:
+    def text_length(self) -> int:
         """Characters that its text has at most: a character may be written by ten, as in ``\\U0010ffff``."""
         return self.characters if self.depth == 0 else 10 * self.characters + 8 * self.entries
 
@@ -44,7 +44,7 @@ class RenderingBudget:
     """What a rendering has left. Every method raises SecurityError where it is not enough."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.left = seconds, MADE_BYTES
+        self.seconds, self.room_left = seconds, RENDER_BYTES
         self.end = thread_time() + seconds
         self.holders: list[dict[str, Any]] = []  # of what a template's names stand for
         self._sizes: dict[int, tuple[object, Size]] = {}  # by id; the objects are held, so that no id comes twice
@@ -74,18 +74,18 @@ class RenderingBudget:
             yield
         finally:
             del _RENDERING.budget
-            for held in budget.holders:  # they may hold themselves, and much else
-                held.clear()
+            for holder in budget.holders:  # they may hold themselves, and much else
+                holder.clear()
 
     def room(self, size: int) -> None:
         """Asks whether ``size`` bytes may be made."""
-        if size > self.left:
-            raise SecurityError(f"it makes more than {MADE_BYTES >> 20} MiB of texts and lists")
+        if size > self.room_left:
+            raise SecurityError(f"it makes more than {RENDER_BYTES >> 20} MiB of texts and lists")
 
     def spend(self, size: int = 0) -> None:
         """Counts ``size`` bytes, and asks for the time."""
         self.room(size)
-        self.left -= size
+        self.room_left -= size
         if thread_time() > self.end:
             raise SecurityError(f"it does not end within {self.seconds} s")
 
@@ -110,23 +110,23 @@ class RenderingBudget:
             return Size(1, len(value), 0)
         if isinstance(value, int):
             return Size(1, value.bit_length() // 3 + 2, 0)
-        if (known := self._sizes.get(id(value))) is not None:
-            return known[1]
+        if (entry := self._sizes.get(id(value))) is not None:
+            return entry[1]
         if not isinstance(value, _LISTS):
             return Size(1, 100, 0)
         pairs = value.items() if isinstance(value, dict) else value if isinstance(value, _ITEMS) else None
         parts: Iterable[Any] = value if pairs is None else chain.from_iterable(pairs)
         sizes = [self.size(part) for part in parts]
-        return self._known(
+        return self._note(
             value,
             Size(
-                1 + sum(one.entries for one in sizes),
-                sum(one.characters for one in sizes),
-                1 + max((one.depth for one in sizes), default=0),
+                1 + sum(part_size.entries for part_size in sizes),
+                sum(part_size.characters for part_size in sizes),
+                1 + max((part_size.depth for part_size in sizes), default=0),
             ),
         )
 
-    def _known(self, value: Any, size: Size) -> Size:
+    def _note(self, value: Any, size: Size) -> Size:
         if size.entries > MOST_ENTRIES or size.characters > MOST_CHARACTERS:
             raise SecurityError(f"a list of {size.entries} entries and {size.characters} characters is too long")
         if size.depth > DEEPEST_VALUE:
@@ -138,9 +138,9 @@ class RenderingBudget:
     def stream(self, values: Iterator[Any], source: Any) -> Iterator[Any]:
         """Values that come one by one, made from those of ``source``."""
         size = self.size(source)
-        counted = self.each(values)
-        self._known(counted, size._replace(depth=size.depth + 1))
-        return counted
+        entries = self.each(values)
+        self._note(entries, size._replace(depth=size.depth + 1))
+        return entries
 
     def each(self, values: Iterable[Any]) -> Iterator[Any]:
         """Values one by one, as a loop takes them."""
@@ -152,5 +152,5 @@ class RenderingBudget:
         """``str(value)``."""
         if isinstance(value, str):
             return str(value)
-        self.room(4 * self.size(value).written)
+        self.room(4 * self.size(value).text_length)
         return str(self.keep(str(value)))

@@ -38,9 +38,9 @@ class BoundedText(ImmutableSandboxedEnvironment):
         """words: globals that a template may call. filters: in the place of Jinja's own. fields: of Environment."""
         super().__init__(**fields)
         self.globals = {"range": self.globals["range"], **words}
-        self.own = {id(one) for one in self.globals.values()}
-        known = {**self.filters, "join": _join, "sum": _sum, **filters}
-        self.filters = {name: pass_context(partial(self._filtered, name, known[name])) for name in FILTER_BOUNDS}
+        self.word_ids = {id(word) for word in self.globals.values()}
+        all_filters = {**self.filters, "join": _join, "sum": _sum, **filters}
+        self.filters = {name: pass_context(partial(self._filtered, name, all_filters[name])) for name in FILTER_BOUNDS}
         self.filters |= {name: pass_context(hook) for name, hook in _HOOKS.items()}
         self.tests |= {"lower": lambda value: _text(value).islower(), "upper": lambda value: _text(value).isupper()}
 
@@ -54,22 +54,22 @@ class BoundedText(ImmutableSandboxedEnvironment):
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
         if isinstance(__obj, Macro | BlockReference | Undefined) or not callable(__obj):
             return budget.keep(super().call(__context, __obj, *args, **fields))
-        args = tuple(list(budget.each(one)) if isinstance(one, Iterator) else one for one in args)
+        args = tuple(list(budget.each(argument)) if isinstance(argument, Iterator) else argument for argument in args)
         if isinstance(owner, str | list | tuple | dict):
             methods = next(methods for kind, methods in METHOD_BOUNDS.items() if isinstance(owner, kind))
             if name not in methods:
                 raise SecurityError(f"a template may not call {name!r} of a {type(owner).__name__}")
-            escaped = _ESCAPED if any(hasattr(one, "__html__") for one in (owner, *args)) else 1
+            escaped = _ESCAPED if any(hasattr(argument, "__html__") for argument in (owner, *args)) else 1
             budget.room(escaped * methods[name](budget, owner, *args, **_of_method(fields)))
         elif not (
             isinstance(__obj, partial | LoopContext)
             or isinstance(owner, LoopContext | Extension)
-            or id(__obj) in __self.own
-            or id(owner) in __self.own
+            or id(__obj) in __self.word_ids
+            or id(owner) in __self.word_ids
         ):
             raise SecurityError(f"a template may not call {name or type(__obj).__name__!r}")
         else:
-            budget.room(100 * sum(budget.size(one).entries for one in (*args, *fields.values())))
+            budget.room(100 * sum(budget.size(argument).entries for argument in (*args, *fields.values())))
         return budget.keep(super().call(__context, __obj, *args, **fields))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -83,12 +83,12 @@ class BoundedText(ImmutableSandboxedEnvironment):
         return super().call_test(name, value, *args, **fields)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        if not isinstance(argument, int) and RenderingBudget.now().size(argument).written > LONGEST_TEXT >> 6:
+        if not isinstance(argument, int) and RenderingBudget.now().size(argument).text_length > LONGEST_TEXT >> 6:
             raise SecurityError("a name is too long to look it up")
-        found = super().getitem(obj, argument)
+        value = super().getitem(obj, argument)
         if isinstance(obj, Namespace):  # it has no size of its own: see ``_listed``
-            RenderingBudget.now().spend(12 * RenderingBudget.now().size(found).characters)
-        return found
+            RenderingBudget.now().spend(12 * RenderingBudget.now().size(value).characters)
+        return value
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         owner, name = getattr(value, "__self__", None), getattr(value, "__name__", "")
@@ -108,14 +108,14 @@ class BoundedText(ImmutableSandboxedEnvironment):
         budget = RenderingBudget.now()
         if isinstance(value, Iterator) and name in LIST_FILTERS:
             value = list(budget.each(value))
-        escaped = _ESCAPED if any(hasattr(one, "__html__") for one in (value, *args, *fields.values())) else 1
+        escaped = _ESCAPED if any(hasattr(argument, "__html__") for argument in (value, *args, *fields.values())) else 1
         budget.room(escaped * FILTER_BOUNDS[name](budget, value, *args, **fields))
         kind = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
         passed: Any = {"context": [context], "eval_context": [context.eval_ctx], "environment": [self]}.get(kind, [])
-        found = function(*passed, value, *args, **fields)
-        if isinstance(found, Iterator):
-            return budget.stream(found, value)
-        return budget.keep(found)
+        result = function(*passed, value, *args, **fields)
+        if isinstance(result, Iterator):
+            return budget.stream(result, value)
+        return budget.keep(result)
 
 
 def _of_method(fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -126,24 +126,24 @@ def _of_method(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 def _operated(budget: RenderingBudget, operator: str, left: Any, right: Any) -> int:
     """What an operator makes at most, in bytes."""
     both = (left, right)
-    if operator == "**" and not all(isinstance(one, int | float) and abs(one) < 1 << 24 for one in both):
+    if operator == "**" and not all(isinstance(operand, int | float) and abs(operand) < 1 << 24 for operand in both):
         raise SecurityError("a power is too large")
     if operator == "**" and isinstance(right, int) and abs(right) > 64:  # noqa: PLR2004
         raise SecurityError("a power is too large")
     if operator == "*":
-        for one, times in (both, both[::-1]):
-            if isinstance(one, str | list | tuple) and isinstance(times, int):
-                return max(0, times) * (4 * len(one) if isinstance(one, str) else 8 * len(one))
+        for operand, times in (both, both[::-1]):
+            if isinstance(operand, str | list | tuple) and isinstance(times, int):
+                return max(0, times) * (4 * len(operand) if isinstance(operand, str) else 8 * len(operand))
     if operator == "+":
         return sum(
-            4 * len(one) if isinstance(one, str) else 8 * len(one)
-            for one in both
-            if isinstance(one, str | list | tuple)
+            4 * len(operand) if isinstance(operand, str) else 8 * len(operand)
+            for operand in both
+            if isinstance(operand, str | list | tuple)
         )
     if operator == "%" and isinstance(left, str):
         return printed_size(budget, left, right)
     if operator == "-" and not all(
-        isinstance(one, int | float | str | list | tuple | dict | Undefined | None) for one in both
+        isinstance(operand, int | float | str | list | tuple | dict | Undefined | None) for operand in both
     ):
         raise SecurityError(f"a template may not subtract from a {type(left).__name__}")
     return 0
@@ -156,9 +156,9 @@ class _Bounded:
         if any(len(digits) > 4 for digits in _digits(spec)):  # noqa: PLR2004
             raise SecurityError("a format asks for too wide a field")
         text = _text(value) if isinstance(value, list | tuple | dict) and not spec else value
-        found = super().format_field(text, spec)  # type: ignore[misc]
-        RenderingBudget.now().spend(4 * len(found) + 128)
-        return found
+        field_text = super().format_field(text, spec)  # type: ignore[misc]
+        RenderingBudget.now().spend(4 * len(field_text) + 128)
+        return field_text
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
         budget = RenderingBudget.now()
@@ -182,7 +182,7 @@ def _text(value: Any) -> str:
     return RenderingBudget.now().text(value) if not isinstance(value, str) else value
 
 
-def _written(context: Context, value: Any) -> str:
+def _output_text(context: Context, value: Any) -> str:
     """What an output writes."""
     text = _text(value)
     RenderingBudget.now().spend(4 * len(text) + 8)  # one wide character widens all that is written
@@ -210,14 +210,14 @@ def _join(context: Context, values: Any, between: str = "", attribute: str | int
 _join.jinja_pass_arg = pass_context(lambda: None).jinja_pass_arg  # type: ignore[attr-defined]
 
 
-def _made(context: Context, value: Any) -> Any:
+def _kept_value(context: Context, value: Any) -> Any:
     """A list, tuple or dict that the template writes."""
     return RenderingBudget.now().keep(value)
 
 
-def _compared(context: Context, found: bool) -> bool:
+def _compared(context: Context, result: bool) -> bool:
     RenderingBudget.now().spend()
-    return found
+    return result
 
 
 def _looped(context: Context, values: Any) -> Iterator[Any]:
@@ -250,9 +250,9 @@ def _sum(context: Context, values: Any, attribute: str | int | None = None, star
 
 # By names that no template can write.
 _HOOKS: Mapping[str, Callable[..., Any]] = {
-    " written": _written,
+    " written": _output_text,
     " joined": _joined,
-    " made": _made,
+    " made": _kept_value,
     " compared": _compared,
     " looped": _looped,
     " spread": _spread,
@@ -265,7 +265,7 @@ class _Asking(NodeTransformer):
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:
         self.generic_visit(node)
-        node.nodes = [_asked("written", one) for one in node.nodes]
+        node.nodes = [_through_filter("written", entry) for entry in node.nodes]
         return node
 
     def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:
@@ -273,17 +273,17 @@ class _Asking(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
-        node.iter = _asked("looped", node.iter)
+        node.iter = _through_filter("looped", node.iter)
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        return _asked("joined", nodes.List(node.nodes, lineno=node.lineno, environment=node.environment))
+        return _through_filter("joined", nodes.List(node.nodes, lineno=node.lineno, environment=node.environment))
 
     def visit_Call(self, node: nodes.Call) -> nodes.Node:
         self.generic_visit(node)
         if node.dyn_args is not None:
-            node.dyn_args = _asked("spread", node.dyn_args)
+            node.dyn_args = _through_filter("spread", node.dyn_args)
         return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
@@ -291,21 +291,23 @@ class _Asking(NodeTransformer):
         if not isinstance(node.arg, nodes.Slice):
             return node
         bounds = (node.arg.start, node.arg.stop, node.arg.step)
-        return _asked("sliced", node.node, *(nodes.Const(None) if one is None else one for one in bounds))
+        return _through_filter(
+            "sliced", node.node, *(nodes.Const(None) if bound is None else bound for bound in bounds)
+        )
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         self.generic_visit(node)
-        return _asked("made", node) if node.ctx == "load" else node
+        return _through_filter("made", node) if node.ctx == "load" else node
 
     def visit_List(self, node: nodes.Expr) -> nodes.Node:
         self.generic_visit(node)
-        return _asked("made", node)
+        return _through_filter("made", node)
 
     visit_Dict = visit_List
 
     def visit_Compare(self, node: nodes.Expr) -> nodes.Node:
         self.generic_visit(node)
-        return _asked("compared", node)
+        return _through_filter("compared", node)
 
     visit_Test = visit_Compare
 
@@ -313,6 +315,6 @@ class _Asking(NodeTransformer):
         raise TemplateSyntaxError("autoescape is for HTML, not for conversations", node.lineno)
 
 
-def _asked(name: str, node: Any, *args: nodes.Expr) -> nodes.Filter:
+def _through_filter(name: str, node: Any, *args: nodes.Expr) -> nodes.Filter:
     """``node`` through a filter of ours."""
     return nodes.Filter(node, f" {name}", list(args), [], None, None, lineno=node.lineno, environment=node.environment)

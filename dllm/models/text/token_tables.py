@@ -41,7 +41,9 @@ def _templates(value: Any) -> bool:
         return all(map(_text, value.values()))
     return _text(value) or (
         isinstance(value, list)
-        and all(isinstance(one, dict) and _text(one.get("name")) and _text(one.get("template")) for one in value)
+        and all(
+            isinstance(entry, dict) and _text(entry.get("name")) and _text(entry.get("template")) for entry in value
+        )
     )
 
 

@@ -21,10 +21,10 @@ from dllm.models.text import token_tables
 from dllm.models.text.chat_template import (
     ThoughtMarks,
     compile_template,
-    names_read,
-    one_prompt,
     parse_template,
     render_messages,
+    shared_budget,
+    template_names,
     thought_marks,
 )
 from dllm.models.text.chat_tokens import ChatTokens
@@ -87,14 +87,14 @@ class Tokenizer:
         """From its parts. special_tokens: text by key. templates: by name, or the only one. ends: ids that end an
         answer. file: what they come from. Raises UserError for a template that is none, and a vocabulary that lacks
         bytes."""
-        named = templates_by_name(templates)
-        if not all(isinstance(one, str) for one in named.values()):
+        by_name = templates_by_name(templates)
+        if not all(isinstance(template, str) for template in by_name.values()):
             raise broken(f"{file} holds a chat_template that is not text")
         backend.no_truncation()
         backend.no_padding()
         encode_text(backend, PROBE)
         settings = {**read_keys(token_tables.TOKENIZER, {}, ""), **special_tokens}
-        return Tokenizer._of(backend, settings, named, ends, file)
+        return Tokenizer._of(backend, settings, by_name, ends, file)
 
     @staticmethod
     def _of(
@@ -104,34 +104,35 @@ class Tokenizer:
         more_ends: Sequence[int],
         file: Path,
     ) -> Tokenizer:
-        special_tokens, known = special_tokens_of(settings), backend.get_vocab()
+        special_tokens, vocabulary = special_tokens_of(settings), backend.get_vocab()
         marked = [special_tokens["mask_token"]] if "mask_token" in special_tokens else []
-        mask = next((known[text] for text in (*marked, *MASK_TOKENS) if text in known), None)
-        ends = tuple(dict.fromkeys([*(known[text] for text in STOP_TOKENS if text in known), *more_ends]))
-        special_ids = special_ids_of(backend, known, special_tokens, settings)
-        named = special_tokens.get("eos_token", special_tokens.get("sep_token", ""))  # BERT's is [SEP]
-        used = {name: templates.get(name) for name in ("default", "tool_use")}
-        for template in filter(None, used.values()):
+        mask = next((vocabulary[text] for text in (*marked, *MASK_TOKENS) if text in vocabulary), None)
+        ends = tuple(dict.fromkeys([*(vocabulary[text] for text in STOP_TOKENS if text in vocabulary), *more_ends]))
+        special_ids = special_ids_of(backend, vocabulary, special_tokens, settings)
+        eos_text = special_tokens.get("eos_token", special_tokens.get("sep_token", ""))  # BERT's is [SEP]
+        by_name = {name: templates.get(name) for name in ("default", "tool_use")}
+        for template in filter(None, by_name.values()):
             _check_template(template, file)
         return Tokenizer(
             backend=backend,
             special_tokens=special_tokens,
-            template=used["default"],
+            template=by_name["default"],
             mask_id=mask,
-            eos_id=known.get(named),
+            eos_id=vocabulary.get(eos_text),
             stop_ids=tuple(end for end in ends if end != mask),
             special_ids=special_ids | {*ends, *([] if mask is None else [mask])},
-            size=max(known.values(), default=-1) + 1,
-            tool_template=used["tool_use"],
+            size=max(vocabulary.values(), default=-1) + 1,
+            tool_template=by_name["tool_use"],
         )
 
     def knowing(self, family: Family | None) -> Tokenizer:
         """With the mask and the ends that a user's own family spells."""
         if family is None:
             return self
-        known = self.backend.get_vocab()
+        vocabulary = self.backend.get_vocab()
         masks, ends = (
-            [known[text] for text in some if text in known] for some in (family.mask_tokens, family.stop_tokens)
+            [vocabulary[text] for text in some if text in vocabulary]
+            for some in (family.mask_tokens, family.stop_tokens)
         )
         mask = masks[0] if masks else self.mask_id
         return replace(
@@ -144,13 +145,13 @@ class Tokenizer:
     def save(self, folder: Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, from which ``from_folder`` reads the same."""
         self.backend.save(str(folder / "tokenizer.json"))
-        used = {"default": self.template, "tool_use": self.tool_template}
-        named = {name: text for name, text in used.items() if text is not None}
-        template = {"chat_template": self.template if self.tool_template is None else named} if named else {}
+        both = {"default": self.template, "tool_use": self.tool_template}
+        by_name = {name: text for name, text in both.items() if text is not None}
+        template = {"chat_template": self.template if self.tool_template is None else by_name} if by_name else {}
         usual = {key: text for key, text in self.special_tokens.items() if key in token_tables.SPECIAL_TOKEN_KEYS}
         more = {key: text for key, text in self.special_tokens.items() if key not in usual}
-        told = {"extra_special_tokens": more} if more else {}
-        text = json.dumps({**usual, **told, **template}, indent=1)
+        extra = {"extra_special_tokens": more} if more else {}
+        text = json.dumps({**usual, **extra, **template}, indent=1)
         (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
         (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(self.stop_ids)}) + "\n")
 
@@ -175,7 +176,7 @@ class Tokenizer:
         which no other tokens can write.
         """
         self._refuse_long(text, most)
-        plain = self.special_ids.intersection([self.mask_id]) if special else self._spelt
+        plain = self.special_ids.intersection([self.mask_id]) if special else self._spellable_ids
         first = self.backend if special or begins else self._inside
         return [token for _, ids in plain_pieces(first, text, plain, inside=self._inside) for token in ids]
 
@@ -190,16 +191,16 @@ class Tokenizer:
         read, such as ``tools``. Only the template's own text makes
         special tokens, whatever it does with a message: what spells one there stays text. most: as in ``encode``.
         Raises UserError as ``render`` and ``encode``."""
-        with one_prompt():
+        with shared_budget():
             self._refuse_long(self.render(messages, beside) + begin, most)  # refuses what cannot be rendered, too
-            *pieces, (last, own) = self._chat_tokens[self._template_for(beside)].pieces(messages, beside)
-        whole = [*pieces, (last + begin, own)]
+            *pieces, (last, spans) = self._chat_tokens[self._template_for(beside)].pieces(messages, beside)
+        whole = [*pieces, (last + begin, spans)]
         first = [self.backend, *[self._inside] * len(pieces)]
-        found = [
-            plain_pieces(one, text, self._spelt, own, self._inside)
-            for one, (text, own) in zip(first, whole, strict=True)
+        encoded = [
+            plain_pieces(backend, text, self._spellable_ids, spans, self._inside)
+            for backend, (text, spans) in zip(first, whole, strict=True)
         ]
-        return [token for some in found for _, ids in some for token in ids]
+        return [token for some in encoded for _, ids in some for token in ids]
 
     def _refuse_long(self, text: str, most: int | None) -> None:
         """Raise TooLong for a text whose bytes ``most`` tokens cannot all write."""
@@ -219,32 +220,32 @@ class Tokenizer:
         return LeastTokens.of(self.backend)
 
     @cached_property
-    def _spelt(self) -> frozenset[int]:
+    def _spellable_ids(self) -> frozenset[int]:
         """The special ids that a text can spell. A stop id may be an ordinary token, such as a line break."""
         return self.special_ids.intersection([*self.backend.get_added_tokens_decoder(), self.mask_id])
 
     @cached_property
     def _chat_tokens(self) -> Mapping[str, ChatTokens]:
         """By the text of each template."""
-        known = filter(None, (self.template, self.tool_template))
-        return {text: ChatTokens(self.backend, self._spelt, text, self.special_tokens) for text in known}
+        templates = filter(None, (self.template, self.tool_template))
+        return {text: ChatTokens(self.backend, self._spellable_ids, text, self.special_tokens) for text in templates}
 
     def _template_for(self, beside: Mapping[str, Any] | None) -> str:
         """The template of a conversation: with tools their own one, as in transformers. Raises UserError without."""
         with_tools = (beside or {}).get("tools") is not None and self.tool_template is not None
-        found = self.tool_template if with_tools else self.template
-        if found is None:
+        template = self.tool_template if with_tools else self.template
+        if template is None:
             raise UserError(
                 "this tokenizer has no chat template (neither chat_template.jinja nor tokenizer_config.json gives "
                 "one), so messages cannot be rendered. Pass the prompt as plain text, or use an instruct checkpoint."
             )
-        return found
+        return template
 
     def template_problem(self) -> str:
         """A sentence where a template writes neither a user's message nor one after a system's; empty: it does."""
         user, system = ({"role": role, "content": "Hello"} for role in ("user", "system"))
         for text in self._chat_tokens:
-            why, also = (_why_not(text, one, self.special_tokens) for one in ([user], [system, user]))
+            why, also = (_why_not(text, messages, self.special_tokens) for messages in ([user], [system, user]))
             if why and also:
                 return f"The chat template writes no message of a user ({why}). Copy the checkpoint again."
         return ""
@@ -257,7 +258,7 @@ class Tokenizer:
     @cached_property
     def template_names(self) -> frozenset[str]:
         """What the chat template reads, such as ``messages``; ``tools``, where it can write of them."""
-        return frozenset().union(*(names_read(text) for text in self._chat_tokens))
+        return frozenset().union(*(template_names(text) for text in self._chat_tokens))
 
     def render(self, messages: Sequence[Mapping[str, Any]], beside: Mapping[str, Any] | None = None) -> str:
         """The conversation as the chat template writes it, up to where the assistant speaks. beside: as in
@@ -290,20 +291,20 @@ class Tokenizer:
     def hidden_marks(self) -> frozenset[int]:
         """The special ids that write these marks, which decoded text leaves out."""
         marks = self.thought_marks
-        spelt = () if marks is None else (marks.begin, marks.end)
-        ids = {token: text for token, text in ((one, self.token(one)) for one in self.special_ids) if text}
-        return frozenset(token for token, text in ids.items() if any(mark.startswith(text) for mark in spelt))
+        texts = () if marks is None else (marks.begin, marks.end)
+        ids = {token: text for token, text in ((number, self.token(number)) for number in self.special_ids) if text}
+        return frozenset(token for token, text in ids.items() if any(mark.startswith(text) for mark in texts))
 
-    def decode(self, ids: Iterable[int], skip_special: bool = True, shown: frozenset[int] = frozenset()) -> str:
-        """Text of ids, without ``special_ids`` unless ``skip_special`` is False or they are ``shown``. Unknown ids give
-        no text."""
-        kept = [number for number in ids if not (skip_special and number in self.special_ids - shown)]
-        return str(self.backend.decode(kept, skip_special_tokens=False))
+    def decode(self, ids: Iterable[int], skip_special: bool = True, visible_ids: frozenset[int] = frozenset()) -> str:
+        """Text of ids, without ``special_ids`` unless ``skip_special`` is False or they are among ``visible_ids``.
+        Unknown ids give no text."""
+        visible = [number for number in ids if not (skip_special and number in self.special_ids - visible_ids)]
+        return str(self.backend.decode(visible, skip_special_tokens=False))
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
         """What each id adds to ``decode(ids)``: joined, they are that text's UTF-8. Special ids add nothing."""
-        kept = iter(pieces_of(self.backend, [number for number in ids if number not in self.special_ids]))
-        return [b"" if number in self.special_ids else next(kept) for number in ids]
+        parts = iter(pieces_of(self.backend, [number for number in ids if number not in self.special_ids]))
+        return [b"" if number in self.special_ids else next(parts) for number in ids]
 
     def token_bytes(self, number: int) -> bytes:
         """The bytes of one id by itself. Special ids have none."""

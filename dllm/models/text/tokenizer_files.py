@@ -26,8 +26,8 @@ def tokenizer_settings(folder: Path) -> dict[str, Any]:
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             content = read_json(folder / name)
-            read = read_keys({**token_tables.TOKENIZER, **token_tables.named_tokens(content)}, content, name)
-            merged |= {key: value for key, value in read.items() if content.get(key) is not None}
+            values = read_keys({**token_tables.TOKENIZER, **token_tables.named_tokens(content)}, content, name)
+            merged |= {key: value for key, value in values.items() if content.get(key) is not None}
     return merged
 
 
@@ -96,24 +96,24 @@ def special_tokens_of(settings: Mapping[str, Any]) -> dict[str, str]:
     """The special tokens that the settings name, by their keys: the usual ones, those of a model's own, and those of an
     object under ``extra_special_tokens``, as transformers 5 hands them to templates."""
     extra = settings["extra_special_tokens"]
-    own = [key for key in settings if key.endswith("_token") and key not in token_tables.SPECIAL_TOKEN_KEYS]
-    given = {key: settings.get(key) for key in (*token_tables.SPECIAL_TOKEN_KEYS, *own)}
-    given = {
+    custom = [key for key in settings if key.endswith("_token") and key not in token_tables.SPECIAL_TOKEN_KEYS]
+    entries = {key: settings.get(key) for key in (*token_tables.SPECIAL_TOKEN_KEYS, *custom)}
+    entries = {
         **(extra if isinstance(extra, dict) else {}),
-        **{key: one for key, one in given.items() if one is not None},
+        **{key: entry for key, entry in entries.items() if entry is not None},
     }
-    return {key: text for key, value in given.items() if (text := _text(value)) is not None}
+    return {key: text for key, value in entries.items() if (text := _text(value)) is not None}
 
 
 def special_ids_of(
-    backend: Backend, known: Mapping[str, int], special_tokens: Mapping[str, str], settings: Mapping[str, Any]
+    backend: Backend, vocabulary: Mapping[str, int], special_tokens: Mapping[str, str], settings: Mapping[str, Any]
 ) -> frozenset[int]:
-    """The ids that decoded text leaves out: marked as special, or named by the settings. known: ids by text."""
+    """The ids that decoded text leaves out: marked as special, or named by the settings. vocabulary: ids by text."""
     flagged = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
-    given = (settings["additional_special_tokens"], settings["extra_special_tokens"])
-    more = [entry for entries in given for entry in (entries.values() if isinstance(entries, dict) else entries)]
-    listed = {*special_tokens.values(), *(text for entry in more if (text := _text(entry)) is not None)}
-    return frozenset(flagged | {known[text] for text in listed if text in known})
+    lists = (settings["additional_special_tokens"], settings["extra_special_tokens"])
+    more = [entry for entries in lists for entry in (entries.values() if isinstance(entries, dict) else entries)]
+    texts = {*special_tokens.values(), *(text for entry in more if (text := _text(entry)) is not None)}
+    return frozenset(flagged | {vocabulary[text] for text in texts if text in vocabulary})
 
 
 def _text(entry: Any) -> str | None:
@@ -133,11 +133,11 @@ def templates_of(folder: Path, settings: Mapping[str, Any]) -> tuple[Path, Mappi
     """The templates by name and the file that they are in: those of chat_template.jinja and of the folder
     additional_chat_templates, else of tokenizer_config.json."""
     single, more = folder / "chat_template.jinja", folder / "additional_chat_templates"
-    found = {file.name.removesuffix(".jinja"): read_text(file) for file in sorted(more.glob("*.jinja"))}
+    templates = {file.name.removesuffix(".jinja"): read_text(file) for file in sorted(more.glob("*.jinja"))}
     if single.is_file():
-        return single, {"default": read_text(single), **found}
-    if found:
-        return more, found
+        return single, {"default": read_text(single), **templates}
+    if templates:
+        return more, templates
     return folder / "tokenizer_config.json", templates_by_name(settings["chat_template"])
 
 

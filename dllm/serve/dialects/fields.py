@@ -13,7 +13,7 @@ from dllm.common.coerce import is_text, is_whole
 from dllm.common.errors import Set
 from dllm.common.hints import as_advice, meaning
 from dllm.contract.refusal import CHAT_WORDS
-from dllm.models.text.chat_template import TEMPLATES_OWN
+from dllm.models.text.chat_template import RESERVED_FIELDS
 from dllm.serve.dialects.messages import SentConversation
 from dllm.serve.dialects.other_fields import others_of
 from dllm.serve.dialects.response_formats import ResponseFormat, SentSchema, StructuredOutputs, TextOptions
@@ -167,8 +167,8 @@ WholeDiffusion = Annotated[Diffusion, AfterValidator(_whole)]
 TemplateKwargs = Annotated[
     dict[str, Any],
     must(
-        lambda value: isinstance(value, Mapping) and set(value).isdisjoint(TEMPLATES_OWN),
-        f"an object of what the chat template reads, and none of {', '.join(TEMPLATES_OWN)}",
+        lambda value: isinstance(value, Mapping) and set(value).isdisjoint(RESERVED_FIELDS),
+        f"an object of what the chat template reads, and none of {', '.join(RESERVED_FIELDS)}",
     ),
 ]
 
