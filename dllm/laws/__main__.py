@@ -30,7 +30,7 @@ from dllm.compose.parts import (
     use_folder,
 )
 from dllm.contract.canvas import Request
-from dllm.laws import claims, rollout_claims
+from dllm.laws import batch_claims, claims, rollout_claims
 from dllm.laws.claims import Trial, may_stand_still
 from dllm.laws.decodes import Broken, crash
 from dllm.laws.stated import traits_hold
@@ -42,16 +42,16 @@ LAWS: dict[str, Callable[[Trial], None]] = {
     "every turn commits": lambda trial: claims.every_turn_commits(trial, may_stand_still(trial.parts.sampler)),
     "commits stay": claims.commits_stay,
     "a block gains": claims.a_block_gains,
-    "a row decodes the same alone and in any batch": claims.a_row_is_alone,
-    "a row may join a running batch": claims.a_row_may_join,
-    "the same batch decodes the same again": claims.the_same_again,
-    "candidates may lie side by side": claims.candidates_may_lie_side_by_side,
+    "a row decodes the same alone and in any batch": batch_claims.a_row_is_alone,
+    "a row may join a running batch": batch_claims.a_row_may_join,
+    "the same batch decodes the same again": batch_claims.the_same_again,
+    "candidates may lie side by side": batch_claims.candidates_may_lie_side_by_side,
     "a trace redraws every canvas": claims.a_trace_redraws,
     "infilling keeps what is given": lambda trial: claims.infilling_keeps_what_is_given(trial, *gaps()),
-    "a gap is sized the same alone and in any batch": lambda trial: claims.a_gap_is_sized_alone(trial, unsized()),
+    "a gap is sized the same alone and in any batch": lambda trial: batch_claims.a_gap_is_sized_alone(trial, unsized()),
     "a rule does what its traits state": traits_hold,
-    "a host that reads late changes nothing": claims.a_late_host_changes_nothing,
-    "a known prompt changes nothing": claims.a_known_prompt_changes_nothing,
+    "a host that reads late changes nothing": batch_claims.a_late_host_changes_nothing,
+    "a known prompt changes nothing": batch_claims.a_known_prompt_changes_nothing,
     "a rollout is scored again": rollout_claims.a_rollout_is_scored_again,
     "a rollout is the same alone": rollout_claims.a_rollout_is_alone,
     "slices cover every draw of a rollout": rollout_claims.slices_cover_every_draw,

@@ -13,7 +13,7 @@ import torch
 from harness import PROMPTS, Combination, allowed, choices, drawn, model, parts_of, requests
 from law import law
 
-from dllm.laws import claims
+from dllm.laws import batch_claims
 from dllm.parts import (
     FULL,
     PAGE_COLUMNS,
@@ -64,7 +64,7 @@ def cases() -> Iterator[Combination]:
 @law(cases, daily=2, least=400)
 def test_a_known_prompt_changes_nothing(combination: Combination) -> None:
     parts = parts_of(combination)
-    claims.a_known_prompt_changes_nothing(
+    batch_claims.a_known_prompt_changes_nothing(
         Trial(model(combination.model), parts, tuple(requests()), Sampling().under(parts.sampler))
     )
 

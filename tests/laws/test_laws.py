@@ -23,7 +23,7 @@ from harness import (
 )
 from law import law
 
-from dllm.laws import claims
+from dllm.laws import batch_claims, claims
 from dllm.parts import Request, Sampling, Trial, traits_hold
 
 GRID_SAMPLERS = {"dream"}  # fixed time grids whose count for a turn can be 0
@@ -69,7 +69,7 @@ def test_nothing_stays_masked_and_the_prompt_is_untouched(combination: Combinati
 
 @of_decodes()
 def test_a_row_decodes_the_same_alone_and_in_any_batch(combination: Combination) -> None:
-    claims.a_row_is_alone(trial(combination), others(combination))
+    batch_claims.a_row_is_alone(trial(combination), others(combination))
 
 
 def others(combination: Combination) -> list[list[int]]:
@@ -80,7 +80,7 @@ def others(combination: Combination) -> list[list[int]]:
 
 @law(combinations_of_candidates, daily=3, least=300)
 def test_candidates_side_by_side_decode_as_candidates_in_rows(combination: Combination) -> None:
-    claims.candidates_may_lie_side_by_side(trial(combination))
+    batch_claims.candidates_may_lie_side_by_side(trial(combination))
 
 
 @of_decodes()

@@ -12,7 +12,7 @@ import pytest
 from harness import Combination, combinations_of_lengths, model, parts_of, requests
 from law import law
 
-from dllm.laws import claims
+from dllm.laws import batch_claims, claims
 from dllm.parts import Broken, Decoded, Sampling, Trial
 
 of_lengths = partial(law, combinations_of_lengths, daily=1, least=80)
@@ -33,12 +33,12 @@ def test_rows_keep_what_they_commit_and_their_traces_say_how_they_changed(combin
 
 @of_lengths()
 def test_a_row_decodes_the_same_alone_and_in_any_batch(combination: Combination) -> None:
-    claims.a_row_is_alone(trial(combination), [[0], [1], [2], [2, 0, 1]])
+    batch_claims.a_row_is_alone(trial(combination), [[0], [1], [2], [2, 0, 1]])
 
 
 @of_lengths()
 def test_a_row_may_join_rows_that_grow(combination: Combination) -> None:
-    claims.a_row_may_join(trial(combination))
+    batch_claims.a_row_may_join(trial(combination))
 
 
 @of_lengths()
@@ -48,7 +48,7 @@ def test_every_turn_commits_but_those_before_the_first(combination: Combination)
 
 @of_lengths()
 def test_fixed_shapes_are_refused(combination: Combination) -> None:
-    claims.a_late_host_changes_nothing(trial(combination))
+    batch_claims.a_late_host_changes_nothing(trial(combination))
 
 
 def grown(length: str) -> list[Decoded]:

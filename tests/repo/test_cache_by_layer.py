@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dllm import Decoder, Trace, load
-from dllm.laws import claims
+from dllm.laws import batch_claims
 from dllm.laws.__main__ import main
 from dllm.parts import Confidence, Fixed, FullLength, NoCache, Parts, Trial, network, recorded, requests, turns_of_rows
 from tests.repo.test_docs import code
@@ -61,7 +61,7 @@ def test_without_tolerance_it_decodes_as_without_a_cache(settled: Any) -> None:
 
 
 def test_a_row_decodes_the_same_alone_and_among_three(settled: Any) -> None:
-    claims.a_row_is_alone(trial(settled.Settled(0.9)), [[0], [2, 0, 1]])
+    batch_claims.a_row_is_alone(trial(settled.Settled(0.9)), [[0], [2, 0, 1]])
 
 
 @pytest.mark.program
