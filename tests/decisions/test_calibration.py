@@ -176,7 +176,7 @@ def test_what_the_command_cannot_answer_is_refused_before_weights_are_read(
 
 
 def test_commands_read_settings_that_exist() -> None:
-    assert {*map(str, composed([])), "experiment"} >= decide.ITS_OPTIONS | serve.READ
+    assert {*map(str, composed([])), "experiment"} >= decide.ITS_OPTIONS | serve.SERVER_SETTINGS
 
 
 POOL = (

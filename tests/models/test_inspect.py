@@ -50,7 +50,7 @@ def test_sizes_are_those_of_the_file() -> None:
     assert report.parameters == report.active == 121280
     assert report.weight_bytes("bfloat16") == 2 * report.parameters
     assert report.kv_bytes("float32") == 2 * 3 * 64 * 4
-    assert report.stored == (("F32", 30),)
+    assert report.dtypes == (("F32", 30),)
     assert report.shards == 1
 
 

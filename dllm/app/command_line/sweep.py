@@ -29,7 +29,7 @@ class SweepState:
     evaluated: list[bool] = field(default_factory=list)  # for each cell of this process; False: it was refused
     failed: list[bool] = field(default_factory=list)  # for each of its calls: samples could not be decoded
     several: set[str] = field(default_factory=set)  # names of the settings that are tried with several values
-    said: dict[str, str] = field(default_factory=dict)  # sentences that were printed, and the cell of each
+    sentences: dict[str, str] = field(default_factory=dict)  # sentences that were printed, and the cell of each
 
 
 STATE = SweepState()  # of this process
@@ -44,7 +44,7 @@ def run_or_hold_cell(settings: dict[str, Any], names: list[str], folder: Path) -
         STATE.together.append((settings, names, folder))
     else:
         place = STATE.labels.pop(0) if STATE.labels else ""
-        cells, failed = evaluate_sweep([(settings, names)], folder, place, STATE.several, STATE.said)
+        cells, failed = evaluate_sweep([(settings, names)], folder, place, STATE.several, STATE.sentences)
         STATE.evaluated.extend(cells)
         STATE.failed.append(failed)
 
@@ -52,7 +52,7 @@ def run_or_hold_cell(settings: dict[str, Any], names: list[str], folder: Path) -
 def run_sweep(overrides: list[str], flags: list[str], start: Callable[[], None]) -> None:
     """Run every cell of every grid. start: has Hydra start the cells of ``sys.argv``, by ``run_or_hold_cell``. Raises
     UserError when none of them can work."""
-    STATE.evaluated, STATE.failed, STATE.said = [], [], {}
+    STATE.evaluated, STATE.failed, STATE.sentences = [], [], {}
     sweep = expanded(overrides)
     STATE.several = {name for grid in sweep.grids for name in swept_names(grid)}
     if len(sweep.grids) > 1:
@@ -80,7 +80,10 @@ def start_cells(sweep: Sweep, flags: list[str], start: Callable[[], None]) -> No
         from dllm.app.commands.evaluate import evaluate_sweep
 
         cells, failed = evaluate_sweep(
-            [(settings, names) for settings, names, _ in jobs], jobs[0][2], several=STATE.several, said=STATE.said
+            [(settings, names) for settings, names, _ in jobs],
+            jobs[0][2],
+            several=STATE.several,
+            sentences=STATE.sentences,
         )
         STATE.evaluated.extend(cells)
         STATE.failed.append(failed)

@@ -24,51 +24,51 @@ OF_PLACE = ("python", "platform", "processor", "threads", "device", "gpus", "dty
 CHECKPOINT = "checkpoint"
 
 
-def run(config: dict[str, Any], given: Sequence[str]) -> None:
+def run(config: dict[str, Any], names: Sequence[str]) -> None:
     """Print ``n of n equal`` or the first difference and what has changed since; the exit code is 1 when there is one.
 
     Raises UserError for a folder without samples, a conversation, and weights that are others than then."""
     folder = Path(config["again"])
     then = {key_of(row): row for row in read_all_results(folder)}
-    known = read_environment(folder)
+    stamp = read_environment(folder)
     if not then or config["chat"]:
         why = "was a conversation, which is not kept" if config["chat"] else "holds no finished sample"
         raise UserError(f"again={folder}: it {why}. Name a folder of a run that has decoded something.")
     with TemporaryDirectory() as place:
-        own = {**config, "again": None, "output": place, "name": "again"}
+        run_config = {**config, "again": None, "output": place, "name": "again"}
         refuse_lost_model(folder, str(config["model"]["path"]))
-        now = {key_of(row): row for row in decoded_samples(own, folder, known.get("content", {}), then)}
+        now = {key_of(row): row for row in decoded_samples(run_config, folder, stamp.get("content", {}), then)}
         since = read_environment(Path(place) / "again")
     wrong = [(key, what) for key, row in then.items() if (what := row_difference(row, now.get(key)))]
     say(f"{folder}: {len(then) - len(wrong)} of {len(then)} equal")
     if wrong:
         (name, sample), what = wrong[0]
         say(f"The first that differs is {name}{f' (sample {sample})' if sample else ''}: {what}")
-        changed = list(environment_differences(known, since)) if known else []
-        nothing = "nothing that was noted" if known else "not known, as environment.json is missing"
+        changed = list(environment_differences(stamp, since)) if stamp else []
+        nothing = "nothing that was noted" if stamp else "not known, as environment.json is missing"
         say(f"Changed since: {'; '.join(changed) or nothing}.")
         raise SystemExit(1)
 
 
 def decoded_samples(
-    config: dict[str, Any], folder: Path, content: Mapping[str, str], wanted: Mapping[SampleKey, ResultRow]
+    config: dict[str, Any], folder: Path, content: Mapping[str, str], samples_then: Mapping[SampleKey, ResultRow]
 ) -> list[ResultRow]:
-    """The ``wanted`` samples, and those of their batches, once more. content: what the run was made of."""
+    """Decode ``samples_then`` again, with the others of their batches. content: what the run was made of."""
     if "_target_" in config["task"]:
         engine, cell = engine_of(config), run_cell(config)
         refuse_other_weights(folder, content, cell.evaluation.content)
         answers = cell.evaluation.answers
-        answers.batches = [one for one in answers.batches if not wanted.keys().isdisjoint(one.keys)]
+        answers.batches = [entry for entry in answers.batches if not samples_then.keys().isdisjoint(entry.keys)]
         for _ in engine.run(iter([cell])):
             pass
         return cell.rows()
     plan = RunPlan.of(config)
     refuse_other_weights(folder, content, plan.content())
-    samples = [one for one in plan.samples() if one.key in wanted]
+    samples = [entry for entry in plan.samples() if entry.key in samples_then]
     if not samples:
         return []
-    with plan.open_folder(samples) as opened:
-        return next(iter(PromptRun(plan, samples, opened).decode().values()))
+    with plan.open_folder(samples) as run_folder:
+        return next(iter(PromptRun(plan, samples, run_folder).decode().values()))
 
 
 def refuse_lost_model(folder: Path, path: str) -> None:
@@ -99,15 +99,15 @@ def row_difference(then: ResultRow, now: ResultRow | None) -> str:
         return "it is not among the prompts any more."
     both = [name for name in (*FIRST_COMPARED, *then) if name in then and name in now and name not in OF_TIME]
     for name in dict.fromkeys(both):
-        one, other = then[name], now[name]  # type: ignore[literal-required]
-        if one == other:
+        before, after = then[name], now[name]  # type: ignore[literal-required]
+        if before == after:
             continue
-        if isinstance(one, list) and isinstance(other, list):
-            at = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
+        if isinstance(before, list) and isinstance(after, list):
+            at = next((at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), None)
             if at is None:
-                return f"{name} has {len(one)} entries then, {len(other)} now."
-            return f"{name}[{at}] is {one[at]!r} then, {other[at]!r} now."
-        return f"{name} is {one!r} then, {other!r} now."
+                return f"{name} has {len(before)} entries then, {len(after)} now."
+            return f"{name}[{at}] is {before[at]!r} then, {after[at]!r} now."
+        return f"{name} is {before!r} then, {after!r} now."
     return ""
 
 

@@ -104,22 +104,22 @@ class Conversation:
 
     def say(self, message: str) -> None:
         """Answer one message. The history grows when the answer is complete, and holds no end-of-text tokens."""
-        asked: list[Message] = [*self.history, {"role": "user", "content": message}]
+        messages: list[Message] = [*self.history, {"role": "user", "content": message}]
         warn_of_prompts(self.decoder.model, [message])
         number = len(self.run_folder.rows)
-        request = self.decoder.request(asked, self.plan.options.seed + number)
+        request = self.decoder.request(messages, self.plan.options.seed + number)
         options, decoder = self.plan.options, self.decoder
-        seen = self.console.is_terminal if options.live is None else options.live
+        is_live = self.console.is_terminal if options.live is None else options.live
         watch = Stopwatch.on(decoder.model.transformer.device)
         view = LiveView(self.console, decoder.prompts.text, decoder.model.ids, options.animate, True, watch)
-        with view if seen else nullcontext():
-            ((_, result),) = self.decoder.run([request], observe=view if seen else None, watch=watch)
+        with view if is_live else nullcontext():
+            ((_, result),) = self.decoder.run([request], observe=view if is_live else None, watch=watch)
         say(result.text)
         if not result.text.strip():
             complain(EMPTY_ANSWER)
-        if seen:
+        if is_live:
             self.console.print(as_text(cost_line(result), "dim"))
-        self.history = [*asked, {"role": "assistant", "content": result.text}]
+        self.history = [*messages, {"role": "assistant", "content": result.text}]
         batch = f"{number + 1}/0"
         row = {"id": f"{number + 1}", "sample": 0, **result.to_json(), "prompt": message, "batch": batch}
         try:
@@ -131,10 +131,10 @@ class Conversation:
 def cost_line(result: Result) -> str:
     """The answer's cost in a line."""
     speed = f"{result.tokens_per_second:.0f} tokens/s"
-    spent = f"{counted(result.useful_tokens, 'token')}, {counted(result.nfe, 'forward')}"
-    return f"{spent}, {result.tpf:.2f} per forward, {speed}"
+    cost = f"{count_text(result.useful_tokens, 'token')}, {count_text(result.nfe, 'forward')}"
+    return f"{cost}, {result.tpf:.2f} per forward, {speed}"
 
 
-def counted(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """The number with its noun: ``1 forward``, ``2 forwards``."""
     return f"{number} {noun}{'s' * (number != 1)}"

@@ -17,15 +17,15 @@ from dllm.models.weights.checkpoint_path import folder_label
 from dllm.models.weights.described import description_of
 
 
-def run(config: dict[str, Any], given: Sequence[str]) -> None:
+def run(config: dict[str, Any], names: Sequence[str]) -> None:
     """Print what the folder holds, and each rank of ``model.tp``; the exit code is 1 when it cannot be used. Raises
     UserError for an adapter that does not fit, and for ranks that cannot share the model."""
-    refuse_engine(config, given)
+    refuse_engine(config, names)
     model = config["model"]
     path, folder = model["path"], model["adapter"]
     report = inspected(path, describe_arguments(model))
-    asked = any(config["task"].get(name) is not None for name in ("gpu", "rows", "length"))
-    if not asked or report.config is None or report.problems:
+    has_question = any(config["task"].get(name) is not None for name in ("gpu", "rows", "length"))
+    if not has_question or report.config is None or report.problems:
         print_report(report)
     if report.config is not None:
         warn_of_mismatch(config["model"], report.config)
@@ -35,7 +35,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         for line in share_lines(report.config, config["model"]["tp"], config["model"]["ep"]):
             say(line)
     fits = report.config is None or print_fitting(report, config, folder_label(path))
-    if not fits or not (report.usable or (asked and not report.problems)):
+    if not fits or not (report.usable or (has_question and not report.problems)):
         raise SystemExit(1)
 
 
@@ -45,7 +45,7 @@ def inspected(path: str, how: dict[str, Any]) -> Report:
     try:
         return inspect_checkpoint(path, **how)
     except UserError:
-        if (known := description_of(path)) is None:
+        if (description := description_of(path)) is None:
             raise
         say(f"{path} is not here and cannot be fetched: these are the figures of its config.json, which is known.")
-        return inspect_checkpoint(known, **how)
+        return inspect_checkpoint(description, **how)

@@ -64,7 +64,7 @@ class Report:
     parameters: int = 0  # all weights
     active: int = 0  # the weights that one token uses: fewer with routed experts
     # tensors per dtype in the files. The fields after ``notes`` are None or empty where the files leave them unknown
-    stored: tuple[tuple[str, int], ...] = ()
+    dtypes: tuple[tuple[str, int], ...] = ()
     shards: int = 0  # files that hold its weights
     stored_bytes: int = 0  # of these files together
 
@@ -123,24 +123,24 @@ def inspect_checkpoint(
         config = read_model_config(folder, attention_block, rope, family)
     except UserError as error:
         return Report(folder, (str(error),))
-    problems, left_out, found, model = _weights(folder, config)
+    problems, notes, contents, model = _weights(folder, config)
     tokenizer, ids, config, more = _tokens(folder, config, mask_id)
-    stored = found.tensors.values()
+    tensors = contents.tensors.values()
     if config.family == MASKED_LM_FAMILY:
-        total = sum(prod(tensor.shape) for tensor in stored)
+        total = sum(prod(tensor.shape) for tensor in tensors)
     else:
         total = 0 if model is None else sum(parameter.numel() for parameter in model.parameters())
-    dtypes, files = Counter(tensor.dtype for tensor in stored), {tensor.file for tensor in stored}
+    dtypes, files = Counter(tensor.dtype for tensor in tensors), {tensor.file for tensor in tensors}
     return Report(
         folder,
         (*problems, *more),
-        (*config.warnings, *left_out, *_notes(config, tokenizer)),
+        (*config.warnings, *notes, *_notes(config, tokenizer)),
         config,
         tokenizer,
         ids,
         parameters=total,
         active=max(0, total - _idle(config)),
-        stored=tuple(dtypes.most_common()),
+        dtypes=tuple(dtypes.most_common()),
         shards=len(files),
         stored_bytes=sum(file.stat().st_size for file in files),
     )
@@ -154,30 +154,30 @@ def without_weights(folder: Path) -> bool:
 def _weights(folder: Path, config: ModelConfig) -> tuple[list[str], tuple[str, ...], Contents, Transformer | None]:
     """Problems of the weight files, what is left out, their tensors, and the model without weights (None: it has too
     many to count)."""
-    found, model = Contents({}), None
+    contents, model = Contents({}), None
     if config.family == MASKED_LM_FAMILY:  # its class alone knows its tensors
         try:
             return [], (), read_contents(folder), None
         except UserError as error:
-            return [str(error)], (), found, None
+            return [str(error)], (), contents, None
     if without_weights(folder):
-        return [], (), found, _skeleton(config) if config.least_tensors <= MAX_COUNTED_TENSORS else None
+        return [], (), contents, _skeleton(config) if config.least_tensors <= MAX_COUNTED_TENSORS else None
     if config.stored_kind is not None:
         return _narrow_weights(folder, config)
     try:
-        found = contents_of(folder, config)
-        check_sizes(config, found.tensors)
+        contents = contents_of(folder, config)
+        check_sizes(config, contents.tensors)
         model = _skeleton(config)
-        fit = Fit.of(model, found)
+        fit = Fit.of(model, contents)
     except UserError as error:
-        if not found.tensors and config.least_tensors <= MAX_COUNTED_TENSORS:
+        if not contents.tensors and config.least_tensors <= MAX_COUNTED_TENSORS:
             model = _skeleton(config)
-        return [str(error)], (), found, model
+        return [str(error)], (), contents, model
     count, problems = len({source.name for source in parameter_sources(model).values()}), list(fit.problems)
     if len(problems) > MAX_PROBLEMS:
         rest = len(problems) - MAX_PROBLEMS
         problems = [*problems[:MAX_PROBLEMS], f"{rest} further tensors of the {count} expected do not fit"]
-    return [f"{problem}." for problem in problems], fit.notes, found, model
+    return [f"{problem}." for problem in problems], fit.notes, contents, model
 
 
 def _narrow_weights(
@@ -185,11 +185,11 @@ def _narrow_weights(
 ) -> tuple[list[str], tuple[str, ...], Contents, Transformer | None]:
     """The same of a folder of ``task=quantize``, whose files are compared with their checksums."""
     try:
-        found = read_contents(folder)
-        problems = [*changed_files(folder, checksums(folder)), *narrow_problems(config, found)]
+        contents = read_contents(folder)
+        problems = [*changed_files(folder, checksums(folder)), *narrow_problems(config, contents)]
     except UserError as error:
         return [str(error)], (), Contents({}), None
-    return [f"{problem}." for problem in problems[:MAX_PROBLEMS]], (), found, _skeleton(config)
+    return [f"{problem}." for problem in problems[:MAX_PROBLEMS]], (), contents, _skeleton(config)
 
 
 def _skeleton(config: ModelConfig) -> Transformer:
@@ -221,8 +221,8 @@ def _notes(config: ModelConfig, tokenizer: Tokenizer | None) -> Iterator[str]:
         return
     if not tokenizer.has_chat_template:
         yield "No chat template: prompts are taken as plain text (base models are meant to be used so)."
-    named = config.mask_id not in (None, tokenizer.mask_id) and not config.attention.next_token
-    if tokenizer.mask_id is not None and named:
+    is_named = config.mask_id not in (None, tokenizer.mask_id) and not config.attention.next_token
+    if tokenizer.mask_id is not None and is_named:
         yield f"The tokenizer's mask token has id {tokenizer.mask_id}; {config.mask_id} is used."
     if len(tokenizer) < config.vocab:
         rest = config.vocab - len(tokenizer)
@@ -240,8 +240,8 @@ def _idle(config: ModelConfig) -> int:
 def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:
     yield "family", f"{config.family} ({(config.published.get('architectures') or ['no architectures'])[0]})"
     active = f", {_count(report.active)} active per token" if report.active != report.parameters else ""
-    counted = _count(report.parameters) + active
-    yield "parameters", counted if report.parameters else "not counted: config.json and weights do not fit"
+    parameters = _count(report.parameters) + active
+    yield "parameters", parameters if report.parameters else "not counted: config.json and weights do not fit"
     yield (
         "shape",
         (
@@ -250,10 +250,10 @@ def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]
         ),
     )
     files = f"{report.shards} file{'s' * (report.shards != 1)}, {in_gib(report.stored_bytes)} GiB"
-    dtypes = ", ".join(f"{count} tensors {dtype}" for dtype, count in report.stored)
+    dtypes = ", ".join(f"{count} tensors {dtype}" for dtype, count in report.dtypes)
     kind = f"{config.stored_kind} of task=quantize, " if config.stored_kind else ""
     kind += f"embedding and head {config.stored_head}, " if config.stored_head else ""
-    yield "stored", f"{kind}{files}: {dtypes}" if report.stored else "no readable weights"
+    yield "stored", f"{kind}{files}: {dtypes}" if report.dtypes else "no readable weights"
     if report.parameters:
         yield from _memory_rows(report, config)
     ntk = config.ntk
@@ -262,23 +262,23 @@ def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]
     )
     yield "max length", f"{config.max_length} tokens, prompt and answer together{stretched}"
     if config.scaling is not None:
-        one = config.scaling
-        yield "rotary scaling", f"{type(one).__name__} by {one.factor:g} from {one.trained} tokens"
+        scaling = config.scaling
+        yield "rotary scaling", f"{type(scaling).__name__} by {scaling.factor:g} from {scaling.trained} tokens"
 
 
 def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:
     """What the model takes by the kind of its weights, and whether this machine has it."""
     free = psutil.virtual_memory().available
-    own_class = config.family == MASKED_LM_FAMILY
-    for dtype in BYTES if own_class else ():
+    is_sealed = config.family == MASKED_LM_FAMILY
+    for dtype in BYTES if is_sealed else ():
         yield f"memory {dtype}", f"{in_gib(report.weight_bytes(dtype))} GiB of weights"
-    for kind, head in () if own_class else kinds_with_head(config):
-        taken = Footprint.of(config, kind, head)
-        most = taken.loading if config.stored_kind is None else taken.weights
+    for kind, head in () if is_sealed else kinds_with_head(config):
+        footprint = Footprint.of(config, kind, head)
+        most = footprint.loading if config.stored_kind is None else footprint.weights
         fits = "fits" if most <= free else "does not fit"
         yield (
             named_kind("memory", kind, head),
-            (f"{in_gib(taken.file_bytes)} GiB of weights, {in_gib(most - PROCESS)} while they load; {fits} here"),
+            (f"{in_gib(footprint.file_bytes)} GiB of weights, {in_gib(most - PROCESS)} while they load; {fits} here"),
         )
     yield (
         "free memory",
@@ -288,7 +288,7 @@ def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str
         yield f"cache {dtype}", f"keys and values of 1,024 tokens: {in_gib(1024 * report.kv_bytes(dtype))} GiB"
     block = config.attention.block if config.process == "uniform" else None
     yield "logits", f"of a block of {block or 32}, in float32: {in_gib((block or 32) * 4 * config.vocab)} GiB"
-    if report.parameters >= TIMED and not own_class:
+    if report.parameters >= TIMED and not is_sealed:
         for kind in _kinds(config):
             yield from _time_rows(config, report.active, kind)
         yield f"quantize={AUTO_KIND}", _auto_words(config)
@@ -297,8 +297,8 @@ def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str
 def _time_rows(config: ModelConfig, numbers: int, kind: str) -> Iterator[tuple[str, str]]:
     """How long a forward takes, with rows of bfloat16 and of eight bits."""
     for rounds in (False, True) if kind in BITS else (False,):
-        if (found := forward_seconds(config, numbers, kind, rounds)) is not None:
-            times = " / ".join(f"{one:.2g}" for one in found)
+        if (seconds := forward_seconds(config, numbers, kind, rounds)) is not None:
+            times = " / ".join(f"{value:.2g}" for value in seconds)
             name = f"forward {kind}, rows in int8" if rounds else f"forward {kind}"
             yield name, f"about {times} s of products for {ROW_WORDS} rows, one thread of this CPU"
 
@@ -371,8 +371,8 @@ def _spell(number: int | None, tokenizer: Tokenizer | None) -> str:
 
 def _feature_rows(config: ModelConfig) -> Iterator[tuple[str, str]]:
     shift, seed = config.prediction_shift, config.seed_shift
-    read = f"position i is read from position i-{shift}" if shift else "position i is read from itself"
-    yield "prediction", read if seed is None else f"{read}, a block's first one from position i-{seed}"
+    source = f"position i is read from position i-{shift}" if shift else "position i is read from itself"
+    yield "prediction", source if seed is None else f"{source}, a block's first one from position i-{seed}"
     yield "attention", config.attention.text
     yield "caches", config.attention.advice
     if not config.attention.causal:

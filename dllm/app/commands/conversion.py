@@ -24,10 +24,10 @@ from dllm.models.weights.narrow_writer import quantize_folder
 ITS_SETTINGS = ("task", "quantize.to", "model")
 
 
-def run(config: dict[str, Any], given: Sequence[str]) -> None:
+def run(config: dict[str, Any], names: Sequence[str]) -> None:
     """Write the folder ``quantize.to``. Raises UserError for what cannot be quantised, and for a folder in use."""
-    refuse_engine(config, given)
-    for name in given:
+    refuse_engine(config, names)
+    for name in names:
         if name not in ITS_SETTINGS and not name.startswith("model."):
             raise UserError(f"{name} has no meaning for task=quantize. Drop it.")
     model, kind, head = config["model"], config["model"]["quantize"], config["model"]["quantize_head"]
@@ -37,20 +37,20 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
             "as they are computed. Drop it, and give it to the command that decodes."
         )
     target = target_of(config["quantize"], kind)
-    found = describe(model["path"], **describe_arguments(model))
-    if found.config.stored_kind is not None:
+    description = describe(model["path"], **describe_arguments(model))
+    if description.config.stored_kind is not None:
         raise UserError(
-            f"model.path={model['path']}: its weights are {found.config.stored_kind} already. Take the "
+            f"model.path={model['path']}: its weights are {description.config.stored_kind} already. Take the "
             "checkpoint that they were made from."
         )
-    check_numbers(found.config, torch.bfloat16, torch.device("cpu"), "auto", kind, head)
-    adapter = read_adapter(model["adapter"], found.config, model["path"])
+    check_numbers(description.config, torch.bfloat16, torch.device("cpu"), "auto", kind, head)
+    adapter = read_adapter(model["adapter"], description.config, model["path"])
     source = locate(model["path"])
     with (
         interruptible(lambda: f"Run the same command again: it goes on in {target}"),
-        load_progress(found.name, "Quantizing") as watch,
+        load_progress(description.name, "Quantizing") as watch,
     ):
-        total = quantize_folder(source, target, found.config, kind, adapter, watch, head)
+        total = quantize_folder(source, target, description.config, kind, adapter, watch, head)
     kinds = kind if head is None else f"{kind}, embedding and head {head}"
     say(f"{target}: {kinds}, {in_units(total)}. Load it by model.path={target} model.dtype=bfloat16.")
 
@@ -61,13 +61,13 @@ def target_of(settings: Any, kind: Any) -> Path:
     if not to:
         raise UserError("task=quantize needs quantize.to=FOLDER, which it writes. Add it.")
     if kind not in STORED_KINDS:
-        said = (
+        reason = (
             "float8 is made in a moment on the GPU that needs it, and not stored"
             if kind == "float8"
             else ("task=quantize needs a kind")
         )
         raise UserError(
-            f"model.quantize={'null' if kind is None else kind}: {said}. Set model.quantize="
+            f"model.quantize={'null' if kind is None else kind}: {reason}. Set model.quantize="
             f"{' or '.join(STORED_KINDS)}."
         )
     return Path(str(to))

@@ -31,10 +31,10 @@ ITS_OPTIONS = frozenset({"task", "model", "sampler", "blocks", "cache", "eos", "
                          "kernels", "chat", "prompts", "output", "name", "experiment"})  # fmt: skip
 
 
-def run(config: dict[str, Any], given: Sequence[str]) -> None:
+def run(config: dict[str, Any], names: Sequence[str]) -> None:
     """Answer what ``config`` asks."""
-    refuse_engine(config, given)
-    for name in given:
+    refuse_engine(config, names)
+    for name in names:
         if name.split(".")[0].split("/")[0] not in ITS_OPTIONS:
             raise UserError(f"{name} has no meaning for task=decide: nothing is decoded. Drop it.")
     plan, task = RunPlan.of(config), config["task"]
@@ -50,18 +50,18 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     decoder = plan.decoder(plan.load())
     name = plan.options.name or f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
     folder = fresh_folder(Path(plan.options.output), name)
-    found = list[Decisions]()
+    answers = list[Decisions]()
     place = Path(os.devnull) if follows() else folder / DECISIONS
     with writing(folder), place.open("w", encoding="utf-8") as file:
         for at in range(0, len(lines), BATCH):
             many = decoder.decide_many([state for state, _ in lines[at : at + BATCH]], questions, options=options)
-            for number, one in enumerate(many, at + 1):
+            for number, decisions in enumerate(many, at + 1):
                 truth = lines[number - 1][1]
-                line = {"id": str(number), **one.to_json(), **({"truth": truth} if truth else {})}
+                line = {"id": str(number), **decisions.to_json(), **({"truth": truth} if truth else {})}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
-            found += many
+            answers += many
     if not follows():
-        report_decisions(decoder.model.name, questions, found, [truth for _, truth in lines], folder, bool(calibrate))
+        report_decisions(decoder.model.name, questions, answers, [truth for _, truth in lines], folder, bool(calibrate))
 
 
 def options_of_task(task: dict[str, Any], calibration: Mapping[str, float]) -> DecisionOptions:
@@ -76,7 +76,7 @@ def states_of(file: Path, questions: dict[str, Question]) -> list[tuple[Decision
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         raise UserError(f"prompts={str(file)!r} cannot be read. Name a file of JSON lines.") from None
-    found = []
+    states = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -93,10 +93,10 @@ def states_of(file: Path, questions: dict[str, Question]) -> list[tuple[Decision
             if name not in questions or place_of(questions[name], value) is None:
                 place = f"line {number} of prompts={str(file)!r}"
                 raise UserError(f"{place}: truth {name}={value!r} is not an alternative.")
-        found.append((state, truth))
-    if not found:
+        states.append((state, truth))
+    if not states:
         raise UserError(f"prompts={str(file)!r} holds no line. Write a state in each.")
-    return found
+    return states
 
 
 def check_truths(truths: Sequence[dict[str, Any]], questions: dict[str, Question]) -> None:
@@ -131,7 +131,7 @@ def place_of(question: Question, value: Any) -> int | None:
     """The place of a value among the alternatives; of a predicate, true is the first."""
     if question.type == "predicate" and isinstance(value, bool):
         return int(not value)
-    texts = [text_of(one) for one in question.values]
+    texts = [text_of(each) for each in question.values]
     text = text_of(value) if isinstance(value, str | bool) else str(value)
     return texts.index(text) if text in texts else None
 
@@ -139,7 +139,7 @@ def place_of(question: Question, value: Any) -> int | None:
 def report_decisions(
     model: str,
     questions: dict[str, Question],
-    found: Sequence[Decisions],
+    answers: Sequence[Decisions],
     truths: Sequence[dict[str, Any]],
     folder: Path,
     calibrate: bool,
@@ -148,17 +148,17 @@ def report_decisions(
     labelled: dict[str, list[Labelled]] = {}
     for name, question in questions.items():
         items = [
-            Labelled(one[name].scores.scores, place)
-            for one, truth in zip(found, truths, strict=True)
+            Labelled(decisions[name].scores.scores, place)
+            for decisions, truth in zip(answers, truths, strict=True)
             if name in truth and (place := place_of(question, truth[name])) is not None
         ]
         if items:
             labelled.setdefault(question.type, []).extend(items)
-            temperature = found[0][name].temperature
-            one = quality(items, temperature)
+            temperature = answers[0][name].temperature
+            measures = quality(items, temperature)
             say(
-                f"{name}: {one.items} labelled, accuracy {one.accuracy:.3f}, NLL {one.nll:.3f}, Brier {one.brier:.3f}, "
-                f"ECE {one.ece:.3f}, T {temperature:.2f}"
+                f"{name}: {measures.items} labelled, accuracy {measures.accuracy:.3f}, NLL {measures.nll:.3f}, "
+                f"Brier {measures.brier:.3f}, ECE {measures.ece:.3f}, T {temperature:.2f}"
             )
     if calibrate:
         fits = {kind: fitted(kind, items) for kind, items in labelled.items()}
@@ -168,6 +168,8 @@ def report_decisions(
                 f"{kind}: T {fit.temperature:.2f} from {fit.items} answers, NLL {fit.nll_before:.3f} to "
                 f"{fit.nll_after:.3f}, in {folder / CALIBRATION}"
             )
-    costs = {name: sum(getattr(one, name) for one in found) for name in ("forwards", "rows", "query_tokens")}
-    say(f"{len(found)} states, {sum(map(len, found))} answers, " + ", ".join(f"{n} {c}" for n, c in costs.items()))
+    costs = {
+        name: sum(getattr(decisions, name) for decisions in answers) for name in ("forwards", "rows", "query_tokens")
+    }
+    say(f"{len(answers)} states, {sum(map(len, answers))} answers, " + ", ".join(f"{n} {c}" for n, c in costs.items()))
     say(f"Run folder: {folder}")

@@ -20,11 +20,11 @@ MOST_DIFFERENT_SETTINGS = 12  # printed ones
 
 def run_diff(arguments: Sequence[str]) -> None:
     """Print the comparison. Raises UserError for what is neither a trace nor a run folder, and for two models."""
-    made = VisibleParser(command("diff"), description=_DOES)
+    parser = VisibleParser(command("diff"), description=_DOES)
     for name in ("one", "other"):
-        made.add_argument(name, type=Path, metavar=name.upper(), help="a trace file, or the folder of a run")
-    given = made.parse_args(arguments)
-    for line in diff_lines(read_side(given.one), read_side(given.other)):
+        parser.add_argument(name, type=Path, metavar=name.upper(), help="a trace file, or the folder of a run")
+    options = parser.parse_args(arguments)
+    for line in diff_lines(read_side(options.one), read_side(options.other)):
         say(line)
 
 
@@ -47,8 +47,8 @@ def read_side(place: Path) -> Side:
     from dllm.record.trace import read_trace
 
     def checkpoint(folder: Path) -> str | None:
-        found = read_environment(folder).get("content", {}).get("checkpoint")
-        return None if found is None else str(found)
+        content = read_environment(folder).get("content", {}).get("checkpoint")
+        return None if content is None else str(content)
 
     if not place.exists():
         raise UserError(f"{place} is not there. Name a trace file or the folder of a run.")
@@ -62,46 +62,46 @@ def read_side(place: Path) -> Side:
     return Side(place, data["config"] or {}, checkpoint(place.resolve().parent.parent), {}, {key: trace})
 
 
-def diff_lines(one: Side, other: Side) -> Iterator[str]:
+def diff_lines(first: Side, second: Side) -> Iterator[str]:
     """The lines of a comparison."""
-    refuse_other_models(one, other)
-    yield from _setting_lines(one, other)
-    if one.rows and other.rows:
-        yield from row_lines(one, other)
+    refuse_other_models(first, second)
+    yield from _setting_lines(first, second)
+    if first.rows and second.rows:
+        yield from row_lines(first, second)
         return
-    if len(one.traces) != 1 and len(other.traces) != 1:
-        raise UserError(f"{one.place} and {other.place} hold no trace. Decode with trace=true.")
-    yield from trace_lines(one, other)
+    if len(first.traces) != 1 and len(second.traces) != 1:
+        raise UserError(f"{first.place} and {second.place} hold no trace. Decode with trace=true.")
+    yield from trace_lines(first, second)
 
 
-def refuse_other_models(one: Side, other: Side) -> None:
+def refuse_other_models(first: Side, second: Side) -> None:
     """Raise UserError for decodes of two checkpoints, as far as it is noted which they are."""
-    names = [str((side.config.get("model") or {}).get("path")) for side in (one, other)]
-    if one.checkpoint is not None and other.checkpoint is not None:
-        same = one.checkpoint == other.checkpoint
+    names = [str((side.config.get("model") or {}).get("path")) for side in (first, second)]
+    if first.checkpoint is not None and second.checkpoint is not None:
+        same = first.checkpoint == second.checkpoint
     else:
-        same = not (one.config and other.config) or Path(names[0]).name == Path(names[1]).name
+        same = not (first.config and second.config) or Path(names[0]).name == Path(names[1]).name
     if not same:
         raise UserError(
-            f"{one.place} was decoded by {names[0]} and {other.place} by {names[1]}, other weights: their forwards "
+            f"{first.place} was decoded by {names[0]} and {second.place} by {names[1]}, other weights: their forwards "
             "part for that alone. Compare decodes of one checkpoint."
         )
 
 
-def _setting_lines(one: Side, other: Side) -> Iterator[str]:
+def _setting_lines(first: Side, second: Side) -> Iterator[str]:
     """The settings that differ."""
     from dllm.app.runs.folder import setting_differences
     from dllm.record.folders import relevant
 
-    kept = [relevant(side.config) for side in (one, other)]
-    both = kept[0].keys() & kept[1].keys()  # a trace from Python keeps fewer
-    own = [{key: value for key, value in side.items() if key in both or _of_part(key)} for side in kept]
-    found = list(setting_differences(*own))
-    yield "Settings that differ (one | other):" if found else "Settings: the same."
-    for name, was, now in found[:MOST_DIFFERENT_SETTINGS]:
+    settings = [relevant(side.config) for side in (first, second)]
+    both = settings[0].keys() & settings[1].keys()  # a trace from Python keeps fewer
+    common = [{key: value for key, value in side.items() if key in both or _of_part(key)} for side in settings]
+    differences = list(setting_differences(*common))
+    yield "Settings that differ (one | other):" if differences else "Settings: the same."
+    for name, was, now in differences[:MOST_DIFFERENT_SETTINGS]:
         yield f"  {name}: {was} | {now}"
-    if len(found) > MOST_DIFFERENT_SETTINGS:
-        yield f"  and {len(found) - MOST_DIFFERENT_SETTINGS} more"
+    if len(differences) > MOST_DIFFERENT_SETTINGS:
+        yield f"  and {len(differences) - MOST_DIFFERENT_SETTINGS} more"
 
 
 def _of_part(key: str) -> bool:
@@ -120,26 +120,26 @@ def trace_lines(one: Side, other: Side) -> Iterator[str]:
 def parting_lines(first: Any, second: Any) -> Iterator[str]:
     from dllm.record.parting import parting
 
-    found = parting(first, second)
-    if found is None:
+    part = parting(first, second)
+    if part is None:
         yield "The decodes are equal, forward by forward."
         return
-    yield f"They part in forward {found.forward}, at position {found.position} of the answer:"
-    for name, known in zip(("one", "other"), found.known, strict=True):
-        yield f"  {name}: {known}"
+    yield f"They part in forward {part.forward}, at position {part.position} of the answer:"
+    for name, facts in zip(("one", "other"), part.known, strict=True):
+        yield f"  {name}: {facts}"
 
 
-def row_lines(one: Side, other: Side) -> Iterator[str]:
+def row_lines(first: Side, second: Side) -> Iterator[str]:
     """How many answers are equal, where the first that is not parts, and what the runs cost and score."""
     from dllm.record.parting import parted_rows, parting
 
     pairs = {
-        key: (row, other.rows[key])
-        for key, row in one.rows.items()
-        if key in other.rows and row["prompt_tokens"] == other.rows[key]["prompt_tokens"]
+        key: (row, second.rows[key])
+        for key, row in first.rows.items()
+        if key in second.rows and row["prompt_tokens"] == second.rows[key]["prompt_tokens"]
     }
     if not pairs:
-        raise UserError(f"{one.place} and {other.place} share no sample of one prompt. Compare runs of one task.")
+        raise UserError(f"{first.place} and {second.place} share no sample of one prompt. Compare runs of one task.")
     same = {key: (row["canvas"], row["turns"]) == (its["canvas"], its["turns"]) for key, (row, its) in pairs.items()}
     unequal = [key for key, equal in same.items() if not equal]
     texts = sum(row["tokens"] == its["tokens"] for row, its in pairs.values())
@@ -148,11 +148,11 @@ def row_lines(one: Side, other: Side) -> Iterator[str]:
         key = unequal[0]
         row, its = pairs[key]
         yield f"The first that differs is {key[0]}{f' (sample {key[1]})' if key[1] else ''}."
-        if key in one.traces and key in other.traces and parting(one.traces[key], other.traces[key]) is not None:
-            yield from parting_lines(one.traces[key], other.traces[key])
+        if key in first.traces and key in second.traces and parting(first.traces[key], second.traces[key]) is not None:
+            yield from parting_lines(first.traces[key], second.traces[key])
         else:
             forward, position = parted_rows(row["canvas"], its["canvas"], (row["turns"], its["turns"]))
-            traced = key in one.traces and key in other.traces
+            traced = key in first.traces and key in second.traces
             more = (
                 "Their traces are equal, so a results.jsonl was edited."
                 if traced
@@ -176,9 +176,9 @@ def measure_lines(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) 
         if scores[0] is not None and scores[1] is not None:
             groups.setdefault(str(row.get("task")), []).append(scores[1] - scores[0])
     if groups:
-        found = paired_difference(list(groups.values()))
-        mean, low, high = (f"{100 * value:+.1f}" for value in (found.mean, found.low, found.high))
-        yield f"Score: {mean} points from one to other (95 % interval {low} to {high}), {found.items} items"
+        difference = paired_difference(list(groups.values()))
+        mean, low, high = (f"{100 * value:+.1f}" for value in (difference.mean, difference.low, difference.high))
+        yield f"Score: {mean} points from one to other (95 % interval {low} to {high}), {difference.items} items"
 
 
 def paired_interval(differences: Sequence[float]) -> str:

@@ -106,23 +106,23 @@ def from_a_process() -> Iterator[Finding]:
     """What ``try_libraries`` says in a process of its own, and how that ended."""
     command = [sys.executable, "-P", "-c", "from dllm.app.commands.doctor import try_libraries; try_libraries()"]
     place = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    tried, advice, end = "libraries", install_command(""), ""
+    library, advice, end = "libraries", install_command(""), ""
     try:
-        done = subprocess.run(command, env=place, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS)
-        said = done.stdout
-        if done.returncode:
-            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            end = f"Python ended with code {done.returncode} in it: {' '.join(last)[:200] or 'no reason is given'}."
+        process = subprocess.run(command, env=place, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS)
+        output = process.stdout
+        if process.returncode:
+            last = process.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            end = f"Python ended with code {process.returncode} in it: {' '.join(last)[:200] or 'no reason is given'}."
     except subprocess.TimeoutExpired as late:
-        said, end = late.stdout or b"", f"it was not done after {_SECONDS} s."
-    for line in said.decode(errors="replace").splitlines():
+        output, end = late.stdout or b"", f"it was not done after {_SECONDS} s."
+    for line in output.decode(errors="replace").splitlines():
         match line.split(_MARK):
-            case ["tried", tried, advice]:
+            case ["tried", library, advice]:
                 continue
             case ["sees", words]:
                 yield Finding(*json.loads(words))
     if end:
-        yield Finding(PROBLEM, tried, end, advice)
+        yield Finding(PROBLEM, library, end, advice)
 
 
 def try_libraries() -> None:
@@ -154,7 +154,7 @@ def pass_on(finding: Finding) -> None:
 def antlr() -> list[str]:
     """What Hydra requires of antlr's runtime."""
     try:
-        return [re.sub("[() ]", "", one) for one in requires("hydra-core") or () if one.startswith(_ANTLR)]
+        return [re.sub("[() ]", "", line) for line in requires("hydra-core") or () if line.startswith(_ANTLR)]
     except PackageNotFoundError:
         return []
 
@@ -166,8 +166,8 @@ def fault_of(requirement: str) -> str | None:
     if there is None:
         return f"{name} is missing"
     for sign, bound in re.findall(r"(>=|<|==)\s*(\d[\d.]*)", requirement.partition(";")[0]):
-        own, other = (tuple(map(int, re.findall(r"\d+", text))) for text in (re.split(r"[^\d.]", there)[0], bound))
-        if not {">=": own >= other, "<": own < other, "==": own[: len(other)] == other}[sign]:
+        version, other = (tuple(map(int, re.findall(r"\d+", text))) for text in (re.split(r"[^\d.]", there)[0], bound))
+        if not {">=": version >= other, "<": version < other, "==": version[: len(other)] == other}[sign]:
             return f"{name} {there} is here, and {sign}{bound.rstrip('.')} is needed"
     return None
 
@@ -286,7 +286,7 @@ def of_port() -> Iterator[Finding]:
 
 
 def of_extras() -> Iterator[Finding]:
-    faults = {extra: ", ".join(filter(None, map(fault_of, needed))) for extra, needed in requirements().items()}
+    faults = {extra: ", ".join(filter(None, map(fault_of, names))) for extra, names in requirements().items()}
     yield Finding(OK, "extras", ", ".join(extra for extra in EXTRAS if not faults.get(extra, "x")) or "none")
     for extra, use in EXTRAS.items():
         if fault := faults.get(extra):

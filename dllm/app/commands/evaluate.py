@@ -27,7 +27,7 @@ FAILED = 3  # exit code where samples could not be decoded
 Combination = tuple[dict[str, Any], list[str]]  # a configuration of a sweep, and the settings that the user gave
 
 
-def run(config: dict[str, Any], given: Sequence[str]) -> None:
+def run(config: dict[str, Any], names: Sequence[str]) -> None:
     """Evaluate one configuration in a run folder of its own."""
     engine = engine_of(config)  # first: what it refuses leaves no folder
     cell = run_cell(config)
@@ -47,38 +47,38 @@ def evaluate_sweep(
     folder: Path,
     place: str = "",
     several: Collection[str] = (),
-    said: dict[str, str] | None = None,
+    sentences: dict[str, str] | None = None,
 ) -> tuple[list[bool], bool]:
     """Evaluate cells of a sweep and print a line for each. What cannot work is noted, and the rest goes on. Returns for
     each cell whether it was evaluated, and whether samples failed.
 
     place: which of the sweep's cells this is, where ``combinations`` holds one. several: the settings that the
-    sweep tries with several values. said: what earlier calls printed, each sentence once, with its cell.
+    sweep tries with several values. sentences: what earlier calls printed, each sentence once, with its cell.
 
     Raises UserError for a task that no cell can ask.
     """
-    first, said = combinations[0][0], {} if said is None else said
-    if "_target_" not in first["task"] or not (said or any(name.partition(".")[0] == "task" for name in several)):
+    first, sentences = combinations[0][0], {} if sentences is None else sentences
+    if "_target_" not in first["task"] or not (sentences or any(name.partition(".")[0] == "task" for name in several)):
         task_of(first["task"])  # raises the error of a task without questions, and what is wrong in all cells
     engine = engine_of(first)
-    said.setdefault("", place)
+    sentences.setdefault("", place)
     evaluated: list[bool] = []
     finished: set[Path] = set()  # cells that an earlier run has done
     before = f"{place}: " if place else ""
 
     def planned() -> Iterator[Cell]:
-        for config, given in combinations:
-            cell = sweep_cell(config, folder, given)
+        for config, names in combinations:
+            cell = sweep_cell(config, folder, names)
             evaluated.append(isinstance(cell, Cell))
             if isinstance(cell, UserError):
-                known = said.setdefault(str(cell), place)
-                reason = f"refused: {cell}" if known == place else f"refused, as {known}"
+                cell_before = sentences.setdefault(str(cell), place)
+                reason = f"refused: {cell}" if cell_before == place else f"refused, as {cell_before}"
                 print_line(engine, f"{before}{cell_label(config)}: {reason}")
                 continue
-            print_missing(engine, cell, said)
+            print_missing(engine, cell, sentences)
             if "seed" in several and not cell.evaluation.answers.draws:
                 sampler = typed_name(config, "sampler")
-                name_once(engine, f"At temperature 0 sampler={sampler} draws nothing: seeds change nothing.", said)
+                name_once(engine, f"At temperature 0 sampler={sampler} draws nothing: seeds change nothing.", sentences)
             if not cell.evaluation.missing({key_of(row) for row in cell.rows()}):
                 finished.add(cell.folder)
             yield replace(cell, place=place)
@@ -120,15 +120,15 @@ def print_line(engine: Engine, line: str) -> None:
         say(line, flush=True)
 
 
-def print_missing(engine: Engine, cell: Cell, said: dict[str, str]) -> None:
-    """Name the tasks that cannot be asked and the scores that cannot be judged. said: what was named before."""
+def print_missing(engine: Engine, cell: Cell, sentences: dict[str, str]) -> None:
+    """Name the tasks that cannot be asked and the scores that cannot be judged. sentences: what was named before."""
     for sentence in cell.evaluation.unjudged():
-        name_once(engine, sentence, said)
+        name_once(engine, sentence, sentences)
 
 
-def name_once(engine: Engine, sentence: str, said: dict[str, str]) -> None:
-    if engine.leads and sentence not in said:
-        said[sentence] = ""
+def name_once(engine: Engine, sentence: str, sentences: dict[str, str]) -> None:
+    if engine.leads and sentence not in sentences:
+        sentences[sentence] = ""
         complain(sentence)
 
 

@@ -26,7 +26,7 @@ from dllm.parts.samplers.static import Static
 from dllm.prompts import Prompt
 
 LEARNING_RATE = 3e-3  # of AdamW, as in the released notebook
-KEPT_SECONDS = 10  # of training, between two states on disk
+STATE_SECONDS = 10  # of training, between two states on disk
 RuleDecoder = Callable[[Sampler], Decoder]  # a decoder with a rule
 
 
@@ -94,16 +94,24 @@ def train_filter(
     width = right.shape[1]
     layers = [torch.nn.Linear(width, width) for _ in range(2)]
     weights = dict(zip(WEIGHTS, (p for layer in layers for p in layer.parameters()), strict=True))
-    optimizer, done, kept = torch.optim.AdamW(weights.values(), lr=LEARNING_RATE), 0, time.monotonic()
+    optimizer, epochs_done, last = torch.optim.AdamW(weights.values(), lr=LEARNING_RATE), 0, time.monotonic()
     if state is not None and state.is_file():
-        done = restore(state, weights, optimizer)
-    left = tqdm(range(done, epochs), "training", epochs, initial=done, unit="epoch", leave=False, disable=state is None)
-    for epoch in left:
+        epochs_done = restore(state, weights, optimizer)
+    bar = tqdm(
+        range(epochs_done, epochs),
+        "training",
+        epochs,
+        initial=epochs_done,
+        unit="epoch",
+        leave=False,
+        disable=state is None,
+    )
+    for epoch in bar:
         optimizer.zero_grad()
         F.binary_cross_entropy_with_logits(filter_logits(weights, confidence), right).backward()
         optimizer.step()
-        if state is not None and time.monotonic() - kept > KEPT_SECONDS:
-            kept = time.monotonic()
+        if state is not None and time.monotonic() - last > STATE_SECONDS:
+            last = time.monotonic()
             with whole_file(state) as scratch:
                 save_file(state_tensors(weights, optimizer), scratch, {"done": str(epoch + 1)})
     return {name: tensor.detach() for name, tensor in weights.items()}
@@ -112,14 +120,14 @@ def train_filter(
 def state_tensors(weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The weights, and what the optimizer keeps of each as ``NAME/KEY``."""
     moments = zip(weights, optimizer.state_dict()["state"].values(), strict=True)
-    kept = {f"{name}/{key}": value for name, own in moments for key, value in own.items()}
-    return {**{name: tensor.detach() for name, tensor in weights.items()}, **kept}
+    moment_tensors = {f"{name}/{key}": value for name, values in moments for key, value in values.items()}
+    return {**{name: tensor.detach() for name, tensor in weights.items()}, **moment_tensors}
 
 
 def restore(file: Path, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> int:
     """Set weights and optimizer as ``state_tensors`` had them. Returns how many epochs are done."""
-    with safe_open(file, "pt") as found:
-        tensors, done = {name: found.get_tensor(name) for name in found.keys()}, int(found.metadata()["done"])  # noqa: SIM118
+    with safe_open(file, "pt") as state:
+        tensors, epochs_done = {name: state.get_tensor(name) for name in state.keys()}, int(state.metadata()["done"])  # noqa: SIM118
     for name, tensor in weights.items():
         tensor.data.copy_(tensors.pop(name))
     moments: dict[str, dict[str, Tensor]] = {name: {} for name in weights}
@@ -127,7 +135,7 @@ def restore(file: Path, weights: Mapping[str, Tensor], optimizer: torch.optim.Op
         name, _, key = place.partition("/")
         moments[name][key] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": dict(enumerate(moments.values()))})
-    return done
+    return epochs_done
 
 
 def filter_logits(weights: Mapping[str, Tensor], confidence: Tensor) -> Tensor:
@@ -139,10 +147,10 @@ def filter_report(weights: Mapping[str, Tensor], confidence: Tensor, right: Tens
     """How the filter does on records that it has not seen."""
     logits = filter_logits(weights, confidence)
     loss = F.binary_cross_entropy_with_logits(logits, right)
-    chosen = logits.sigmoid() > threshold
-    wrong = ((right == 0) & chosen).sum() / chosen.sum().clamp(min=1)
-    taken = ((right == 1) & chosen).sum() / (right == 1).sum().clamp(min=1)
-    return f"loss {loss:.4f}; above {threshold}: {100 * taken:.1f} % of the right ones, {100 * wrong:.2f} % wrong"
+    is_above = logits.sigmoid() > threshold
+    wrong = ((right == 0) & is_above).sum() / is_above.sum().clamp(min=1)
+    recall = ((right == 1) & is_above).sum() / (right == 1).sum().clamp(min=1)
+    return f"loss {loss:.4f}; above {threshold}: {100 * recall:.1f} % of the right ones, {100 * wrong:.2f} % wrong"
 
 
 def fit_filter(

@@ -18,17 +18,17 @@ from dllm.laws.compatibility import PART_GROUPS, all_parts
 from dllm.models import bundle
 
 
-def run(config: dict[str, Any], given: Sequence[str]) -> None:
+def run(config: dict[str, Any], names: Sequence[str]) -> None:
     """Print whether the parts fit, with the reason and the ways out if not, and the choices of each group that fit the
     others. Nothing is decoded and no weights are read. The exit code is 1 where the chosen ones do not fit."""
-    refuse_engine(config, given)
+    refuse_engine(config, names)
     model = bundle.describe(config["model"]["path"], **describe_arguments(config["model"]))
-    chosen, length = Parts.of(config, checked_sampling(config["sampling"])), Options.of(config).gen_length
-    why = misfit(chosen, model, length)
-    named = " ".join(f"{group}={name_of(getattr(chosen, group))}" for group in PART_GROUPS)
-    say(f"{named} {'fit' if why is None else 'do not fit'} {model.name}.{'' if why is None else f' {why}'}")
+    base, length = Parts.of(config, checked_sampling(config["sampling"])), Options.of(config).gen_length
+    why = misfit(base, model, length)
+    labels = " ".join(f"{group}={name_of(getattr(base, group))}" for group in PART_GROUPS)
+    say(f"{labels} {'fit' if why is None else 'do not fit'} {model.name}.{'' if why is None else f' {why}'}")
     for group, parts in zip(PART_GROUPS, all_parts(), strict=True):
-        fit = [name for name, one in parts.items() if misfit(replace(chosen, **{group: one}), model, length) is None]
+        fit = [name for name, part in parts.items() if misfit(replace(base, **{group: part}), model, length) is None]
         say(
             textwrap.fill(f"{group}: {', '.join(fit) or 'nothing here'}", 100, subsequent_indent=" " * (len(group) + 2))
         )

@@ -53,16 +53,16 @@ class FitQuestion:
     @staticmethod
     def of(task: Mapping[str, Any], config: ModelConfig, answer: int) -> FitQuestion | None:
         """From the settings of the task; None: nothing is asked. Raises UserError for numbers that none can be."""
-        given = {name: coerce(f"task.{name}", task.get(name), kind) for name, kind in FIT_OPTIONS.items()}
-        if all(value is None for value in given.values()):
+        values = {name: coerce(f"task.{name}", task.get(name), kind) for name, kind in FIT_OPTIONS.items()}
+        if all(value is None for value in values.values()):
             return None
-        rows = 1 if given["rows"] is None else given["rows"]
-        length = min(USUAL_LENGTH, config.max_length) if given["length"] is None else given["length"]
-        for name, value, least in (("gpu", given["gpu"], 0.1), ("rows", rows, 1), ("length", length, 1)):
+        rows = 1 if values["rows"] is None else values["rows"]
+        length = min(USUAL_LENGTH, config.max_length) if values["length"] is None else values["length"]
+        for name, value, least in (("gpu", values["gpu"], 0.1), ("rows", rows, 1), ("length", length, 1)):
             in_range(f"task.{name}", value, least)
         if length > config.max_length:
             raise UserError(f"length={length} is more than the {config.max_length} positions that the model has.")
-        return FitQuestion(given["gpu"], rows, length, min(answer, length))
+        return FitQuestion(values["gpu"], rows, length, min(answer, length))
 
     @property
     def room(self) -> float:
@@ -74,48 +74,48 @@ def print_fitting(report: Report, config: Mapping[str, Any], name: str) -> bool:
     """Print what fits, if that is asked; whether something does. Raises UserError for parts that do not fit, and for
     models whose forwards are not counted."""
     assert report.config is not None
-    asked = FitQuestion.of(config["task"], report.config, Options.of(config).gen_length)
-    if asked is None:
+    question = FitQuestion.of(config["task"], report.config, Options.of(config).gen_length)
+    if question is None:
         return True
     refuse_other_layers(report.config)
     if report.ids is None:
         raise UserError(f"{name}: its mask and the end of its texts are not known, so no parts can be fitted to it.")
     model = ModelFacts(report.config, report.tokenizer, report.ids, name)
-    parts = Parts.of(config, checked_sampling(config["sampling"])).fitted(model, asked.answer)
+    parts = Parts.of(config, checked_sampling(config["sampling"])).fitted(model, question.answer)
     tp = int(config["model"]["tp"])
     table, fits = Table(box=None, padding=(0, 1, 0, 0)), list[str]()
     for column in FIT_HEADS:
         table.add_column(column, justify="left" if column in ("GiB", "") else "right")
-    for kind, used, columns, rows in fitting_rows(report.config, parts, asked, tp, bool(config["model"]["ep"])):
-        fits += [kind] if used.most <= asked.room else []
-        cells = (used.weights, used.kept, used.activations, used.logits, used.most)
+    for kind, use, columns, rows in fitting_rows(report.config, parts, question, tp, bool(config["model"]["ep"])):
+        fits += [kind] if use.most <= question.room else []
+        cells = (use.weights, use.kept, use.activations, use.logits, use.most)
         table.add_row(
             kind,
             *map(in_gib, cells),
-            "fits" if used.most <= asked.room else "too much",
+            "fits" if use.most <= question.room else "too much",
             f"{columns:,}" if columns else "none",
             f"{rows:,}" if rows else "none",
         )
     console = Console()
-    for line in heading(asked, parts, name, tp):
+    for line in heading(question, parts, name, tp):
         console.print(as_text(line))
     console.print(table)
-    where = f"{asked.gpu:g} GiB" if asked.gpu is not None else "this machine"
+    where = f"{question.gpu:g} GiB" if question.gpu is not None else "this machine"
     answer = f"fits {where}: {'; '.join(fits)}" if fits else f"does not fit {where} in any kind"
     console.print(as_text(answer, "green" if fits else "red"))
     return bool(fits)
 
 
-def heading(asked: FitQuestion, parts: Parts, name: str, tp: int) -> Iterator[str]:
+def heading(question: FitQuestion, parts: Parts, name: str, tp: int) -> Iterator[str]:
     """What the table is of."""
     cache, blocks = name_of(parts.cache), name_of(parts.blocks)
     yield (
-        f"{name}: {asked.rows} rows of {asked.length:,} columns, the last {asked.answer} of them masks; cache={cache} "
-        f"blocks={blocks}{f'; each of {tp} ranks' if tp > 1 else ''}"
+        f"{name}: {question.rows} rows of {question.length:,} columns, the last {question.answer} of them masks; "
+        f"cache={cache} blocks={blocks}{f'; each of {tp} ranks' if tp > 1 else ''}"
     )
     yield (
-        f"Room: {in_gib(asked.room)} GiB"
-        f"{', of which CUDA itself takes a part that is not counted here' if asked.gpu is not None else ' free'}. "
+        f"Room: {in_gib(question.room)} GiB"
+        f"{', of which CUDA itself takes a part that is not counted here' if question.gpu is not None else ' free'}. "
         "At most: weights, cache, and the larger of activations and logits, by plain operations: kernels of ours hold "
         "less. Longest: with these rows; most rows: of this length."
     )
@@ -124,7 +124,7 @@ def heading(asked: FitQuestion, parts: Parts, name: str, tp: int) -> Iterator[st
 
 
 def fitting_rows(
-    config: ModelConfig, parts: Parts, asked: FitQuestion, tp: int, ep: bool
+    config: ModelConfig, parts: Parts, question: FitQuestion, tp: int, ep: bool
 ) -> Iterator[tuple[str, MemoryUse, int, int]]:
     """By kind of the weights, what a decode takes, the longest columns and the most rows. tp, ep: ranks that share the
     model, of which the largest counts."""
@@ -132,14 +132,14 @@ def fitting_rows(
     with torch.device("meta"):
         network = network_of(share)
     for kind, head in kinds_with_head(config):
-        if head is not None and (asked.gpu is not None or tp > 1):
+        if head is not None and (question.gpu is not None or tp > 1):
             continue  # narrow heads are for CPUs
         weights = Footprint.of_model(network, kind, head).file_bytes
-        model = MemoryModel(share, parts, weights, BYTES.get(kind, 2), asked.answer)
-        room = asked.room
+        model = MemoryModel(share, parts, weights, BYTES.get(kind, 2), question.answer)
+        room = question.room
         yield (
             named_kind("", kind, head).strip(),
-            model.use(asked.rows, asked.length),
-            longest_fit(model, room, asked.rows),
-            most_rows(model, room, asked.length),
+            model.use(question.rows, question.length),
+            longest_fit(model, room, question.rows),
+            most_rows(model, room, question.length),
         )

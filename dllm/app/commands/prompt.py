@@ -36,13 +36,13 @@ from dllm.view.race import DecodeFilm, Race, RaceLane
 from dllm.view.summary import answer_text, sample_label, summary_table, text_table
 
 COMPARE_RESULTS = "compare.jsonl"
-ONE_BY_ONE = "one token per step"
+SINGLE_STEPS = "one token per step"
 MAX_PRINTED = 10  # samples whose text is printed at the end
 
 
-def run(config: dict[str, Any], given: Sequence[str]) -> None:
+def run(config: dict[str, Any], names: Sequence[str]) -> None:
     """Decode what ``config`` asks for."""
-    refuse_engine(config, given)
+    refuse_engine(config, names)
     plan = RunPlan.of(config)
     if plan.options.chat:
         chat(plan)
@@ -50,43 +50,43 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     plan.refuse_folder()
     samples = plan.samples()
     with plan.open_folder(samples) as run_folder:
-        started = PromptRun(plan, samples, run_folder, given)
+        started = PromptRun(plan, samples, run_folder, names)
         columns = started.decode()
     started.race(columns)
     report_answers(columns, run_folder, list(dict.fromkeys(started.notes)))
     if plan.options.trace:
         pages = list(run_folder.path.glob("traces/*.html"))
-        shown = pages[0] if len(pages) == 1 else f"{run_folder.path}/traces/*.html"
-        Console(soft_wrap=True).print(as_text(f"To replay it, open in a browser: {shown}", "dim"))
+        pages_text = pages[0] if len(pages) == 1 else f"{run_folder.path}/traces/*.html"
+        Console(soft_wrap=True).print(as_text(f"To replay it, open in a browser: {pages_text}", "dim"))
 
 
 class PromptRun:
     """One start of a run: decodes the samples that its folder lacks."""
 
     def __init__(
-        self, plan: RunPlan, samples: Sequence[PlannedSample], run_folder: RunFolder, given: Sequence[str] = ()
+        self, plan: RunPlan, samples: Sequence[PlannedSample], run_folder: RunFolder, names: Sequence[str] = ()
     ) -> None:
-        self.plan, self.samples, self.run_folder, self.given = plan, samples, run_folder, given
-        self.notes = implied_choices(plan.config, given)  # what choices bring along
+        self.plan, self.samples, self.run_folder, self.names = plan, samples, run_folder, names
+        self.notes = implied_choices(plan.config, names)  # what choices bring along
         self.model: Model | None = None  # loaded when a sample is missing
         self.console = Console()
         self.films: dict[str, DecodeFilm] = {}  # of each column, if the run ends as a race
-        self.told_prompt = False  # above the live view
+        self.has_shown_prompt = False  # above the live view
 
     def decode(self) -> dict[str, list[ResultRow]]:
         """Results by column of the final table: the chosen sampler, and one token per step if asked for."""
         compare, config = self.plan.options.compare, self.plan.config
         entries = ["static"] if compare is True else [] if compare is False else compare
-        chosen = {entry for entry in entries if is_chosen(config, entry)} if compare is not True else set()
-        name = next((entry for entry in entries if entry in chosen), typed_name(config, "sampler"))
+        current = {entry for entry in entries if is_chosen(config, entry)} if compare is not True else set()
+        name = next((entry for entry in entries if entry in current), typed_name(config, "sampler"))
         columns = {name: self._column(name, self.run_folder, self.plan)}
         for entry in entries:
-            if entry not in chosen:
-                shown, file = (ONE_BY_ONE, COMPARE_RESULTS) if compare is True else (entry, f"compare-{entry}.jsonl")
-                plan = RunPlan.of(compared_config(config, entry, self.given))
+            if entry not in current:
+                title, file = (SINGLE_STEPS, COMPARE_RESULTS) if compare is True else (entry, f"compare-{entry}.jsonl")
+                plan = RunPlan.of(compared_config(config, entry, self.names))
                 with self.run_folder.beside(file) as other:
-                    columns[shown] = self._column(shown, other, plan)
-                self.notes += implied_choices(plan.config, self.given)
+                    columns[title] = self._column(title, other, plan)
+                self.notes += implied_choices(plan.config, self.names)
         return columns
 
     def race(self, columns: dict[str, list[ResultRow]]) -> None:
@@ -105,8 +105,8 @@ class PromptRun:
     @property
     def races(self) -> bool:
         """Whether the run ends as a race: two decodes of one sample, watched in a terminal."""
-        one_by_one = self.plan.options.compare is True
-        return one_by_one and len(self.samples) == 1 and self.watched and self.console.is_terminal
+        compares = self.plan.options.compare is True
+        return compares and len(self.samples) == 1 and self.watched and self.console.is_terminal
 
     def _column(self, name: str, run_folder: RunFolder, plan: RunPlan) -> list[ResultRow]:
         """The finished rows of a column, in the order of the prompts. plan: its own settings."""
@@ -125,8 +125,8 @@ class PromptRun:
         if self.model is None:
             self.model = self.plan.load()
             self.run_folder.stamp(environment_of(self.model.transformer, self.plan.options.seed))
-            asked = (one for one in self.samples if all(one.request.masked[one.request.answer_start :]))  # no infilling
-            warn_of_prompts(self.model, (sample.prompt_text for sample in asked))
+            whole_samples = (each for each in self.samples if all(each.request.masked[each.request.answer_start :]))
+            warn_of_prompts(self.model, (sample.prompt_text for sample in whole_samples))
         decoder = plan.decoder(self.model)
         next(decoder.turns(sample.request), None)
         return decoder
@@ -137,11 +137,11 @@ class PromptRun:
         trace = bool(self.plan.options.trace)
         watch = Stopwatch.on(decoder.model.transformer.device)
         with self._view(name, decoder, todo, watch) as view:
-            kept = Unfinished(decoder.prompts.text)
-            observe = self._observer(name, view, watch, kept)
-            done = decoder.run([sample.request for sample in todo], trace, observe, watch)
+            unfinished = Unfinished(decoder.prompts.text)
+            observe = self._observer(name, view, watch, unfinished)
+            results = decoder.run([sample.request for sample in todo], trace, observe, watch)
             try:
-                for number, result in progress(done, len(todo), view):
+                for number, result in progress(results, len(todo), view):
                     size = requests_per_batch(decoder.batch_size)
                     first = number - number % size
                     batch = todo[first : first + size]
@@ -150,7 +150,7 @@ class PromptRun:
             except (KeyboardInterrupt, Terminated):
                 if view is not None:
                     view.live.stop()
-                kept.say(MAX_PRINTED)
+                unfinished.say(MAX_PRINTED)
                 raise
 
     @contextmanager
@@ -162,9 +162,9 @@ class PromptRun:
         if not self.watched:
             yield None
             return
-        if len(todo) == 1 and not self.told_prompt:
+        if len(todo) == 1 and not self.has_shown_prompt:
             self.console.print(as_text(todo[0].prompt_text, "dim"))
-            self.told_prompt = True
+            self.has_shown_prompt = True
         if self.plan.options.compare and not self.races:
             self.console.print(as_text(name, "bold"))
         animate = self.plan.options.animate and not self.races
@@ -172,15 +172,15 @@ class PromptRun:
         with LiveView(self.console, text, ids, animate, self.races, watch) as view:
             yield view
 
-    def _observer(self, name: str, view: LiveView | None, watch: Stopwatch, kept: Unfinished) -> Observer | None:
+    def _observer(self, name: str, view: LiveView | None, watch: Stopwatch, unfinished: Unfinished) -> Observer | None:
         """What sees the turns of a column: the view, what is kept for Ctrl-C and, before a race, a film. On a GPU an
         observer has the host wait for every turn, so none is added without a view."""
         if view is None:
-            return kept if self.model is not None and self.model.transformer.device.type == "cpu" else None
-        seers: list[Observer] = [kept, view]
+            return unfinished if self.model is not None and self.model.transformer.device.type == "cpu" else None
+        seers: list[Observer] = [unfinished, view]
         if self.races:
             film = self.films[name] = DecodeFilm(watch)
-            seers = [film, kept, view]
+            seers = [film, unfinished, view]
 
         def all_of_them(turn: Turn) -> None:
             for seer in seers:
@@ -197,9 +197,9 @@ def resume_hint(run_folder: RunFolder, total: int) -> str:
 def row_of(sample: PlannedSample, result: Result, batch: Sequence[PlannedSample]) -> ResultRow:
     """A line of results.jsonl. Rows with the same ``batch`` were decoded together and share their seconds."""
     mates = f"{batch[0].id}/{batch[0].sample}"
-    asked = constraint_digest(sample.request)
+    constraint = constraint_digest(sample.request)
     row = {"id": sample.id, "sample": sample.sample, **result.to_json(), "prompt": sample.prompt_text, "batch": mates}
-    return row if asked is None else {**row, "constraint_digest": asked}
+    return row if constraint is None else {**row, "constraint_digest": constraint}
 
 
 def progress(results: Iterable[tuple[int, Result]], total: int, view: LiveView | None) -> Iterator[tuple[int, Result]]:
@@ -207,8 +207,8 @@ def progress(results: Iterable[tuple[int, Result]], total: int, view: LiveView |
     if view is not None:
         began = time.perf_counter()
         for count, entry in enumerate(results, 1):
-            left = (time.perf_counter() - began) / count * (total - count)
-            view.note = f"sample {count} of {total}, about {left:.0f} s left" if total > 1 else ""
+            seconds = (time.perf_counter() - began) / count * (total - count)
+            view.note = f"sample {count} of {total}, about {seconds:.0f} s left" if total > 1 else ""
             yield entry
     else:
         pause = 0.1 if sys.stderr.isatty() else 10
@@ -218,12 +218,12 @@ def progress(results: Iterable[tuple[int, Result]], total: int, view: LiveView |
 def report_answers(columns: dict[str, list[ResultRow]], run_folder: RunFolder, notes: Sequence[str]) -> None:
     """Print the texts, if they are few, the table, and the notes. In a pipe or a file the texts of the chosen setting
     stand alone: the rest is for people, on stderr."""
-    seen = sys.stdout.isatty()
-    console = Console(stderr=not seen)
+    is_terminal = sys.stdout.isatty()
+    console = Console(stderr=not is_terminal)
     rows = next(iter(columns.values()))
     if len(columns) > 1 and len(rows) <= MAX_PRINTED:
         console.print(text_table(columns))
-    if (len(columns) == 1 or not seen) and len(rows) <= MAX_PRINTED:
+    if (len(columns) == 1 or not is_terminal) and len(rows) <= MAX_PRINTED:
         for row in rows:
             if len(rows) > 1:
                 console.print(as_text(f"[{sample_label(row)}]", "bold"))
@@ -269,5 +269,5 @@ class Unfinished:
                 say(text)
 
     def _text(self, tokens: Sequence[int], masked: Sequence[bool]) -> str:
-        runs = groupby(zip(tokens, masked, strict=True), key=lambda one: one[1])
+        runs = groupby(zip(tokens, masked, strict=True), key=lambda pair: pair[1])
         return "".join(OPEN if is_open else self.text([token for token, _ in run]) for is_open, run in runs)

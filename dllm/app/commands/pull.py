@@ -29,51 +29,51 @@ def run_pull(arguments: Sequence[str]) -> None:
     does = "Fetch a checkpoint of the hub, or go on with it. Run it again after an interruption."
     parser = VisibleParser(command("pull"), description=does)
     parser.add_argument("name", metavar="NAME", help="a word of model=, owner/name[@REVISION], or owner/name/FILE.gguf")
-    given = parser.parse_args(arguments).name
+    word = parser.parse_args(arguments).name
     from dllm.models.weights.checkpoint_path import locate
     from dllm.models.weights.shipped import shipped_models
 
-    path = hub_path(given)
+    path = hub_path(word)
     if path in shipped_models() or Path(path).is_dir():
-        say(f"{given} is here: dllm run {given} 'PROMPT'")
+        say(f"{word} is here: dllm run {word} 'PROMPT'")
         return
-    name = _named(path)
+    name = _hub_name(path)
     _check(name)
     there = locate(_path_of(name))
-    say(f"{there}\nDecode with it: dllm run {given if given in choices('model') else _path_of(name)} 'PROMPT'")
+    say(f"{there}\nDecode with it: dllm run {word if word in choices('model') else _path_of(name)} 'PROMPT'")
 
 
-def hub_path(given: str) -> str:
+def hub_path(path: str) -> str:
     """What ``model.path`` is of a word of ``model=``, of a name of the hub, or of one as Ollama's users write it
     (``hf.co/owner/name:QUANT``)."""
-    word = given.casefold()
+    word = path.casefold()
     if word in choices("model"):
         return str(options_of_choices("model")[word]["path"])
     for prefix in HUBS:
-        given = given.removeprefix(prefix)
-    return given
+        path = path.removeprefix(prefix)
+    return path
 
 
-def _named(path: str) -> HubName:
+def _hub_name(path: str) -> HubName:
     """A name of the hub; of ``owner/name:QUANT`` the GGUF file of that kind. Raises UserError."""
     from dllm.models.weights.hub_name import HubName
 
     repo, colon, kind = path.partition(":")
-    found = HubName.of(repo)
-    if found is None:
+    name = HubName.of(repo)
+    if name is None:
         words = choices("model")
         raise UserError(
             f"{path!r} is not a model of the hub: write owner/name, owner/name/FILE.gguf or one of {', '.join(words)}. "
             f"Names without an owner, as Ollama's, are of autoregressive models.{nearest(path, words)}"
         )
     if not colon:
-        return found
-    files = [file for file in _files(found) if file.lower().endswith(".gguf")]
+        return name
+    files = [file for file in _files(name) if file.lower().endswith(".gguf")]
     mine = [file for file in files if kind.casefold() in file.casefold()]
     if len(mine) != 1:
-        listed = ", ".join(sorted(files)) or "none"
-        raise UserError(f"{path!r} is not one GGUF file: {found.repo} has {listed}. Write {found.repo}/FILE.gguf.")
-    return HubName(found.repo, found.revision, mine[0])
+        names = ", ".join(sorted(files)) or "none"
+        raise UserError(f"{path!r} is not one GGUF file: {name.repo} has {names}. Write {name.repo}/FILE.gguf.")
+    return HubName(name.repo, name.revision, mine[0])
 
 
 def _path_of(name: HubName) -> str:
@@ -91,7 +91,7 @@ def _files(name: HubName) -> dict[str, int]:
         gated = type(error).__name__ == "GatedRepoError"
         way_out = "Accept its terms on the hub, then run hf auth login." if gated else "Check its name."
         raise UserError(f"{name.repo} is not to be had from the hub ({first_line(error)}). {way_out}") from None
-    return {one.rfilename: one.size or 0 for one in info.siblings or ()}
+    return {file.rfilename: file.size or 0 for file in info.siblings or ()}
 
 
 def _check(name: HubName) -> None:
@@ -102,16 +102,18 @@ def _check(name: HubName) -> None:
     if not hub_reachable():
         return
     sizes = _files(name)
-    wanted = {file: size for file, size in sizes.items() if any(fnmatch(file, one) for one in name.patterns())}
-    weights = [file for file in wanted if file.endswith((".safetensors", ".gguf"))]
+    downloads = {
+        file: size for file, size in sizes.items() if any(fnmatch(file, pattern) for pattern in name.patterns())
+    }
+    weights = [file for file in downloads if file.endswith((".safetensors", ".gguf"))]
     if not weights:
         kinds = ", ".join(sorted({Path(file).suffix for file in sizes if Path(file).suffix})) or "nothing"
         raise UserError(f"{_path_of(name)} has no safetensors and no GGUF file, only {kinds}: name another.")
     if not name.file:
         _check_config(name)
-    total, cache = sum(wanted.values()), _cache()
+    total, cache = sum(downloads.values()), _cache()
     free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
-    say(f"{_path_of(name)}: {len(wanted)} files, {total / GIB:.2f} GiB; {free / GIB:.1f} GiB are free in {cache}")
+    say(f"{_path_of(name)}: {len(downloads)} files, {total / GIB:.2f} GiB; {free / GIB:.1f} GiB are free in {cache}")
     here = sum(file.stat().st_size for file in _blobs(name))
     if total - here > free:
         raise UserError(
@@ -148,8 +150,8 @@ def run_list(arguments: Sequence[str]) -> None:
 
     rows = [(name, "comes along") for name in shipped_models()] + [*_cached()]
     width = max(len(name) for name, _ in rows)
-    for name, told in rows:
-        say(f"{name:{width}}  {told}")
+    for name, note in rows:
+        say(f"{name:{width}}  {note}")
 
 
 def _cached() -> Iterator[tuple[str, str]]:
@@ -162,7 +164,7 @@ def _cached() -> Iterator[tuple[str, str]]:
     if not _cache().is_dir():
         return
     for repo in sorted(scan_cache_dir(_cache()).repos, key=lambda repo: repo.repo_id):
-        revision: Any = max(repo.revisions, key=lambda one: one.last_modified, default=None)
+        revision: Any = max(repo.revisions, key=lambda entry: entry.last_modified, default=None)
         if repo.repo_type != "model" or revision is None:
             continue
         folder = Path(revision.snapshot_path)

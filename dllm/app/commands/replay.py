@@ -25,22 +25,22 @@ from dllm.record.turns import Commits, ShownMixtures, TurnRecord
 from dllm.view.page import PARTS
 
 TOLERANCE = 1e-6  # of confidences
-ALLOWED_SETTINGS = frozenset({"task", "task.packages", "trace", "model.path", "model.device"})
+REPLAY_SETTINGS = frozenset({"task", "task.packages", "trace", "model.path", "model.device"})
 # What a trace's configuration says of its decode; the rest of a run's is not read.
 OF_A_DECODE = frozenset({*PARTS, "length", "model", "sampling", "gen_length", "batch_size", "seed", "stop", "chat",
                          "runtime", "lag", "kernels"})  # fmt: skip
 
 
-def run(config: dict[str, Any], given: Sequence[str]) -> None:
+def run(config: dict[str, Any], names: Sequence[str]) -> None:
     """Print ``equal`` or the first difference; the exit code is 1 when there is one."""
-    extra = [name for name in given if name not in ALLOWED_SETTINGS]
+    extra = [name for name in names if name not in REPLAY_SETTINGS]
     if extra:
         raise UserError(f"task=replay takes its settings from the trace, so {extra[0]} cannot be set. Drop it.")
     if not isinstance(config["trace"], str):
         raise UserError(f"task=replay needs trace=FILE. {ADVICE}")
     file = Path(config["trace"])
     data, recorded = read_trace(file)
-    plan = RunPlan.of(settings_of_trace(data["config"], config, given))
+    plan = RunPlan.of(settings_of_trace(data["config"], config, names))
     difference = next(trace_differences(recorded, decoded_again(plan, file, data)), None)
     if difference is not None:
         say(f"{file}: {difference}")
@@ -49,7 +49,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     say(f"{file}: {'its one turn is equal' if turns == 1 else f'all {turns} turns equal'}")
 
 
-def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[str]) -> dict[str, Any]:
+def settings_of_trace(recorded: Any, config: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """The settings of the recorded decode, which become those of this run. Raises UserError for settings that are none,
     and for parts of a stranger."""
     packages = coerce("task.packages", config["task"]["packages"], "list[str]")
@@ -61,10 +61,10 @@ def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[
         refuse_lacking(group, recorded[group])
         refuse_strangers("the trace", {group: recorded[group]}, packages)
     refuse_strangers("the trace", {"model": recorded["model"]}, packages)
-    moved = {key: config["model"][key] for key in ("path", "device") if f"model.{key}" in given}
-    read = {key: value for key, value in recorded.items() if key in OF_A_DECODE}
+    moved = {key: config["model"][key] for key in ("path", "device") if f"model.{key}" in names}
+    decode_settings = {key: value for key, value in recorded.items() if key in OF_A_DECODE}
     model = {**config["model"], **recorded["model"], **moved}
-    return checked_settings({**config, **read, "model": model, "trace": False, "resume": None})
+    return checked_settings({**config, **decode_settings, "model": model, "trace": False, "resume": None})
 
 
 def refuse_lacking(group: str, config: Mapping[str, Any]) -> None:
@@ -87,18 +87,18 @@ def decoded_again(plan: RunPlan, file: Path, data: dict[str, Any]) -> Trace:
 
 def mates_of(file: Path, data: dict[str, Any]) -> tuple[int, list[Request]]:
     """The requests of the batch, and which of them is the trace's own; alone when a mate's trace is missing."""
-    own = (data["id"], data["sample"])
+    key_of_trace = (data["id"], data["sample"])
     keys = [(str(name), int(sample)) for name, sample in data["batch"]]
-    files = [file if key == own else file.parent / trace_name(key) for key in keys]
-    if own not in keys or not all(mate.is_file() for mate in files):
+    files = [file if key == key_of_trace else file.parent / trace_name(key) for key in keys]
+    if key_of_trace not in keys or not all(mate.is_file() for mate in files):
         return 0, [request_of(data)]
-    return keys.index(own), [request_of(read_trace(mate)[0]) for mate in files]
+    return keys.index(key_of_trace), [request_of(read_trace(mate)[0]) for mate in files]
 
 
 def request_of(data: dict[str, Any]) -> Request:
-    trace, asked = data["trace"], data.get("constraint")
-    constraint = None if asked is None else part_of("constraint", asked)
-    masked = [not given for given in trace["given"]]
+    trace, constraint_data = data["trace"], data.get("constraint")
+    constraint = None if constraint_data is None else part_of("constraint", constraint_data)
+    masked = [not is_given for is_given in trace["given"]]
     start, begun = data.get("start", trace["start"]), data.get("begun", "")
     return Request(trace["prompt"], masked, data["seed"], start, constraint=constraint, answer_prefix=begun)
 
@@ -107,15 +107,15 @@ def trace_differences(recorded: Trace, again: Trace) -> Iterator[str]:
     """What differs between two traces of one request, turn by turn, as sentences."""
     pairs = zip(recorded.turns, again.turns, recorded.canvases(), again.canvases(), strict=False)
     for number, (then, now, canvas_then, canvas_now) in enumerate(pairs, 1):
-        for at, (one, other) in enumerate(zip(canvas_then, canvas_now, strict=True)):
-            if one != other:
-                yield f"turn {number} sees token {one} in position {at} of the canvas in the trace, {other} now"
+        for at, (before, after) in enumerate(zip(canvas_then, canvas_now, strict=True)):
+            if before != after:
+                yield f"turn {number} sees token {before} in position {at} of the canvas in the trace, {after} now"
         yield from (f"turn {number} has {what}" for what in turn_differences(then, now))
     if len(recorded.turns) != len(again.turns):
         yield f"the trace has {len(recorded.turns)} turns, the decode now {len(again.turns)}"
-    for at, (one, other) in enumerate(zip(list(recorded.canvases())[-1], list(again.canvases())[-1], strict=True)):
-        if one != other:
-            yield f"the final canvas has token {one} in position {at} in the trace, {other} now"
+    for at, (before, after) in enumerate(zip(list(recorded.canvases())[-1], list(again.canvases())[-1], strict=True)):
+        if before != after:
+            yield f"the final canvas has token {before} in position {at} in the trace, {after} now"
 
 
 def turn_differences(then: TurnRecord, now: TurnRecord) -> Iterator[str]:
@@ -142,7 +142,7 @@ def same_mixtures(then: ShownMixtures | None, now: ShownMixtures | None) -> bool
     return (
         then.positions == now.positions
         and then.tokens == now.tokens
-        and all(abs(one - other) <= TOLERANCE for one, other in weights)
+        and all(abs(before - after) <= TOLERANCE for before, after in weights)
     )
 
 
@@ -153,7 +153,7 @@ def commit_differences(what: str, then: Commits, now: Commits) -> Iterator[str]:
         return
     for number, at in enumerate(then.positions):
         for name in ("tokens", "confidence", "forced"):
-            one, other = getattr(then, name)[number], getattr(now, name)[number]
-            near = None not in (one, other) and abs(one - other) <= (TOLERANCE if name == "confidence" else 0)
-            if one is not other and not near:
-                yield f"{name}={one} for its {what} at {at} in the trace, {other} now"
+            before, after = getattr(then, name)[number], getattr(now, name)[number]
+            near = None not in (before, after) and abs(before - after) <= (TOLERANCE if name == "confidence" else 0)
+            if before is not after and not near:
+                yield f"{name}={before} for its {what} at {at} in the trace, {after} now"

@@ -15,13 +15,15 @@ from dllm.compose.auto_length import with_auto_length
 from dllm.compose.choices import choice_of
 
 # Settings of a run that a server reads: as the defaults of requests, or for its model and device.
-READ = frozenset({"task", "model", "sampler", "blocks", "cache", "eos", "sampling", "engine", "gen_length", "seed",
-                  "length", "runtime", "lag", "kernels", "experiment"})  # fmt: skip
+SERVER_SETTINGS = frozenset({
+    "task", "model", "sampler", "blocks", "cache", "eos", "sampling", "engine", "gen_length", "seed", "length",
+    "runtime", "lag", "kernels", "experiment",
+})  # fmt: skip
 
 
-def run(config: dict[str, Any], given: Sequence[str]) -> None:
+def run(config: dict[str, Any], names: Sequence[str]) -> None:
     """Serve until SIGTERM or Ctrl-C. Exit codes: 0 told to stop, 2 something to put right, 70 a dead decode thread."""
-    refuse_unread(config, given)
+    refuse_unread(config, names)
     config = with_auto_length(config)
     try:
         from dllm.serve.http.loading import answering_meanwhile
@@ -30,7 +32,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     except ImportError:
         raise not_installed("task=serve", "Starlette", "serve") from None
     settings = ServeSettings.of(config["task"], os.environ)
-    settings = replace(settings, names=served_names(config, given, settings.names))
+    settings = replace(settings, names=served_names(config, names, settings.names))
     if choice_of("engine", config["engine"]) == "ray":
         from dllm.app.engines.ray_serve import serve_replicas
 
@@ -55,10 +57,10 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
             service.scheduler.lead.stop()
 
 
-def refuse_unread(config: Mapping[str, Any], given: Sequence[str]) -> None:
+def refuse_unread(config: Mapping[str, Any], names: Sequence[str]) -> None:
     """Raise UserError for a setting that a server would ignore."""
-    for name in given:
-        if name.split(".")[0].split("/")[0] not in READ:
+    for name in names:
+        if name.split(".")[0].split("/")[0] not in SERVER_SETTINGS:
             raise UserError(f"{name} has no meaning for task=serve: each request asks for itself. Drop it.")
     engine = choice_of("engine", config["engine"])
     if engine not in ("local", "ray"):

@@ -67,8 +67,8 @@ class FilterOptions:
 
 def run(words: Sequence[str], settings_of_words: Callable[[list[str]], dict[str, Any]]) -> None:
     """Raises UserError for what cannot work; if possible before weights are read."""
-    options, others = split(words, FilterOptions)
-    config = settings_of_words(others)
+    options, rest = split(words, FilterOptions)
+    config = settings_of_words(rest)
     job = FilterJob.of(config, options)
     with interruptible(lambda: "Run the same command again: it goes on."):
         job.run()
@@ -109,8 +109,8 @@ class FilterJob:
         return job
 
     def parts(self, rule: Sampler) -> Parts:
-        chosen = Parts(rule, Fixed(self.length), NoCache(), FullLength())
-        return chosen.fitted(self.model, self.gen_length)
+        unfitted = Parts(rule, Fixed(self.length), NoCache(), FullLength())
+        return unfitted.fitted(self.model, self.gen_length)
 
     def decoder(self, model: bundle.Model, rule: Sampler, whole: bool = False) -> Decoder:
         """whole: the answer is one block."""
@@ -130,7 +130,7 @@ class FilterJob:
         config, seed = self.config, self.config["seed"]
         checkpoint = fingerprint(self.model.path)
         how = {name: value for name, value in config["model"].items() if name != "path"}
-        asked = [
+        identity = [
             checkpoint,
             how,
             config["chat"],
@@ -141,7 +141,7 @@ class FilterJob:
             self.options.epochs,
             self.prompts,
         ]
-        begun = cache_folder() / "filters" / f"begun-{json_digest(asked)}"
+        begun = cache_folder() / "filters" / f"begun-{json_digest(identity)}"
         begun.mkdir(parents=True, exist_ok=True)
         model = bundle.load(**weights_of(config))
         spare_threads(model.transformer)
@@ -149,17 +149,17 @@ class FilterJob:
         files = {
             begun / f"{at:06d}.safetensors": self.prompts[at : at + size] for at in range(0, len(self.prompts), size)
         }
-        left = {file: part for file, part in files.items() if not file.is_file()}
-        say(self.costs(model, len(left), len(files)), flush=True)
-        undone = sum(map(len, left.values()))
+        rest = {file: part for file, part in files.items() if not file.is_file()}
+        say(self.costs(model, len(rest), len(files)), flush=True)
+        undone = sum(map(len, rest.values()))
         with progress_bar(len(self.prompts), len(self.prompts) - undone, title="records") as bar:
-            for file, part in left.items():
+            for file, part in rest.items():
                 confidence, right = filter_records(partial(self.decoder, model), part, self.length)
                 with whole_file(file) as scratch:
                     save_file({"confidence": confidence, "right": right}, scratch)
                 bar.update(len(part))
-        found = [load_file(file) for file in files]
-        confidence, right = (torch.cat([one[name] for one in found]) for name in ("confidence", "right"))
+        records = [load_file(file) for file in files]
+        confidence, right = (torch.cat([record[name] for record in records]) for name in ("confidence", "right"))
         weights, lines = fit_filter(confidence, right, self.options.epochs, seed, begun / "training.pt")
         about = {"model": model.name, "block_length": str(self.length), "checkpoint": checkpoint}
         with whole_file(self.out) as scratch:
@@ -168,26 +168,26 @@ class FilterJob:
         use = "sampler=learn2pd" + f" sampler.filter={self.out}" * (self.options.out is not None)
         say("\n".join([*lines, f"{self.out}: of {len(right)} records; decode with {use}"]))
 
-    def costs(self, model: bundle.Model, left: int, parts: int) -> str:
+    def costs(self, model: bundle.Model, rest: int, parts: int) -> str:
         """What is to be decoded, with minutes and memory."""
         size, kind = self.config["batch_size"], self.config["model"]["quantize"]
-        rows = sorted(self.prompts, key=lambda one: len(str(one)))[-size:]
+        rows = sorted(self.prompts, key=lambda prompt: len(str(prompt)))[-size:]
         decoder = self.decoder(model, Static(steps=2), whole=True)
         length = max(len(row.prompt_tokens) for row in decoder(rows)) + self.gen_length
         forward = least_wall(lambda: decoder(rows)) / 2
         count = max(2, int(0.8 * len(self.prompts) * self.gen_length * REPLAYED))
         records = torch.rand(count, self.length)
         epoch = least_wall(lambda: train_filter(records, records.round(), 10, 0)) / 10
-        minutes = (left * self.gen_length * (1 + REPLAYED) * forward + self.options.epochs * epoch) / 60
+        minutes = (rest * self.gen_length * (1 + REPLAYED) * forward + self.options.epochs * epoch) / 60
         dtype = model.transformer.dtype
-        stored = Footprint.of(model.config, kind or str(dtype).removeprefix("torch."), model.quantize_head).file_bytes
+        weights = Footprint.of(model.config, kind or str(dtype).removeprefix("torch."), model.quantize_head).file_bytes
         try:
-            used = MemoryModel(model.config, self.parts(Static()), stored, dtype.itemsize, self.gen_length)
-            memory = f"{in_gib(used.use(size, length).most)} GiB"
+            memory_model = MemoryModel(model.config, self.parts(Static()), weights, dtype.itemsize, self.gen_length)
+            memory = f"{in_gib(memory_model.use(size, length).most)} GiB"
         except UserError:  # forwards of another network, which are not counted
-            memory = f"{in_gib(stored)} GiB of weights"
-        done = f", {parts - left} of {parts} portions are done" if left < parts else ""
-        what = f"{len(self.prompts)} prompts, {self.gen_length} masks after each, blocks of {self.length}{done}"
+            memory = f"{in_gib(weights)} GiB of weights"
+        progress = f", {parts - rest} of {parts} portions are done" if rest < parts else ""
+        what = f"{len(self.prompts)} prompts, {self.gen_length} masks after each, blocks of {self.length}{progress}"
         return f"{model.name}: {what}. About {minutes:.1f} minutes and {memory}."
 
 
@@ -203,15 +203,15 @@ def least_wall(call: Callable[[], Any]) -> float:
 
 def filter_prompts(config: dict[str, Any], options: FilterOptions, shipped: bool) -> tuple[list[Prompt], int]:
     """The prompts, and the tokens that an answer may take (0: that is not known). Raises UserError for none."""
-    own, questions = config["prompts"], "_target_" in config["task"]
-    if own is not None and questions:
-        raise UserError(f"prompts={own} and task={config['task']['name']} exclude each other. Drop one.")
-    if own is not None or questions:
-        items = (OwnPrompts(own, 0) if own is not None else task_of(config["task"])).items()
+    file, questions = config["prompts"], "_target_" in config["task"]
+    if file is not None and questions:
+        raise UserError(f"prompts={file} and task={config['task']['name']} exclude each other. Drop one.")
+    if file is not None or questions:
+        items = (OwnPrompts(file, 0) if file is not None else task_of(config["task"])).items()
         prompts, budget = [item.prompt for item in items], max((item.budget for item in items), default=0)
     elif shipped:
-        drawn = (mini.generate(task, config["seed"] + 1000, OF_MINI, "train") for task in mini.SHORT_ANSWERS)
-        prompts, budget = [sample.messages for task in drawn for sample in task], 0
+        tasks = (mini.generate(task, config["seed"] + 1000, OF_MINI, "train") for task in mini.SHORT_ANSWERS)
+        prompts, budget = [sample.messages for task in tasks for sample in task], 0
     else:
         prompts, budget = [], 0
     if not prompts:
