@@ -34,7 +34,7 @@ _PROCESS = (
           "{sampler} asks the model what stands at masks, but {model.architecture:value} predicts the next token "
           "alone: it has no mask, and was trained on none.", [LEFT_TO_RIGHT],
           "(On the command line, experiment=ar is that with the exact cache.)"),
-    Clash(lambda c: c.attention.name == "context-causal" and c.attention.block == 1 and not c.does.left_to_right,
+    Clash(lambda c: c.attention.one_by_one and not c.does.left_to_right,
           "{sampler} needs a model that fills masks, but {model.architecture:value} in blocks of one column predicts "
           "the next token alone.", [LEFT_TO_RIGHT],
           "(On the command line, experiment=ar is that with the exact cache.)"),

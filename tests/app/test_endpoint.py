@@ -96,7 +96,7 @@ def test_a_busy_endpoint_is_asked_again_when_it_says(run: Run) -> None:
 
 NOT_JSON, EMPTY = Reply("<html>It works!</html>"), Reply({"choices": [], "usage": None})
 BAD = {
-    "slow": (Reply({}, after=2.0), "nothing came in 0.3 s, in 1 tries. Raise model.timeout.", 1),
+    "slow": (Reply({}, after=2.0), "nothing came in 0.3 s, in 1 try. Raise model.timeout.", 1),
     "busy": (
         Reply({"error": {"message": "quota"}}, 429, {"Retry-After": "7"}),
         "takes no more requests for now (429), and asks to wait 7 s. Lower model.at_once",
@@ -118,7 +118,7 @@ BAD = {
         "the reply to question waiting_line/copy/0 is packed (gzip) although the request asks for plain text.",
         10,
     ),
-    "broken": (Reply({"error": {"message": "boom"}}, 500), "it failed (500), in 1 tries", 1),
+    "broken": (Reply({"error": {"message": "boom"}}, 500), "it failed (500), in 1 try", 1),
 }
 
 
@@ -187,6 +187,7 @@ def test_an_endpoint_that_is_down_is_named(run: Run) -> None:
     outcome = run(*asked(stub, "name=a", "model.retries=1"), bare=True)
     assert (outcome.code, rows_of(A)) == (3, [])
     assert f"{stub.url}: it cannot be reached (" in outcome.err and "in 2 tries. Start it." in outcome.err
+    assert "tokens/s" not in outcome.out, "there is no row, and so no table"
 
 
 def test_one_question_that_is_refused_leaves_the_others(run: Run) -> None:

@@ -199,7 +199,9 @@ def test_a_filter_of_other_weights_or_of_another_shape_is_refused(train: Callabl
         (["blocks=whole"], "Set blocks=fixed"),
         (["out=/proc/none/x"], "cannot write /proc/none/x .*Name a file of another folder by out=FILE"),
         (["out=/tmp"], "it is a folder"),
-        (["left to right"], "experiment=ar"),
+        (["left to right"], "llama predicts the next token alone. Decode it with experiment=ar"),
+        (["left to right", "blocks=whole"], "llama predicts the next token alone"),
+        (["model.path=mini-ar"], "mini-ar predicts the next token alone"),
     ],
     ids=str,
 )
@@ -207,7 +209,7 @@ def test_what_cannot_work_is_refused_before_weights_are_read(
     train: Callable[..., Path], words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bundle, "load", None)
-    if words == ["left to right"]:
-        words = [f"model.path={mini_llama(tmp_path / 'llama')}"]
+    if words[0] == "left to right":
+        words = [f"model.path={mini_llama(tmp_path / 'llama')}", *words[1:]]
     with pytest.raises(UserError, match=sentence):
         train(*words)

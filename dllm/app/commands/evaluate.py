@@ -36,7 +36,8 @@ def run(config: dict[str, Any], names: Sequence[str]) -> None:
         for _ in engine.run(iter([cell])):
             if engine.leads:
                 rows = cell.rows()
-                Console().print(scores_table(rows, published_beside(cell), cell.totals(rows)))
+                if rows:
+                    Console().print(scores_table(rows, published_beside(cell), cell.totals(rows)))
                 Console().print(as_text(f"Run folder: {cell.folder}", "dim"))
     if name_failures(engine):
         raise SystemExit(FAILED)

@@ -92,6 +92,11 @@ class FilterJob:
         model = bundle.describe(config["model"]["path"], **describe_arguments(config["model"]))
         if config["model"]["adapter"] is not None:
             raise UserError("a filter is found by the weights in the folder, without model.adapter. Merge it first.")
+        if model.config.attention.one_by_one:
+            raise UserError(
+                f"a filter judges the masks of a block, and {model.name} predicts the next token alone. Decode it "
+                "with experiment=ar."
+            )
         blocks = build_part("blocks", config["blocks"], per_request=False)
         if not isinstance(blocks, Fixed):
             raise UserError("a filter is for blocks of one length. Set blocks=fixed blocks.block_length=32.")

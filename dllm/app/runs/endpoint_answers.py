@@ -154,7 +154,8 @@ class EndpointAnswers(AnswerSource):
 
         if isinstance(error.__cause__, UnboundedReply):  # openai 2 takes it for a fault of the connection
             error = error.__cause__
-        tries, code = f"{self.model['retries'] + 1} tries", getattr(error, "status_code", None)
+        count, code = self.model["retries"] + 1, getattr(error, "status_code", None)
+        tries = "1 try" if count == 1 else f"{count} tries"
         match error:
             case UnboundedReply():
                 return Fault(f"{self.url}: the reply to question {question} {error}.", ends=False)

@@ -88,6 +88,11 @@ class AttentionKind:
         return None
 
     @property
+    def one_by_one(self) -> bool:
+        """Whether a forward predicts the next column alone: no rule has several masks to choose among."""
+        return self.next_token
+
+    @property
     def text(self) -> str:
         return "full, both ways; blocks of any length"
 

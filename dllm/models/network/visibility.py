@@ -180,6 +180,10 @@ class ContextCausal(Seeded):
     causal = True
 
     @property
+    def one_by_one(self) -> bool:
+        return self.length == 1
+
+    @property
     def text(self) -> str:
         return f"causal; both ways inside the block that is decoded, of {self.length} columns from the answer's start"
 
