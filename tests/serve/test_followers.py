@@ -236,7 +236,7 @@ def test_a_job_and_its_parts_arrive_whole(constraint: dict[str, Any] | None) -> 
     model = load("mini-llada")
     sent, came = PartsBuilder(mini_defaults(model)), Follower(model, Runtime("eager"))
     asked = {"sampler": {"name": "static", "per_step": 2}, "cache": "prefix", "eos": "none"}
-    parts = sent.chosen(asked, Sampling(temperature=0.7, top_k=3), 12)
+    parts = sent.choose(asked, Sampling(temperature=0.7, top_k=3), 12)
     request = Request(
         [5, 6, 7, 1, 1],
         [False] * 3 + [True] * 2,

@@ -62,7 +62,7 @@ class AnswerRequest:
     def calling(self, names: Mapping[str, str], settings: Mapping[str, str] | None = None) -> AnswerRequest:
         """The same, which calls fields of chat by other names."""
         return replace(
-            self, words=self.words.but({self.words.name(name): held for name, held in names.items()}, settings)
+            self, words=self.words.but({self.words.name(name): other for name, other in names.items()}, settings)
         )
 
 

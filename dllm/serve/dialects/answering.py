@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from dllm.serve.dialects.reply_events import ReplyBegun, ReplyFailed
+from dllm.serve.dialects.reply_events import ReplyFailed, ReplyStart
 from dllm.serve.dialects.writer import Writer
 from dllm.serve.engine.decoding import Decoding
 from dllm.serve.http.api_errors import ApiError
@@ -18,7 +18,7 @@ from dllm.serve.http.guard import CLIENT_CLOSED, fault, log_fault
 from dllm.serve.http.log import AccessLine
 from dllm.serve.http.prometheus import Metrics
 
-DONE, LEFT, SLOW, FAILED_ANSWER = "done", "left", "slow_reader", "failed"
+DONE, CLIENT_LEFT, SLOW, FAILED_ANSWER = "done", "left", "slow_reader", "failed"
 # Of streams: proxies hand each piece on as it comes, and keep none.
 STREAMED = {"Cache-Control": "no-store", "Connection": "keep-alive", "X-Accel-Buffering": "no"}
 
@@ -30,25 +30,25 @@ class Answering(Response):
     def __init__(self, metrics: Metrics, decoding: Decoding, writer: Writer, line: AccessLine, seconds: float) -> None:
         self.metrics, self.decoding, self.writer, self.line, self.seconds = metrics, decoding, writer, line, seconds
         self.failed: ApiError | None = None  # why it ended before its time
-        self.begun, self.background, self.status_code, self.media_type = False, None, 200, writer.media_type
+        self.has_begun, self.background, self.status_code, self.media_type = False, None, 200, writer.media_type
         self.init_headers(STREAMED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reason, streams = LEFT, self.decoding.parsed.request.stream
+        reason, streams = CLIENT_LEFT, self.decoding.parsed.request.stream
         try:
             async with while_connected(receive):
-                await (self._stream(send) if streams else self._taken())
+                await (self._stream(send) if streams else self._whole())
             if not streams:
                 await JSONResponse(self.writer.whole())(scope, receive, send)
         except ClientGone:
-            if not self.begun:
+            if not self.has_begun:
                 await Response(status_code=CLIENT_CLOSED)(scope, receive, send)
         except SlowReader:
             reason = SLOW
         finally:
             self._close(reason)
 
-    async def _taken(self) -> None:
+    async def _whole(self) -> None:
         """Take all of the reply in. Raises ApiError."""
         with self._noted():
             while self.decoding.numbers:
@@ -60,33 +60,33 @@ class Answering(Response):
         proxy asks another server. What has come by then goes in one piece. Raises ApiError before, and SlowReader."""
         with self._noted():
             await self.decoding.first_turn()
-        self.begun = True
+        self.has_begun = True
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        pieces = list(self.writer.write(ReplyBegun()))
+        pieces = list(self.writer.write(ReplyStart()))
         while self.decoding.numbers and self.failed is None:
             if pieces:
-                await self._sent(send, pieces)
+                await self._send(send, pieces)
             pieces = await self._pieces()
-        await self._sent(send, pieces, more=False)
+        await self._send(send, pieces, more=False)
 
     async def _pieces(self) -> list[bytes]:
         """What comes next. An error is told there, since the status has been sent."""
-        found: list[bytes] = []
+        pieces: list[bytes] = []
         try:
             events = await self.decoding.news(self.writer.ping)
             if events is None:  # proxies close connections that are silent
                 return [f": ping - {datetime.now(UTC)}\n\n".encode()]
             for event in events:
-                found += self.writer.write(event)
+                pieces += self.writer.write(event)
         except Exception as error:
             if not isinstance(error, ApiError):
                 log_fault(self.writer.ident, error)
                 error = fault(self.writer.ident, error)
             self.failed = error
-            found += self.writer.write(ReplyFailed(error))
-        return found
+            pieces += self.writer.write(ReplyFailed(error))
+        return pieces
 
-    async def _sent(self, send: Send, pieces: Sequence[bytes], more: bool = True) -> None:
+    async def _send(self, send: Send, pieces: Sequence[bytes], more: bool = True) -> None:
         try:
             async with asyncio.timeout(self.seconds):
                 await send({"type": "http.response.body", "body": b"".join(pieces), "more_body": more})
@@ -104,15 +104,15 @@ class Answering(Response):
 
     def _close(self, reason: str) -> None:
         """Take rows that are left out of the batch, and count the request. reason: why it ends, if nothing failed."""
-        asked, metrics, complete = self.decoding.parsed, self.metrics, self.writer.complete
+        parsed, metrics, complete = self.decoding.parsed, self.metrics, self.writer.complete
         self.decoding.abort()
         if complete:
-            metrics.answered(asked, self.decoding.first_text)
+            metrics.answered(parsed, self.decoding.first_text)
         else:
             metrics.cut.labels(FAILED_ANSWER if self.failed else reason).inc()
-        self.line.prompt_tokens = asked.prompt_tokens
+        self.line.prompt_tokens = parsed.prompt_tokens
         self.line.completion_tokens = sum(
-            one.end.written for one in self.writer.answers.values() if one.end is not None
+            choice.end.written for choice in self.writer.answers.values() if choice.end is not None
         )
         self.line.end = DONE if complete else reason
         if self.failed is not None and not complete:
@@ -131,21 +131,21 @@ class SlowReader(Exception):  # noqa: N818
 @asynccontextmanager
 async def while_connected(receive: Receive) -> AsyncIterator[None]:
     """A block that ends with ClientGone once the client has closed the connection."""
-    block, gone = asyncio.current_task(), False
+    block, is_closed = asyncio.current_task(), False
     assert block is not None, "a request is a task"
 
     async def watch() -> None:
-        nonlocal gone
+        nonlocal is_closed
         while (await receive())["type"] != "http.disconnect":
             pass
-        gone = True
+        is_closed = True
         block.cancel()
 
     watching = asyncio.create_task(watch())
     try:
         yield
     except asyncio.CancelledError:
-        if gone and not block.uncancel():
+        if is_closed and not block.uncancel():
             raise ClientGone from None
         raise
     finally:

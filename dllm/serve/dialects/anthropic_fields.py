@@ -178,8 +178,8 @@ class InputTool(BodyObject):
     @property
     def shown(self) -> dict[str, Any]:
         """As chat templates read it."""
-        told = {"description": self.description} if self.description is not None else {}
-        function = {"name": self.name, **told, "parameters": self.input_schema, "strict": self.strict}
+        about = {"description": self.description} if self.description is not None else {}
+        function = {"name": self.name, **about, "parameters": self.input_schema, "strict": self.strict}
         return {"type": "function", "function": function}
 
 
@@ -207,7 +207,7 @@ class OutputForm(BodyObject):
     type: Literal["json_schema"] = Field(description="its kind")
     schema_: SentSchema = Field(alias="schema", description="the schema")
 
-    def asked(self, field: str) -> AnswerForm:
+    def answer_form(self, field: str) -> AnswerForm:
         """The form that a field of the request holds."""
         return AnswerForm("json_schema", self.schema_, field, f"{field}.schema", strict=True)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from dllm.common.json_text import loaded
 from dllm.serve.dialects.reply_events import (
-    CallBegun,
     CallPiece,
+    CallStart,
     ChoiceEnded,
-    ReplyBegun,
     ReplyChoice,
     ReplyEvent,
     ReplyFailed,
+    ReplyStart,
     TextPiece,
     ThoughtPiece,
 )
@@ -33,23 +33,23 @@ class MessagesWriter(Writer):
 
     def pieces(self, event: ReplyEvent) -> Iterator[bytes]:
         match event:
-            case ReplyBegun():
-                yield _event("message_start", message=self._message([], self._used(0)))
+            case ReplyStart():
+                yield _event("message_start", message=self._message([], self._usage(0)))
                 yield _event("ping")
             case ThoughtPiece(_, text):
                 yield from self._grown(thought_block(""), {"type": "thinking_delta", "thinking": text})
             case TextPiece(_, text) if text:
                 yield from self._grown(text_block(""), {"type": "text_delta", "text": text})
-            case CallBegun():
-                yield from self._begun(self._call(event.at, event.name, {}))
+            case CallStart():
+                yield from self._begin(self._call(event.at, event.name, {}))
                 yield self._delta({"type": "input_json_delta", "partial_json": event.arguments})
             case CallPiece():
                 yield self._delta({"type": "input_json_delta", "partial_json": event.arguments})
             case ChoiceEnded():
                 yield from self._ended()
                 answer = self.answers[0]
-                usage = self._used(answer.written, self.cached or 0)
-                yield _event("message_delta", delta=self._ending(answer), usage=usage, **self._told(answer))
+                usage = self._usage(answer.written, self.cached or 0)
+                yield _event("message_delta", delta=self._ending(answer), usage=usage, **self._extras(answer))
                 yield _event("message_stop")
             case ReplyFailed(error):
                 yield event_bytes(error_form(error, _PATH, self.ident), "error")
@@ -58,8 +58,8 @@ class MessagesWriter(Writer):
         answer = self.answers[0]
         content = [thought_block(answer.thought)] * bool(answer.thought) + [text_block(answer.text)] * bool(answer.text)
         content += [self._call(at, call.name, loaded(call.arguments)) for at, call in enumerate(answer.calls)]
-        begun = self._message(content, self._used(answer.written, self.cached or 0))
-        return {**begun, **self._ending(answer), **self._told(answer)}
+        message = self._message(content, self._usage(answer.written, self.cached or 0))
+        return {**message, **self._ending(answer), **self._extras(answer)}
 
     def _message(self, content: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
         """The message before it ends."""
@@ -81,22 +81,22 @@ class MessagesWriter(Writer):
         if answer.calls:
             reason = "tool_use"
         elif answer.end.reason == "length":
-            asked, job = self.parsed.request.length, self.parsed.jobs[0]
-            shortened = asked is not None and job.columns - job.request.answer_start < asked
+            length, job = self.parsed.request.length, self.parsed.jobs[0]
+            shortened = length is not None and job.columns - job.request.answer_start < length
             reason = "model_context_window_exceeded" if shortened else "max_tokens"  # by the model's or server's limit
         return {"stop_reason": reason, "stop_sequence": answer.end.stop}
 
-    def _told(self, answer: ReplyChoice) -> dict[str, Any]:
+    def _extras(self, answer: ReplyChoice) -> dict[str, Any]:
         assert answer.end is not None
         return {**answer.end.ids, "diffusion": self.diffusion(answer)}
 
-    def _used(self, written: int, known: int = 0) -> dict[str, Any]:
+    def _usage(self, written: int, cached: int = 0) -> dict[str, Any]:
         """Anthropic counts the tokens that were known apart from the others. They are told at the end."""
         return {
-            "input_tokens": self.parsed.prompt_tokens - known,
+            "input_tokens": self.parsed.prompt_tokens - cached,
             "output_tokens": written,
             "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": known,
+            "cache_read_input_tokens": cached,
             "service_tier": "standard",
         }
 
@@ -107,10 +107,10 @@ class MessagesWriter(Writer):
 
     def _grown(self, block: dict[str, Any], delta: dict[str, Any]) -> Iterator[bytes]:
         if self.kind != block["type"]:
-            yield from self._begun(block)
+            yield from self._begin(block)
         yield self._delta(delta)
 
-    def _begun(self, block: dict[str, Any]) -> Iterator[bytes]:
+    def _begin(self, block: dict[str, Any]) -> Iterator[bytes]:
         yield from self._ended()
         self.at, self.kind = self.at + 1, block["type"]
         yield _event("content_block_start", index=self.at, content_block=block)

@@ -45,22 +45,22 @@ class Turns:
     @classmethod
     def of(cls, body: MessagesBody) -> Turns:
         """Of ``system`` and ``messages``. Raises ApiError for blocks that their role does not have."""
-        sent = [(f"messages[{number}]", message) for number, message in enumerate(body.messages)]
-        head = next((at for at, (_, message) in enumerate(sent) if message.role != "system"), len(sent))
-        found, texts = cls(), [body.system] if isinstance(body.system, str) else [one.text for one in body.system]
-        texts += [block.text for _, message in sent[:head] for _, block in _blocks("", message) if _is_text(block)]
+        messages = [(f"messages[{number}]", message) for number, message in enumerate(body.messages)]
+        head = next((at for at, (_, message) in enumerate(messages) if message.role != "system"), len(messages))
+        turns, texts = cls(), [body.system] if isinstance(body.system, str) else [entry.text for entry in body.system]
+        texts += [block.text for _, message in messages[:head] for _, block in _blocks("", message) if _is_text(block)]
         system = "\n\n".join(text for text in texts if text and not text.startswith(BILLING))
         if system:
-            found.messages.append(ChatMessage("system", system, "system"))
+            turns.messages.append(ChatMessage("system", system, "system"))
         # few templates know a system message between others: it becomes one of the user
-        for by_assistant, turn in groupby(sent[head:], lambda one: one[1].role == "assistant"):
+        for by_assistant, turn in groupby(messages[head:], lambda entry: entry[1].role == "assistant"):
             blocks = [_blocks(place, message) for place, message in turn]
-            found._add_answer(blocks) if by_assistant else found._add_question(blocks)
-        return found._with_beginning(sent)
+            turns._add_answer(blocks) if by_assistant else turns._add_question(blocks)
+        return turns._with_beginning(messages)
 
     def _add_question(self, turn: list[list[_PLACED]]) -> None:
         """A turn of the user: results of calls first, since they answer the turn before."""
-        for place, block in (one for blocks in turn for one in blocks):
+        for place, block in (entry for blocks in turn for entry in blocks):
             if isinstance(block, ResultBlock):
                 field = f"{place}.tool_use_id"
                 self.messages.append(ChatMessage("tool", block.text, place, (), block.tool_use_id, field))
@@ -73,7 +73,7 @@ class Turns:
 
     def _add_answer(self, turn: list[list[_PLACED]]) -> None:
         """A turn of the assistant."""
-        blocks = [one for blocks in turn for one in blocks]
+        blocks = [entry for blocks in turn for entry in blocks]
         for place, block in blocks:
             if isinstance(block, ResultBlock):
                 raise ApiError(400, f"{place}.type={block.type!r} goes with role user. Drop it.", f"{place}.type")
@@ -86,11 +86,11 @@ class Turns:
         thought = "\n".join(thoughts) if any(thoughts) else None
         self.messages.append(ChatMessage("assistant", "\n".join(_texts(blocks)), "", calls, thought=thought))
 
-    def _with_beginning(self, sent: list[tuple[str, TurnMessage]]) -> Turns:
+    def _with_beginning(self, messages: list[tuple[str, TurnMessage]]) -> Turns:
         """Without the assistant's last turn, which is how the answer begins. Raises ApiError where it calls a tool."""
         if not self.messages or self.messages[-1].role != "assistant":
             return self
-        last, name = self.messages[-1], sent[-1][0]
+        last, name = self.messages[-1], messages[-1][0]
         if last.calls:
             raise ApiError(400, f"{name} calls a tool, and its result is missing. Send it as a tool_result.", name)
         if len(self.messages) == 1:
@@ -117,10 +117,10 @@ def parse_messages(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest
     """What a body asks for. Raises ApiError, with fields as Messages call them, for what cannot be served."""
     request = _request(body, defaults)
     try:
-        found = parsed_request(request, defaults)
-    except ApiError as refused:
-        raise _too_long(refused, defaults) from None
-    return replace(found, notes=(*found.notes, *_shorter(request.length, answer_room(found))))
+        parsed = parsed_request(request, defaults)
+    except ApiError as error:
+        raise _too_long(error, defaults) from None
+    return replace(parsed, notes=(*parsed.notes, *_shorter(request.length, answer_room(parsed))))
 
 
 def answer_room(parsed: ParsedRequest) -> int:
@@ -129,18 +129,19 @@ def answer_room(parsed: ParsedRequest) -> int:
     return job.columns - job.request.answer_start
 
 
-def _shorter(asked: int | None, length: int) -> Iterator[str]:
-    if asked is not None and length < asked:
-        yield f"max_tokens={asked} is more than the model and the prompt leave: the answer has at most {length} tokens."
+def _shorter(max_tokens: int | None, length: int) -> Iterator[str]:
+    if max_tokens is not None and length < max_tokens:
+        more = f"max_tokens={max_tokens} is more than the model and the prompt leave"
+        yield f"{more}: the answer has at most {length} tokens."
 
 
-def _too_long(refused: ApiError, defaults: Defaults) -> ApiError:
+def _too_long(error: ApiError, defaults: Defaults) -> ApiError:
     """A refusal of a prompt that is too long, in the words by which clients know it."""
-    if refused.code != "context_length_exceeded":
-        return refused
-    told = "" if refused.tokens is None else f": {refused.tokens} tokens > {defaults.model.config.max_length} maximum"
-    sentence = f"{_TOO_LONG}{told}. Shorten the messages."
-    return ApiError(refused.status, sentence, refused.param, refused.code)
+    if error.code != "context_length_exceeded":
+        return error
+    sizes = "" if error.tokens is None else f": {error.tokens} tokens > {defaults.model.config.max_length} maximum"
+    sentence = f"{_TOO_LONG}{sizes}. Shorten the messages."
+    return ApiError(error.status, sentence, error.param, error.code)
 
 
 def count_messages(body: Mapping[str, Any], defaults: Defaults) -> int:
@@ -148,8 +149,8 @@ def count_messages(body: Mapping[str, Any], defaults: Defaults) -> int:
     request = _request(body, defaults)
     try:
         return count_prompt(request, defaults)
-    except ApiError as refused:
-        raise _too_long(refused, defaults) from None
+    except ApiError as error:
+        raise _too_long(error, defaults) from None
 
 
 def _request(raw: Mapping[str, Any], defaults: Defaults) -> AnswerRequest:
@@ -166,7 +167,7 @@ def _request(raw: Mapping[str, Any], defaults: Defaults) -> AnswerRequest:
         begin=turns.begin,
         tools=tools,
         chat_template_kwargs={**_switch(body, defaults), **body.chat_template_kwargs},
-        form=None if form is None or forced else form.asked(name),
+        form=None if form is None or forced else form.answer_form(name),
         length=body.max_tokens,
         fits=True,
         stop=tuple(body.stop_sequences),
@@ -181,11 +182,11 @@ def _tools(body: MessagesBody) -> Tools:
     choice = body.tool_choice or InputChoice(type="auto")
     if choice.type == "tool" and choice.name is None:
         raise ApiError(400, "tool_choice.name is missing: the name of the function.", "tool_choice.name")
-    listed = tuple(tool.tool(f"tools[{number}]") for number, tool in enumerate(body.tools))
+    tools = tuple(tool.tool(f"tools[{number}]") for number, tool in enumerate(body.tools))
     words = {ours: json.dumps({"type": theirs}) for theirs, ours in _MODES.items()}
     mode = None if body.tool_choice is None else _MODES.get(choice.type)
-    named = choice.name if choice.type == "tool" else None
-    return Tools(listed, tuple(tool.shown for tool in body.tools), mode, named, words)
+    name = choice.name if choice.type == "tool" else None
+    return Tools(tools, tuple(tool.shown for tool in body.tools), mode, name, words)
 
 
 def _switch(body: MessagesBody, defaults: Defaults) -> dict[str, bool]:

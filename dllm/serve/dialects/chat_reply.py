@@ -9,14 +9,14 @@ from itertools import accumulate
 from typing import Any
 
 from dllm.serve.dialects.reply_events import (
-    CallBegun,
     CallPiece,
+    CallStart,
     CanvasSnapshot,
     ChoiceEnded,
-    ReplyBegun,
     ReplyChoice,
     ReplyEvent,
     ReplyFailed,
+    ReplyStart,
     Scored,
     TextPiece,
     ThoughtPiece,
@@ -37,13 +37,13 @@ class ChatWriter(Writer):
 
     def pieces(self, event: ReplyEvent) -> Iterator[bytes]:
         match event:
-            case ReplyBegun():
-                yield from self._begun()
+            case ReplyStart():
+                yield from self._begin()
             case TextPiece(choice, text) if text:
                 yield self._part(choice, self._text(text))
             case ThoughtPiece(choice, text):
                 yield self._part(choice, {"delta": thought_fields(text)})
-            case CallBegun(choice, at, name, arguments):
+            case CallStart(choice, at, name, arguments):
                 call = {"index": at, **self._call(choice, at, ToolCall(name, arguments))}
                 yield self._part(choice, {"delta": {"tool_calls": [call]}})
             case CallPiece(choice, at, arguments):
@@ -53,19 +53,19 @@ class ChatWriter(Writer):
                 yield event_bytes({**self._chunk([]), "diffusion": self._canvas(event)}, SNAPSHOT)
             case ChoiceEnded(choice):
                 last = {"index": choice, **self._text(), **self._ending(choice, self.answers[choice])}
-                yield self._counted(self._chunk([last]))
+                yield self._with_usage(self._chunk([last]))
                 yield from self._ended() if self.complete else ()
             case ReplyFailed(error):
                 yield event_bytes(error.to_json())
 
     def whole(self) -> dict[str, Any]:
         choices = [
-            {"index": choice, **self._said(choice, answer), **self._ending(choice, answer)}
+            {"index": choice, **self._content(choice, answer), **self._ending(choice, answer)}
             for choice, answer in self.answers.items()
         ]
         return {**self._head(self.object), "choices": choices, "usage": self.usage(), **self._prompt_ids()}
 
-    def _begun(self) -> Iterator[bytes]:
+    def _begin(self) -> Iterator[bytes]:
         """A chunk of each choice that names who speaks."""
         use = self.parsed.tools
         delta = {"role": "assistant", "content": None if use is not None and use.forced else ""}
@@ -77,7 +77,7 @@ class ChatWriter(Writer):
             yield event_bytes({**self._chunk([]), "usage": self.usage()})
         yield event_bytes("[DONE]")
 
-    def _said(self, choice: int, answer: ReplyChoice) -> dict[str, Any]:
+    def _content(self, choice: int, answer: ReplyChoice) -> dict[str, Any]:
         """What a choice says as a whole."""
         calls = [self._call(choice, at, call) for at, call in enumerate(answer.calls)]
         return {
@@ -99,12 +99,12 @@ class ChatWriter(Writer):
 
     def _part(self, choice: int, body: dict[str, Any], **beside: Any) -> bytes:
         """What a choice says next."""
-        made = {"index": choice, **body, "logprobs": None, "finish_reason": None}
-        return self._counted({**self._chunk([made]), **beside})
+        choices = {"index": choice, **body, "logprobs": None, "finish_reason": None}
+        return self._with_usage({**self._chunk([choices]), **beside})
 
-    def _counted(self, chunk: dict[str, Any]) -> bytes:
+    def _with_usage(self, chunk: dict[str, Any]) -> bytes:
         """A chunk, with the usage so far if each is to tell it."""
-        return event_bytes({**chunk, "usage": self._used()} if self.parsed.request.usage_so_far else chunk)
+        return event_bytes({**chunk, "usage": self._usage()} if self.parsed.request.usage_so_far else chunk)
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -129,30 +129,32 @@ class ChatWriter(Writer):
     def usage(self) -> dict[str, Any]:
         """The prompt counts once, the answers all."""
         thought = sum(answer.end.thought_tokens for answer in self.answers.values() if answer.end is not None)
-        known = {} if self.cached is None else {"prompt_tokens_details": {"cached_tokens": self.cached}}
+        cached = {} if self.cached is None else {"prompt_tokens_details": {"cached_tokens": self.cached}}
         details = {"completion_tokens_details": {"reasoning_tokens": thought}}
-        return {**self._used(), **known, **(details if self.parsed.thinking is not None else {})}
+        return {**self._usage(), **cached, **(details if self.parsed.thinking is not None else {})}
 
-    def _used(self) -> dict[str, int]:
-        asked, written = self.parsed.prompt_tokens, self.written
-        return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
+    def _usage(self) -> dict[str, int]:
+        prompt, answer = self.parsed.prompt_tokens, self.written
+        return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
     def _ending(self, choice: int, answer: ReplyChoice) -> dict[str, Any]:
         """How a choice ends, with its log-probabilities."""
         end, use = answer.end, self.parsed.tools
         assert end is not None
-        called = use is not None and not use.named and answer.calls
-        drawn = {"drawn_logprobs": [one.drawn for one in end.scored]} if self.parsed.request.logprobs else {}
+        has_calls = use is not None and not use.named and answer.calls
+        drawn_logprobs = (
+            {"drawn_logprobs": [token.drawn for token in end.scored]} if self.parsed.request.logprobs else {}
+        )
         return {
             "logprobs": self._logprobs(end.scored) if self.parsed.request.logprobs else None,
-            "finish_reason": "tool_calls" if called else end.reason,
+            "finish_reason": "tool_calls" if has_calls else end.reason,
             **self._ids(end),
             **end.replay,
-            "diffusion": self.diffusion(answer, **drawn),
+            "diffusion": self.diffusion(answer, **drawn_logprobs),
         }
 
     def _ids(self, end: ChoiceEnded) -> dict[str, Any]:
-        return {name: held for name, held in end.ids.items() if name == "token_ids"}
+        return {name: ids for name, ids in end.ids.items() if name == "token_ids"}
 
     def _logprobs(self, scored: tuple[Scored, ...]) -> dict[str, Any]:
         """Of each token at its commit."""
@@ -194,10 +196,10 @@ class CompletionWriter(ChatWriter):
     chunk: str = "text_completion"  # of a piece of the stream
     prefix: str = "cmpl"  # of ids
 
-    def _begun(self) -> Iterator[bytes]:
+    def _begin(self) -> Iterator[bytes]:
         return iter(())
 
-    def _said(self, choice: int, answer: ReplyChoice) -> dict[str, Any]:
+    def _content(self, choice: int, answer: ReplyChoice) -> dict[str, Any]:
         return {"text": answer.text}
 
     def _text(self, text: str | None = None) -> dict[str, Any]:
@@ -211,12 +213,12 @@ class CompletionWriter(ChatWriter):
 
     def _logprobs(self, scored: tuple[Scored, ...]) -> dict[str, Any]:
         likeliest = any(job.likeliest for job in self.parsed.jobs)
-        top = [{token_text(other, "bytes:"): other.logprob for other in one.others} for one in scored]
+        top = [{token_text(other, "bytes:"): other.logprob for other in token.others} for token in scored]
         return {
-            "tokens": [token_text(one, "bytes:") for one in scored],
-            "token_logprobs": [one.logprob for one in scored],
+            "tokens": [token_text(token, "bytes:") for token in scored],
+            "token_logprobs": [token.logprob for token in scored],
             "top_logprobs": top if likeliest else None,
-            "text_offset": text_offsets([one.piece for one in scored]),
+            "text_offset": text_offsets([token.piece for token in scored]),
         }
 
 

@@ -32,14 +32,14 @@ def _request(body: Answered, raw: Mapping[str, Any], unknown: tuple[str, ...]) -
     lengths = {name: getattr(body, name) for name in LENGTHS if body.has(name)}
     if len(set(lengths.values())) > 1:
         raise ApiError(400, f"{' and '.join(lengths)} say the same thing differently. Drop one.", LENGTHS[0])
-    own: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "length": next(iter(lengths.values()), None),
         "n": body.n if body.has("n") else None,
         "unknown": unknown,
         "logprobs": body.logprobs is not False,
         "likeliest": _likeliest(body),
     }
-    form = None if body.response_format is None else body.response_format.asked("response_format")
+    form = None if body.response_format is None else body.response_format.answer_form("response_format")
     if isinstance(body, ChatBody):
         tools = body.tools_asked(raw)
         forced = tools.named is not None or tools.mode == "required"
@@ -49,11 +49,11 @@ def _request(body: Answered, raw: Mapping[str, Any], unknown: tuple[str, ...]) -
             tools=tools,
             chat_template_kwargs=body.chat_template_kwargs,
             **of_sampled(body, form, forced),
-            **own,
+            **fields,
         )
     else:
         prompt = getattr(body, "prompt", None)
-        request = AnswerRequest(CompletionWriter, prompt=prompt, **of_sampled(body, form, False), **own)
+        request = AnswerRequest(CompletionWriter, prompt=prompt, **of_sampled(body, form, False), **fields)
     return request.calling({"max_tokens": next(iter(lengths))}) if lengths else request
 
 
@@ -69,13 +69,15 @@ def _likeliest(body: Answered) -> int:
 def of_sampled(body: Sampled, form: AnswerForm | None, forced: bool) -> dict[str, Any]:
     """What OpenAI's forms have in common. form: as the form of the request says it. forced: a call must be made. Raises
     ApiError for two forms."""
-    asked, unused = form_of(body, form, forced)
-    told, budget = body.reasoning, body.thinking_token_budget
-    effort = "none" if told.enabled is False or told.max_tokens == 0 else told.effort or body.reasoning_effort
-    thought = told.max_tokens or None if budget is None else budget
+    answer_form, unused = form_of(body, form, forced)
+    reasoning, budget = body.reasoning, body.thinking_token_budget
+    effort = (
+        "none" if reasoning.enabled is False or reasoning.max_tokens == 0 else reasoning.effort or body.reasoning_effort
+    )
+    thought = reasoning.max_tokens or None if budget is None else budget
     return {
         **same_fields(body),
-        "form": asked,
+        "form": answer_form,
         "stop": tuple(body.stop),
         "thought_tokens": thought,
         "effort": effort if thought is None else None,

@@ -39,13 +39,13 @@ class JudgedPart(BodyObject):
     @classmethod
     def meaningful(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = value.get("type")
-        said = value.get(TEXT_PARTS[kind]) if is_text(kind) and kind in TEXT_PARTS else None
-        if not isinstance(said, Mapping | list if kind == "input_json" else str):
+        content = value.get(TEXT_PARTS[kind]) if is_text(kind) and kind in TEXT_PARTS else None
+        if not isinstance(content, Mapping | list if kind == "input_json" else str):
             raise wrong(f"of type {kind!r:.100} must be input_text: the model reads text alone.")
-        return {"type": kind, TEXT_PARTS[str(kind)]: said}
+        return {"type": kind, TEXT_PARTS[str(kind)]: content}
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         """As text."""
         if self.type == "input_json":
             return json.dumps(self.data, ensure_ascii=False)
@@ -59,7 +59,7 @@ JudgedContent = Annotated[
 
 def _joined(content: str | list[JudgedPart]) -> str:
     """What the parts of a content say, line by line."""
-    return content if isinstance(content, str) else "\n".join(part.said for part in content)
+    return content if isinstance(content, str) else "\n".join(part.as_text for part in content)
 
 
 class JudgedMessage(SentMessage):
@@ -122,14 +122,14 @@ class OfQuestion(BodyObject):
     type: str
 
 
-class AskedPredicate(OfQuestion):
+class PredicateBody(OfQuestion):
     """A question of yes or no."""
 
     others = dict.fromkeys(("choices", "levels"), OtherField((), "it does not go with a predicate"))
     type: Literal["predicate"] = Field(description="its kind")
 
 
-class AskedChoice(OfQuestion):
+class ChoiceBody(OfQuestion):
     """Which of some alternatives."""
 
     others = {"levels": OtherField((), "it does not go with a choice")}
@@ -137,7 +137,7 @@ class AskedChoice(OfQuestion):
     choices: list[ChoiceValue] = Field(description='a list of {"value": ...}')
 
 
-class AskedScore(OfQuestion):
+class ScoreBody(OfQuestion):
     """Which of some levels."""
 
     others = {"choices": OtherField((), "it does not go with a score")}
@@ -148,17 +148,17 @@ class AskedScore(OfQuestion):
 def _few_alternatives(value: list[Any]) -> list[Any]:
     """The questions, whose alternatives, of all of them together, are few enough to be laid on canvases."""
     lists = [entry.get(key) for entry in value if isinstance(entry, Mapping) for key in ("choices", "levels")]
-    if (count := sum(len(one) for one in lists if isinstance(one, list))) > MAX_ALTERNATIVES:
+    if (count := sum(len(alternatives) for alternatives in lists if isinstance(alternatives, list))) > MAX_ALTERNATIVES:
         raise wrong(f"hold {count} alternatives, more than {MAX_ALTERNATIVES}. Ask in several requests.")
     return value
 
 
 def _distinct(questions: list[OfQuestion]) -> list[OfQuestion]:
-    taken = set[str]()
+    names = set[str]()
     for number, question in enumerate(questions):
-        if question.name in taken:
+        if question.name in names:
             raise wrong("must be a text that no other question has.", f"[{number}].name", question.name)
-        taken |= {question.name} if question.name else set()
+        names |= {question.name} if question.name else set()
     return questions
 
 
@@ -185,7 +185,7 @@ class DecisionBody(BodyObject):
         description="what is to be judged: a text, or a list of messages"
     )
     questions: Annotated[
-        list[Annotated[AskedPredicate | AskedChoice | AskedScore, Field(discriminator="type")]],
+        list[Annotated[PredicateBody | ChoiceBody | ScoreBody, Field(discriminator="type")]],
         AfterValidator(_distinct),
         BeforeValidator(_few_alternatives),
         must(
@@ -220,72 +220,74 @@ class ParsedDecisions:
 
 def parse_decisions(body: Mapping[str, Any], defaults: Defaults) -> ParsedDecisions:
     """What ``body`` asks for. Raises ApiError, before anything is computed, for whatever cannot be served."""
-    asked, _ = read_body(DecisionBody, body, defaults.refuses_unknown)
-    model = defaults.name if asked.model is None else asked.model
+    decisions, _ = read_body(DecisionBody, body, defaults.refuses_unknown)
+    model = defaults.name if decisions.model is None else decisions.model
     check_model(model, defaults)
-    template = asked.diffusion.template
+    template = decisions.diffusion.template
     if isinstance(template, list):
         raise ApiError(400, "diffusion.template must be a text, or an object of texts by name.", "diffusion.template")
-    if asked.joint:
+    if decisions.joint:
         raise ApiError(400, "joint=true is not served: each question has a canvas of its own. Drop it.", "joint")
-    questions, unnamed = _questions(asked, template)
-    state = asked.input if isinstance(asked.input, str) else conversation(as_messages(asked.input, "input"))
-    options = _options(asked, defaults.calibration)
+    questions, unnamed = _questions(decisions, template)
+    state = decisions.input if isinstance(decisions.input, str) else conversation(as_messages(decisions.input, "input"))
+    options = _options(decisions, defaults.calibration)
     return ParsedDecisions(model, state, questions, unnamed, options, replace(defaults.prompts, chat=None))
 
 
-def _options(asked: DecisionBody, calibration: Mapping[str, float]) -> DecisionOptions:
-    given = asked.diffusion.model_dump(exclude_unset=True, exclude={"template", "labels"})
-    for name, value in given.items():
+def _options(decisions: DecisionBody, calibration: Mapping[str, float]) -> DecisionOptions:
+    options = decisions.diffusion.model_dump(exclude_unset=True, exclude={"template", "labels"})
+    for name, value in options.items():
         with as_refusal(f"diffusion.{name}"):
             DecisionOptions(**{name: value})
     with as_refusal("diffusion"):
-        return DecisionOptions(calibration=calibration, **given)
+        return DecisionOptions(calibration=calibration, **options)
 
 
-def _questions(asked: DecisionBody, template: Any) -> tuple[dict[str, Question], frozenset[str]]:
+def _questions(decisions: DecisionBody, template: Any) -> tuple[dict[str, Question], frozenset[str]]:
     """Questions by name, and which of these names are ours. Raises ApiError."""
-    found, ours = dict[str, Question](), set[str]()
-    given = {question.name for question in asked.questions}
-    for number, question in enumerate(asked.questions):
-        name = question.name or free_name(f"q{number + 1}", given)
-        ours |= {name} - given
-        own = template.get(name) if isinstance(template, Mapping) else template
-        if own is not None and not isinstance(own, str):
+    questions, ours = dict[str, Question](), set[str]()
+    names = {question.name for question in decisions.questions}
+    for number, question in enumerate(decisions.questions):
+        name = question.name or free_name(f"q{number + 1}", names)
+        ours |= {name} - names
+        template_of_question = template.get(name) if isinstance(template, Mapping) else template
+        if template_of_question is not None and not isinstance(template_of_question, str):
             raise ApiError(400, "diffusion.template must be a text.", "diffusion.template")
-        found[name] = _question(f"questions[{number}]", question, asked.diffusion.labels, own)
-    if isinstance(template, Mapping) and (lost := [name for name in template if name not in found]):
-        raise ApiError(400, f"diffusion.template names {lost[0]!r}, which is not a question.", "diffusion.template")
-    return found, frozenset(ours)
+        questions[name] = _question(f"questions[{number}]", question, decisions.diffusion.labels, template_of_question)
+    if isinstance(template, Mapping) and (unmatched := [name for name in template if name not in questions]):
+        raise ApiError(
+            400, f"diffusion.template names {unmatched[0]!r}, which is not a question.", "diffusion.template"
+        )
+    return questions, frozenset(ours)
 
 
-def free_name(name: str, taken: Collection[object]) -> str:
+def free_name(name: str, names: Collection[object]) -> str:
     """The name, with a sign more where it is taken."""
-    while name in taken:
+    while name in names:
         name += "_"
     return name
 
 
-def _question(place: str, question: OfQuestion, labels: Any, own: str | None) -> Question:
-    """own: its template. Raises ApiError."""
+def _question(place: str, question: OfQuestion, labels: Any, template: str | None) -> Question:
+    """template: of the question. Raises ApiError."""
     asks = _joined(question.instructions)
-    listed = {"choice": ".choices", "score": ".levels"}.get(question.type, "")
+    place_of_list = {"choice": ".choices", "score": ".levels"}.get(question.type, "")
     try:
-        with as_refusal(f"{place}{listed}"):
+        with as_refusal(f"{place}{place_of_list}"):
             match question:
-                case AskedChoice(choices=entries):
-                    values: list[str | bool] = [one.value for one in entries]
-                    return Choice(values, asks, own, _descriptions(entries), labels)
-                case AskedScore(levels=entries):
-                    return Score([one.label for one in entries], asks, own, _descriptions(entries), labels)
-            return Predicate(asks, own, labels=labels)
-    except ApiError as refused:
-        if refused.message.startswith(place):
+                case ChoiceBody(choices=entries):
+                    values: list[str | bool] = [entry.value for entry in entries]
+                    return Choice(values, asks, template, _descriptions(entries), labels)
+                case ScoreBody(levels=entries):
+                    return Score([entry.label for entry in entries], asks, template, _descriptions(entries), labels)
+            return Predicate(asks, template, labels=labels)
+    except ApiError as error:
+        if error.message.startswith(place):
             raise
-        raise ApiError(400, f"{refused.param}: {refused.message}", refused.param, refused.code) from None
+        raise ApiError(400, f"{error.param}: {error.message}", error.param, error.code) from None
 
 
 def _descriptions(entries: list[Any]) -> list[str]:
     """What the alternatives mean; nothing where none says so."""
-    found = [one.description for one in entries]
-    return found if any(found) else []
+    texts = [entry.description for entry in entries]
+    return texts if any(texts) else []

@@ -20,7 +20,7 @@ from dllm.serve.dialects.response_formats import ResponseFormat, SentSchema, Str
 from dllm.serve.dialects.tools import CallableTools
 from dllm.serve.http.typed import AnyText, BodyObject, must, names_near, names_of, slip_of, wrong
 
-ASKED = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
+EXAMPLES = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
 CHAT_ONLY = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs")
 MAX_LIKELIEST = 20  # tokens that log-probabilities tell of a position
 MAX_STOPS, MAX_STOP = 16, 256  # how many, and characters of each
@@ -49,32 +49,32 @@ def as_stops(value: Any) -> list[str]:
     if -1 in lengths:
         raise wrong("must be a text or a list of texts.", value=value)
     if len(texts) > MAX_STOPS or not all(0 < length <= MAX_STOP for length in lengths):
-        found = next(
+        excess = next(
             (f"one of {size} characters" for size in lengths if not 0 < size <= MAX_STOP), f"{len(texts)} texts"
         )
-        raise wrong(f"has {found}, and takes at most {MAX_STOPS} texts of 1 to {MAX_STOP} characters.")
+        raise wrong(f"has {excess}, and takes at most {MAX_STOPS} texts of 1 to {MAX_STOP} characters.")
     return texts
 
 
 def _is_canvas(value: Any) -> bool:
     pieces = value if isinstance(value, list) else []
     return 0 < len(pieces) <= MAX_PIECES and all(
-        one is None or is_text(one) or (is_whole(one) and one > 0) for one in pieces
+        piece is None or is_text(piece) or (is_whole(piece) and piece > 0) for piece in pieces
     )
 
 
-def _instead(name: str, value: Any, known: tuple[str, ...]) -> str:
+def _instead(name: str, value: Any, names: tuple[str, ...]) -> str:
     """The end of a sentence about an unknown field: what says it here, or the nearest field; empty: no one knows."""
-    meant = meaning(name, value, lambda _: False, CHAT_WORDS)
-    if name in ASKED or (isinstance(meant, Set) and meant.name == "prompt"):
-        return f": write {next(text for field, text in ASKED.items() if field in known)}." if known else ""
-    if meant is not None:
-        return f": {as_advice(meant, CHAT_WORDS)}."
-    if name in CHAT_ONLY and name not in known:
+    meaning_here = meaning(name, value, lambda _: False, CHAT_WORDS)
+    if name in EXAMPLES or (isinstance(meaning_here, Set) and meaning_here.name == "prompt"):
+        return f": write {next(text for field, text in EXAMPLES.items() if field in names)}." if names else ""
+    if meaning_here is not None:
+        return f": {as_advice(meaning_here, CHAT_WORDS)}."
+    if name in CHAT_ONLY and name not in names:
         return ": it goes with /v1/chat/completions."
-    if name in names_of(Diffusion) and name not in known:
+    if name in names_of(Diffusion) and name not in names:
         return f": write {json.dumps({'diffusion': {name: value}}, default=str)[1:-1]}."
-    slip = slip_of(name, known)
+    slip = slip_of(name, names)
     return f".{slip}" if slip else ""
 
 

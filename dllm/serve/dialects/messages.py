@@ -61,8 +61,8 @@ class ChatMessage:
     def message(self) -> Message:
         """As chat templates take it, without its calls."""
         more = {"tool_call_id": self.result_of, "reasoning_content": self.thought, "name": self.name}
-        said: Message = {"role": self.role, "content": self.text}
-        return said | {name: value for name, value in more.items() if value is not None}
+        message: Message = {"role": self.role, "content": self.text}
+        return message | {name: value for name, value in more.items() if value is not None}
 
 
 class TextPart(BodyObject):
@@ -81,10 +81,10 @@ class TextPart(BodyObject):
 
 def _as_arguments(value: str) -> str:
     """The text of a JSON object, exactly as it was written; "" is what others write of a call without arguments."""
-    found = as_object(value)
-    if found is None:
+    text = as_object(value)
+    if text is None:
         raise wrong('must be the text of a JSON object; none is "{}".', value=value)
-    return found
+    return text
 
 
 Arguments = Annotated[str, AfterValidator(_as_arguments)]
@@ -153,7 +153,7 @@ class SentMessage(BodyObject):
     def as_message(self, place: str) -> ChatMessage:
         """The message, which is at a place of the request."""
         calls = tuple(MessageCall(call.id, call.function.name, call.function.arguments) for call in self.tool_calls)
-        thought = next((said for said in (getattr(self, name) for name in REASONING) if said is not None), None)
+        thought = next((value for value in (getattr(self, name) for name in REASONING) if value is not None), None)
         role: Any = ROLES[self.role]
         return ChatMessage(
             role, self.text, f"{place}.content", calls, self.tool_call_id, f"{place}.tool_call_id", thought, self.name
@@ -174,12 +174,12 @@ def few_entries(value: Any) -> Any:
 
 def check_order(messages: Sequence[ChatMessage]) -> None:
     """Raise ApiError unless results follow their calls, and the last message, if a user's, says something."""
-    called = set[str]()
+    idents = set[str]()
     for message in messages:
         ident, field = message.result_of, message.result_field
-        if ident is not None and ident not in called:
+        if ident is not None and ident not in idents:
             raise ApiError(400, f"{field}={value_text(ident)} is the id of no call before it.", field)
-        called.update(call.id for call in message.calls)
+        idents.update(call.id for call in message.calls)
     if messages and messages[-1].role == "user" and not messages[-1].text.strip():
         raise ApiError(400, f"{messages[-1].content} {EMPTY}", messages[-1].content)
 
@@ -191,39 +191,42 @@ SentConversation = Annotated[list[SentMessage], *SOME_MESSAGES]
 
 def as_messages(sent: Sequence[SentMessage], field: str = "messages") -> tuple[ChatMessage, ...]:
     """Chat's messages, which a field of the request holds. Raises ApiError as ``check_order``."""
-    found = tuple(one.as_message(f"{field}[{number}]") for number, one in enumerate(sent))
-    check_order(found)
-    return found
+    messages = tuple(message.as_message(f"{field}[{number}]") for number, message in enumerate(sent))
+    check_order(messages)
+    return messages
 
 
 def conversation(messages: Sequence[ChatMessage], tools: bool = False) -> list[Message]:
     """The messages as the chat template takes them. tools: it writes calls of tools and what they gave; else they are
     written into the text."""
     if not tools:
-        return _written_out(messages)
+        return _as_text_messages(messages)
     return [
-        {**one.message, **({"tool_calls": [call.template(True) for call in one.calls]} if one.calls else {})}
-        for one in messages
+        {
+            **message.message,
+            **({"tool_calls": [call.template(True) for call in message.calls]} if message.calls else {}),
+        }
+        for message in messages
     ]
 
 
-def _written_out(messages: Sequence[ChatMessage]) -> list[Message]:
+def _as_text_messages(messages: Sequence[ChatMessage]) -> list[Message]:
     """A conversation in which a call is a line of JSON that the assistant says, and its result one that the user does,
     together with what the user says next: templates may want the two to take turns."""
-    called = {call.id: call.name for one in messages for call in one.calls}
-    found, after_result = list[Message](), False
-    for one in messages:
-        is_result = one.result_of is not None
-        text = f"{called[one.result_of]} returned: {one.text}" if one.result_of is not None else one.text
-        lines = [f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}' for call in one.calls]
+    names = {call.id: call.name for message in messages for call in message.calls}
+    out, after_result = list[Message](), False
+    for message in messages:
+        is_result = message.result_of is not None
+        text = f"{names[message.result_of]} returned: {message.text}" if message.result_of is not None else message.text
+        lines = [f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}' for call in message.calls]
         text = "\n".join(([text] if text or not lines else []) + lines)
-        if after_result and one.role in ("tool", "user"):
-            found[-1]["content"] += f"\n{text}"
+        if after_result and message.role in ("tool", "user"):
+            out[-1]["content"] += f"\n{text}"
         else:
-            said = {name: value for name, value in one.message.items() if name != "tool_call_id"}
-            found.append({**said, "role": "user" if is_result else one.role, "content": text})
+            fields = {name: value for name, value in message.message.items() if name != "tool_call_id"}
+            out.append({**fields, "role": "user" if is_result else message.role, "content": text})
         after_result = is_result
-    return found
+    return out
 
 
 def prompts_in(value: Any) -> list[Any]:
@@ -233,10 +236,10 @@ def prompts_in(value: Any) -> list[Any]:
 
 def validated_prompts(value: Any) -> list[tuple[str, str | list[int]]]:
     """The prompts, each a text or token ids, by the names of their places. Raises ApiError."""
-    prompts, found = prompts_in(value), list[tuple[str, str | list[int]]]()
+    prompts, out = prompts_in(value), list[tuple[str, str | list[int]]]()
     for number, prompt in enumerate(prompts):
         name = f"prompt[{number}]" if len(prompts) > 1 else "prompt"
         if not isinstance(prompt, str) and not (prompt and is_list_of(is_whole)(prompt)):
             raise ApiError(400, f"{name} must be a text, or a list of token ids.", name)
-        found.append((name, prompt))
-    return found
+        out.append((name, prompt))
+    return out

@@ -45,16 +45,16 @@ class OllamaModels:
 
     @property
     def routes(self) -> list[Route]:
-        made = [
+        routes = [
             Route("/api/version", self.version),
             Route("/api/tags", self.tags),
             Route("/api/ps", self.running),
             Route("/api/show", self.show, methods=["POST"]),
         ]
         methods = ["GET", "POST", "PUT", "DELETE", "HEAD"]
-        return made + [Route(f"/api/{name}", self._refused(name), methods=methods) for name in NOT_SERVED]
+        return routes + [Route(f"/api/{name}", self._refusing(name), methods=methods) for name in NOT_SERVED]
 
-    def _refused(self, name: str) -> Callable[[HttpRequest], Any]:
+    def _refusing(self, name: str) -> Callable[[HttpRequest], Any]:
         status, why = NOT_SERVED[name]
 
         async def refused(request: HttpRequest) -> Response:
@@ -77,10 +77,10 @@ class OllamaModels:
     async def show(self, request: HttpRequest) -> Response:
         """What is known of a model. Raises ApiError for one that is not served."""
         body = parsed(await body_of(request, self.seconds))
-        asked = body.get("model", body.get("name"))
-        if asked is not None and not isinstance(asked, str):
-            raise ApiError(400, f"model={asked!r} must be text.", "model")
-        served_name(asked, self.defaults)
+        name = body.get("model", body.get("name"))
+        if name is not None and not isinstance(name, str):
+            raise ApiError(400, f"model={name!r} must be text.", "model")
+        served_name(name, self.defaults)
         tokenizer = self.defaults.model.tokenizer
         return JSONResponse(
             {

@@ -23,8 +23,8 @@ def stamp() -> str:
 
 def loaded_reply(name: str, is_chat: bool, leaves: bool) -> dict[str, Any]:
     """The reply to a request without a prompt: the model is there. leaves: it asks the model to leave."""
-    said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if is_chat else {"response": ""}
-    return {"model": name, "created_at": stamp(), **said, "done": True, "done_reason": "unload" if leaves else "load"}
+    answer: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if is_chat else {"response": ""}
+    return {"model": name, "created_at": stamp(), **answer, "done": True, "done_reason": "unload" if leaves else "load"}
 
 
 @dataclass
@@ -72,15 +72,15 @@ class OllamaWriter(Writer):
         head = {"model": self.name, "created_at": stamp()}
         if self.generates:
             return {**head, "response": text, **more, "done": False}
-        called = {"tool_calls": calls} if calls else {}
-        return {**head, "message": {"role": "assistant", "content": text, **more, **called}, "done": False}
+        tool_calls = {"tool_calls": calls} if calls else {}
+        return {**head, "message": {"role": "assistant", "content": text, **more, **tool_calls}, "done": False}
 
     def _ending(self, answer: ReplyChoice) -> dict[str, Any]:
         """How it ends, and what it took. The prompt is computed with the answer, so that its time is the answer's."""
         end, parsed = answer.end, self.parsed
         assert end is not None
         seconds, waited = end.cost["seconds"], end.cost["waited"] or 0.0
-        found = {
+        fields = {
             "done": True,
             "done_reason": end.reason,
             "total_duration": _nanoseconds(seconds),
@@ -93,8 +93,8 @@ class OllamaWriter(Writer):
             **end.ids,
         }
         if self.generates and not self.plain:
-            found["context"] = []
-        return {**found, "logprobs": scored_tokens(end.scored)} if parsed.request.logprobs else found
+            fields["context"] = []
+        return {**fields, "logprobs": scored_tokens(end.scored)} if parsed.request.logprobs else fields
 
 
 def _nanoseconds(seconds: float) -> int:

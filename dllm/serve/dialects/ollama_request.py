@@ -46,7 +46,7 @@ def parse_ollama(body: Mapping[str, Any], is_chat: bool, defaults: Defaults) -> 
     if isinstance(fields, OllamaGenerateBody):
         writes |= {"suffix": fields.suffix, "plain": fields.raw or bool(fields.suffix)}
         request = _generated(fields, request, defaults)
-    asks = request.prompt or any(one.role != "system" for one in request.messages or ())
+    asks = request.prompt or any(message.role != "system" for message in request.messages or ())
     if not asks and not writes.get("suffix"):
         raise EmptyRequest(name, fields)
     check_order(request.messages or ())
@@ -57,9 +57,9 @@ def parse_ollama(body: Mapping[str, Any], is_chat: bool, defaults: Defaults) -> 
     )
 
 
-def served_name(asked: str | None, defaults: Defaults) -> str:
+def served_name(requested: str | None, defaults: Defaults) -> str:
     """The model's name without ``:latest``. Raises ApiError for a model that is not served."""
-    name = defaults.name if asked is None else asked
+    name = defaults.name if requested is None else requested
     if name not in defaults.names and name.removesuffix(LATEST) in defaults.names:
         name = name.removesuffix(LATEST)
     if name not in defaults.names:
@@ -93,8 +93,8 @@ def _generated(body: OllamaGenerateBody, request: AnswerRequest, defaults: Defau
         return replace(request, prompt=body.prompt, effort=None, chat_template_kwargs={})
     request = request.calling({"messages": "prompt"})
     system = [ChatMessage("system", body.system, "system")] if body.system else []
-    asked = [ChatMessage("user", body.prompt, "prompt")] if body.prompt else []
-    return replace(request, messages=(*system, *asked))
+    question = [ChatMessage("user", body.prompt, "prompt")] if body.prompt else []
+    return replace(request, messages=(*system, *question))
 
 
 def _gap(body: OllamaGenerateBody, request: AnswerRequest, defaults: Defaults) -> AnswerRequest:
@@ -112,17 +112,17 @@ def _gap(body: OllamaGenerateBody, request: AnswerRequest, defaults: Defaults) -
     )
 
 
-def _form(asked: Any) -> AnswerForm | None:
-    if asked == "json":
+def _form(value: Any) -> AnswerForm | None:
+    if value == "json":
         return AnswerForm("json_object", None, "format", "format")
-    return AnswerForm("json_schema", asked, "format", "format") if asked else None
+    return AnswerForm("json_schema", value, "format", "format") if value else None
 
 
 def _messages(sent: Sequence[OllamaMessage]) -> tuple[ChatMessage, ...]:
     """The messages, in which each result names its call. Raises ApiError for a result without a call."""
-    found = list[ChatMessage]()
+    out = list[ChatMessage]()
     waiting = list[MessageCall]()  # those without a result
-    for number, one in enumerate(sent):
+    for number, message in enumerate(sent):
         place = f"messages[{number}]"
         calls = tuple(
             MessageCall(
@@ -130,25 +130,30 @@ def _messages(sent: Sequence[OllamaMessage]) -> tuple[ChatMessage, ...]:
                 call.function.name,
                 json.dumps(call.function.arguments, ensure_ascii=False),
             )
-            for at, call in enumerate(one.tool_calls)
+            for at, call in enumerate(message.tool_calls)
         )
         waiting += calls
-        call = _answered(one, waiting, place) if one.role == "tool" else None
-        role: Literal["system", "user", "assistant", "tool"] = one.role
-        found.append(
+        call = _call_of_result(message, waiting, place) if message.role == "tool" else None
+        role: Literal["system", "user", "assistant", "tool"] = message.role
+        out.append(
             ChatMessage(
-                role, one.content, f"{place}.content", calls, None if call is None else call.id, thought=one.thinking
+                role,
+                message.content,
+                f"{place}.content",
+                calls,
+                None if call is None else call.id,
+                thought=message.thinking,
             )
         )
-    return tuple(found)
+    return tuple(out)
 
 
-def _answered(message: OllamaMessage, waiting: list[MessageCall], place: str) -> MessageCall:
+def _call_of_result(message: OllamaMessage, waiting: list[MessageCall], place: str) -> MessageCall:
     """The call that a result answers: as it says, else the first open one of its function, else the first open one. It
     is open no more."""
     name = message.tool_name or message.name
-    asked = [call for call in waiting if message.tool_call_id in (None, call.id)]
-    mine = next((call for call in asked if name in (None, call.name)), asked[0] if asked else None)
+    candidates = [call for call in waiting if message.tool_call_id in (None, call.id)]
+    mine = next((call for call in candidates if name in (None, call.name)), candidates[0] if candidates else None)
     if mine is None:
         raise ApiError(400, f"{place} has role tool, and no call before it waits for a result. Send the call.", place)
     waiting.remove(mine)

@@ -27,8 +27,8 @@ class OtherField:
     @property
     def refusal(self) -> str:
         """The end of a sentence about another value."""
-        words = all(isinstance(one, bool | str) for one in self.neutral or ())
-        usual = [json.dumps(one) if one not in ("", [], {}) else "empty" for one in self.neutral or ()]
+        words = all(isinstance(value, bool | str) for value in self.neutral or ())
+        usual = [json.dumps(value) if value not in ("", [], {}) else "empty" for value in self.neutral or ()]
         rule = f"must be {' or '.join(usual if words else usual[:1])}" if usual else "is not served"
         return f"{rule}: {self.why}. Drop it."
 
@@ -41,8 +41,8 @@ def _row(objects: str, names: str, neutral: tuple[Any, ...] | None = None, why: 
     """Fields of objects with what passes; a second row of a field adds values."""
     for place in objects.split():
         for name in names.split():
-            known = _TABLE.setdefault(place, {}).get(name)
-            values = neutral if known is None else (*(known.neutral or ()), *(neutral or ()))
+            row = _TABLE.setdefault(place, {}).get(name)
+            values = neutral if row is None else (*(row.neutral or ()), *(neutral or ()))
             _TABLE[place][name] = OtherField(values, why)
 
 
@@ -237,4 +237,4 @@ def others_of(*places: str) -> dict[str, OtherField]:
 
 def is_one_of(value: Any, values: Iterable[Any]) -> bool:
     """Whether a value of JSON is one of ``values``; true is not 1."""
-    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in values)

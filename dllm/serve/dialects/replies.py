@@ -13,12 +13,12 @@ from dllm.serve.http.api_errors import ApiError, error_form
 RETRY_SECONDS = {429: 1, 503: 5}  # where no one knows better; a server that closes is replaced a little later
 
 
-def error_reply(refused: ApiError, path: str, ident: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def error_reply(error: ApiError, path: str, ident: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """The reply that says so, in the form of its address, with the time to wait where trying again helps. ident: of the
     request."""
-    wait = refused.retry or RETRY_SECONDS.get(refused.status)
+    wait = error.retry or RETRY_SECONDS.get(error.status)
     more = {**(headers or {}), **({"Retry-After": str(wait)} if wait else {})}
-    return JSONResponse(error_form(refused, path, ident), refused.status, headers=more)
+    return JSONResponse(error_form(error, path, ident), error.status, headers=more)
 
 
 def model_data(name: str, created: int, limit: int) -> dict[str, Any]:

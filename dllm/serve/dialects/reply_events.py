@@ -12,7 +12,7 @@ from dllm.serve.http.api_errors import ApiError
 
 
 @dataclass(frozen=True)
-class ReplyBegun:
+class ReplyStart:
     """Its rows decode."""
 
 
@@ -35,7 +35,7 @@ class ThoughtPiece:
 
 
 @dataclass(frozen=True)
-class CallBegun:
+class CallStart:
     """A call of a function. Only the arguments of the only function that can be called go on in ``CallPiece``."""
 
     choice: int  # its index
@@ -95,7 +95,7 @@ class ReplyFailed:
     error: ApiError  # as the client reads it
 
 
-ReplyEvent = ReplyBegun | TextPiece | ThoughtPiece | CallBegun | CallPiece | CanvasSnapshot | ChoiceEnded | ReplyFailed
+ReplyEvent = ReplyStart | TextPiece | ThoughtPiece | CallStart | CallPiece | CanvasSnapshot | ChoiceEnded | ReplyFailed
 
 
 @dataclass
@@ -115,7 +115,7 @@ class ReplyChoice:
                 self.text, self.written = self.text + event.text, event.written or 0
             case ThoughtPiece():
                 self.thought, self.written = self.thought + event.text, event.written or 0
-            case CallBegun():
+            case CallStart():
                 self.calls.append(ToolCall(event.name, event.arguments))
             case CallPiece():
                 self.calls[-1] = replace(self.calls[-1], arguments=self.calls[-1].arguments + event.arguments)
@@ -125,8 +125,8 @@ class ReplyChoice:
 
 def folded(events: Iterable[ReplyEvent]) -> dict[int, ReplyChoice]:
     """The choices by their indices."""
-    found: dict[int, ReplyChoice] = {}
+    choices: dict[int, ReplyChoice] = {}
     for event in events:
-        if not isinstance(event, ReplyBegun | ReplyFailed):
-            found.setdefault(event.choice, ReplyChoice()).add(event)
-    return dict(sorted(found.items()))
+        if not isinstance(event, ReplyStart | ReplyFailed):
+            choices.setdefault(event.choice, ReplyChoice()).add(event)
+    return dict(sorted(choices.items()))

@@ -23,7 +23,7 @@ from dllm.serve.engine.jobs import RequestParts
 from dllm.serve.http.api_errors import SHORT, ApiError, as_refusal
 from dllm.serve.http.offered import OFFERED_GROUPS, choice_and_options, is_offered, offer_of, offers, validated_options
 
-KEPT_SETTINGS = 256  # settings, and parts, that stay built
+MAX_SETTINGS = 256  # settings, and parts, that stay built
 # Groups whose choices may bring one of another group, the nearest first.
 BRINGERS = {"blocks": ("cache",), "eos": ("blocks", "cache")}
 
@@ -79,16 +79,16 @@ class Defaults:
         """The parts of a request that asks for none. Raises UserError for settings that would fail in every one."""
         limit = None if self.begin is None else self.length["limit"]
         configs = {group: getattr(self, group) for group in OFFERED_GROUPS}
-        return self.parts.made(configs, self.sampling, self.begin or self.gen_length, limit)
+        return self.parts.build(configs, self.sampling, self.begin or self.gen_length, limit)
 
-    def warm(self, wanted: Callable[[], bool]) -> None:
-        """Compose everything that is offered, so that no request waits for it. wanted: asked before each of some 90
+    def warm(self, goes_on: Callable[[], bool]) -> None:
+        """Compose everything that is offered, so that no request waits for it. goes_on: asked before each of some 90
         pieces of 80 ms; False: the rest is left."""
-        if wanted() and self.model.tokenizer is not None:
+        if goes_on() and self.model.tokenizer is not None:
             self.model.tokenizer.least_tokens("")
         for group in OFFERED_GROUPS:
             for name in choices(group):
-                if not wanted():
+                if not goes_on():
                     return
                 if is_offered(group, name):
                     offer_of(group, name)
@@ -101,11 +101,11 @@ class PartsBuilder:
 
     def __init__(self, defaults: Defaults) -> None:
         self.defaults = defaults
-        self.of = lru_cache(KEPT_SETTINGS)(self._make_chosen)  # the parts of a recipe
-        self.known: dict[str, RequestParts] = {}  # by what a request asked for
-        self._part = lru_cache(KEPT_SETTINGS)(self._make_part)
+        self.of = lru_cache(MAX_SETTINGS)(self._make_parts)  # the parts of a recipe
+        self.by_request: dict[str, RequestParts] = {}  # by what a request asked for
+        self._part = lru_cache(MAX_SETTINGS)(self._make_part)
 
-    def chosen(
+    def choose(
         self,
         asked: Mapping[str, Any],
         sampling: Sampling,
@@ -115,25 +115,25 @@ class PartsBuilder:
     ) -> RequestParts:
         """The parts that a request's ``diffusion`` field asks for. gen_length: None for infilling. limit: columns that
         an answer may have which changes its length (None: it keeps it). words: of the request. Raises ApiError."""
-        read = {name: asked[name] for name in (*OFFERED_GROUPS, *SHORT) if name in asked}
-        key = json.dumps([read, vars(sampling), gen_length, limit])
-        if (found := self.known.get(key)) is None:
+        choices = {name: asked[name] for name in (*OFFERED_GROUPS, *SHORT) if name in asked}
+        key = json.dumps([choices, vars(sampling), gen_length, limit])
+        if (parts := self.by_request.get(key)) is None:
             configs = {group: self._config(group, asked, words) for group in OFFERED_GROUPS}
             with as_refusal(words=words):
-                found = self.made(configs, sampling, gen_length, limit)
-            if len(self.known) >= KEPT_SETTINGS:
-                self.known.clear()
-            self.known[key] = found  # choosing them takes 9 ms, four files of parts read and copied
-        return found
+                parts = self.build(configs, sampling, gen_length, limit)
+            if len(self.by_request) >= MAX_SETTINGS:
+                self.by_request.clear()
+            self.by_request[key] = parts  # choosing them takes 9 ms, four files of parts read and copied
+        return parts
 
-    def made(
+    def build(
         self,
         configs: Mapping[str, Mapping[str, Any]],
         sampling: Sampling,
         gen_length: int | None,
         limit: int | None = None,
     ) -> RequestParts:
-        """The parts of configurations. gen_length, limit: as in ``chosen``; an answer that grows begins with at most
+        """The parts of configurations. gen_length, limit: as in ``choose``; an answer that grows begins with at most
         ``limit``. Raises UserError for those that do not fit."""
         length = self.defaults.length if self.defaults.begin is None else {}
         if limit is not None:
@@ -162,31 +162,31 @@ class PartsBuilder:
         config: Mapping[str, Any] = getattr(self.defaults, group)
         for bringer in BRINGERS.get(group, ()):
             if bringer in asked:
-                config = self._brought(group, bringer, choice_and_options(bringer, asked[bringer])[0])
+                config = self._bundled(group, bringer, choice_and_options(bringer, asked[bringer])[0])
                 break
         return config, choice_of(group, config), {}
 
-    def _brought(self, group: str, bringer: str, choice: str) -> Mapping[str, Any]:
+    def _bundled(self, group: str, bringer: str, choice: str) -> Mapping[str, Any]:
         """The part that comes with the choice of another one, as on the command line: ``cache=elastic`` decodes without
         blocks. The server's own, unless that choice brings one, or the server's choice had brought it."""
         ours, usual = getattr(self.defaults, group), configurations("cache", "none")[group]
-        brought = configurations(bringer, choice)[group]
-        if brought != usual:
-            return brought
+        bundled = configurations(bringer, choice)[group]
+        if bundled != usual:
+            return bundled
         name = choice_of(bringer, getattr(self.defaults, bringer))
-        own = configurations(bringer, name)[group] if is_offered(bringer, name) else usual
-        return usual if own != usual and ours == own else ours
+        ours_by_choice = configurations(bringer, name)[group] if is_offered(bringer, name) else usual
+        return usual if ours_by_choice != usual and ours == ours_by_choice else ours
 
-    def _make_chosen(self, recipe: str) -> RequestParts:
+    def _make_parts(self, recipe: str) -> RequestParts:
         configs, fields, gen_length = json.loads(recipe)
         groups = (*OFFERED_GROUPS, "length")
-        chosen = Parts.from_groups(
+        unfitted = Parts.from_groups(
             {group: self._part(group, json.dumps(configs.get(group, {}))) for group in groups}, Sampling(**fields)
         )
-        parts = chosen.fitted(self.defaults.model, gen_length)
+        parts = unfitted.fitted(self.defaults.model, gen_length)
         shared = {
             **configs,
-            "sampler": shared_options(configs["sampler"], chosen.sampler),
+            "sampler": shared_options(configs["sampler"], unfitted.sampler),
             "blocks": shared_options(configs["blocks"], parts.blocks),
             "length": shared_options(configs.get("length", {}), parts.length),
         }
@@ -200,10 +200,10 @@ class PartsBuilder:
 
 def shared_options(config: Mapping[str, Any], part: Sampler | Blocks | Length) -> dict[str, Any]:
     """A part's options less those that each row of a batch may have of its own, and so for the rule inside it."""
-    kept = {key: value for key, value in config.items() if key not in part.per_request}
+    options = {key: value for key, value in config.items() if key not in part.per_request}
     return {
         key: shared_options(value, getattr(part, key)) if isinstance(value, Mapping) else value
-        for key, value in kept.items()
+        for key, value in options.items()
     }
 
 

@@ -8,12 +8,12 @@ from itertools import count
 from typing import Any
 
 from dllm.serve.dialects.reply_events import (
-    CallBegun,
     CallPiece,
+    CallStart,
     ChoiceEnded,
-    ReplyBegun,
     ReplyEvent,
     ReplyFailed,
+    ReplyStart,
     TextPiece,
     ThoughtPiece,
 )
@@ -34,15 +34,15 @@ class ResponseWriter(Writer):
 
     def pieces(self, event: ReplyEvent) -> Iterator[bytes]:
         match event:
-            case ReplyBegun():
-                begun = self._response("in_progress", [])
-                yield self._event("response.created", response=begun)
-                yield self._event("response.in_progress", response=begun)
+            case ReplyStart():
+                response = self._response("in_progress", [])
+                yield self._event("response.created", response=response)
+                yield self._event("response.in_progress", response=response)
             case ThoughtPiece(_, text):
                 yield from self._grown(self._thought("in_progress"), text)
             case TextPiece(_, text) if text:
                 yield from self._grown(self._message("in_progress"), text)
-            case CallBegun():
+            case CallStart():
                 yield from self._grown(self._call("in_progress", event.at, event.name), event.arguments)
             case CallPiece():
                 yield from self._grown(self.output[-1], event.arguments)
@@ -56,7 +56,7 @@ class ResponseWriter(Writer):
                 yield self._event("error", code=error.code, message=error.message, param=error.param)
 
     def whole(self) -> dict[str, Any]:
-        answer, used = self.answers[0], self.parsed.prompt_tokens
+        answer, prompt_tokens = self.answers[0], self.parsed.prompt_tokens
         assert answer.end is not None
         status = "incomplete" if answer.end.reason == "length" else "completed"
         items = [self._thought("completed", answer.thought)] * bool(answer.thought)
@@ -65,11 +65,11 @@ class ResponseWriter(Writer):
         if "arguments" not in items[-1]:
             items[-1]["status"] = status
         usage = {
-            "input_tokens": used,
+            "input_tokens": prompt_tokens,
             "input_tokens_details": {"cached_tokens": self.cached or 0},
             "output_tokens": answer.written,
             "output_tokens_details": {"reasoning_tokens": answer.end.thought_tokens},
-            "total_tokens": used + answer.written,
+            "total_tokens": prompt_tokens + answer.written,
         }
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
         ended = {"incomplete_details": details, "usage": usage, **answer.end.ids, "diffusion": self.diffusion(answer)}
@@ -78,17 +78,17 @@ class ResponseWriter(Writer):
     def _event(self, kind: str, **more: Any) -> bytes:
         return event_bytes({"type": kind, "sequence_number": next(self.numbers), **more}, kind)
 
-    def _grown(self, begun: dict[str, Any], text: str) -> Iterator[bytes]:
-        """The events of new text of an item. begun: as the item begins, which ends the one before it."""
-        if not self.output or self.output[-1]["id"] != begun["id"]:
+    def _grown(self, item: dict[str, Any], text: str) -> Iterator[bytes]:
+        """The events of new text of an item. item: as it begins, which ends the one before it."""
+        if not self.output or self.output[-1]["id"] != item["id"]:
             yield from self._ended("completed")
-            self.output.append(begun)
+            self.output.append(item)
             self.text = ""
-            yield self._event("response.output_item.added", output_index=len(self.output) - 1, item=begun)
-            if "arguments" not in begun:
-                part = text_part("", TEXT_EVENTS[begun["type"]])
+            yield self._event("response.output_item.added", output_index=len(self.output) - 1, item=item)
+            if "arguments" not in item:
+                part = text_part("", TEXT_EVENTS[item["type"]])
                 yield self._event("response.content_part.added", **self._place(), part=part)
-        kind = TEXT_EVENTS[begun["type"]]
+        kind = TEXT_EVENTS[item["type"]]
         if text:
             self.text += text
             more: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
@@ -98,12 +98,12 @@ class ResponseWriter(Writer):
         """The events that end the item that grows, if one does. status: of a text."""
         if not self.output:
             return
-        begun, kind = self.output[-1], TEXT_EVENTS[self.output[-1]["type"]]
-        if "arguments" in begun:
-            item = {**begun, "status": "completed", "arguments": self.text}
-            yield self._event(f"response.{kind}.done", **self._place(), name=begun["name"], arguments=self.text)
+        open_item, kind = self.output[-1], TEXT_EVENTS[self.output[-1]["type"]]
+        if "arguments" in open_item:
+            item = {**open_item, "status": "completed", "arguments": self.text}
+            yield self._event(f"response.{kind}.done", **self._place(), name=open_item["name"], arguments=self.text)
         else:
-            item = {**begun, "status": status, "content": [text_part(self.text, kind)]}
+            item = {**open_item, "status": status, "content": [text_part(self.text, kind)]}
             more: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
             yield self._event(f"response.{kind}.done", **self._place(), text=self.text, **more)
             yield self._event("response.content_part.done", **self._place(), part=text_part(self.text, kind))

@@ -69,7 +69,7 @@ class TextForm(BodyObject):
     refuses_unknown = True
     type: Literal["text"] = Field(description="its kind")
 
-    def asked(self, field: str) -> AnswerForm | None:
+    def answer_form(self, field: str) -> AnswerForm | None:
         """The form that a field of the request holds."""
         return None
 
@@ -96,7 +96,7 @@ class ObjectForm(BodyObject):
     type: Literal["json_object"] = Field(description="its kind")
     schema_: SentSchema | None = Field(None, alias="schema", description="a JSON schema (llama.cpp)")
 
-    def asked(self, field: str) -> AnswerForm:
+    def answer_form(self, field: str) -> AnswerForm:
         return (
             _form("json", self.schema_, field, f"{field}.schema")
             if self.schema_ is not None
@@ -125,7 +125,7 @@ class SchemaForm(BodyObject):
     type: Literal["json_schema"] = Field(description="its kind")
     json_schema: NamedSchema = Field(description="the schema and its name")
 
-    def asked(self, field: str) -> AnswerForm:
+    def answer_form(self, field: str) -> AnswerForm:
         return self.json_schema.form(field, f"{field}.json_schema.schema")
 
 
@@ -136,7 +136,7 @@ class RegexForm(BodyObject):
     type: Literal["regex"] = Field(description="its kind")
     pattern: str = Field(description="in the syntax of Python's re")
 
-    def asked(self, field: str) -> AnswerForm:
+    def answer_form(self, field: str) -> AnswerForm:
         return _form("regex", self.pattern, field, f"{field}.pattern")
 
 
@@ -147,7 +147,7 @@ class GrammarForm(BodyObject):
     type: Literal["grammar"] = Field(description="its kind")
     grammar: str = Field(description="in Lark's syntax, from its rule start")
 
-    def asked(self, field: str) -> AnswerForm:
+    def answer_form(self, field: str) -> AnswerForm:
         return _form("grammar", self.grammar, field, f"{field}.grammar")
 
 
@@ -158,7 +158,7 @@ class ChoiceForm(BodyObject):
     type: Literal["choice"] = Field(description="its kind")
     options: TextOptions = Field(description="the texts, such as ['yes', 'no']")
 
-    def asked(self, field: str) -> AnswerForm:
+    def answer_form(self, field: str) -> AnswerForm:
         return _form("choice", self.options, field, f"{field}.options")
 
 
@@ -181,15 +181,15 @@ class StructuredOutputs(BodyObject):
     grammar: str | None = Field(None, description="in Lark's syntax")
 
     @model_validator(mode="after")
-    def _one(self) -> StructuredOutputs:
-        held = [name for name in ("json_", "regex", "choice", "grammar") if getattr(self, name) is not None]
-        if len(held) != 1:
-            raise wrong(f"must hold one of json, regex, choice, grammar, and holds {len(held)}.")
+    def _check_one(self) -> StructuredOutputs:
+        names = [name for name in ("json_", "regex", "choice", "grammar") if getattr(self, name) is not None]
+        if len(names) != 1:
+            raise wrong(f"must hold one of json, regex, choice, grammar, and holds {len(names)}.")
         return self
 
-    def asked(self, field: str) -> AnswerForm:
+    def answer_form(self, field: str) -> AnswerForm:
         """The form that a field of the request holds."""
-        (name,) = (one for one in ("json_", "regex", "choice", "grammar") if getattr(self, one) is not None)
+        (name,) = (key for key in ("json_", "regex", "choice", "grammar") if getattr(self, key) is not None)
         place = f"{field}.{name.rstrip('_')}"
         return _form(name.rstrip("_"), getattr(self, name), place, place)
 
@@ -200,16 +200,18 @@ def _form(word: str, value: Any, field: str, place: str) -> AnswerForm:
     return AnswerForm(kinds.get(word, word), value, field, place)
 
 
-def form_of(body: BodyObject, own: AnswerForm | None, forced: bool) -> tuple[AnswerForm | None, str]:
+def form_of(body: BodyObject, form_of_request: AnswerForm | None, forced: bool) -> tuple[AnswerForm | None, str]:
     """The form that a request asks for, in whatever words, and the field of one that has no effect (empty: none). own:
     what the form of the request says. forced: a call must be made; a form binds text, so that beside it there is none.
     Raises ApiError for two forms."""
-    given = [] if own is None else [own]
+    given = [] if form_of_request is None else [form_of_request]
     for name in (name for name in FORMS if body.has(name)):
         value = getattr(body, name)
         word = "json" if name == "json_schema" else name.removeprefix("guided_")
-        given.append(value.asked(name) if isinstance(value, StructuredOutputs) else _form(word, value, name, name))
-    fields = [form.field if form is own else form.field.partition(".")[0] for form in given]
+        given.append(
+            value.answer_form(name) if isinstance(value, StructuredOutputs) else _form(word, value, name, name)
+        )
+    fields = [form.field if form is form_of_request else form.field.partition(".")[0] for form in given]
     if forced:
         return None, fields[0] if fields else ""
     if len(given) > 1:

@@ -75,7 +75,7 @@ class FlatSchema(NamedSchema):
 
     type: Literal["json_schema"] = Field(description="its kind")
 
-    def asked(self, field: str) -> AnswerForm:
+    def answer_form(self, field: str) -> AnswerForm:
         return self.form(field, f"{field}.schema")
 
 
@@ -135,7 +135,7 @@ def parse_response(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest
     fields, unknown = read_body(ResponseBody, body, defaults.refuses_unknown)
     messages, tools = InputMessages.of(fields.instructions, fields.input), fields.tools_asked(body)
     check_order(messages)
-    form = None if fields.text.format is None else fields.text.format.asked("text.format")
+    form = None if fields.text.format is None else fields.text.format.answer_form("text.format")
     shared = of_sampled(fields, form, tools.named is not None or tools.mode == "required")
     sent = {name: body[name] for name in REPEATED if body.get(name) is not None}
     return parsed_request(

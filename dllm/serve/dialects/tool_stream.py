@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dllm.serve.dialects.reply_events import CallBegun, CallPiece, TextPiece
+from dllm.serve.dialects.reply_events import CallPiece, CallStart, TextPiece
 from dllm.serve.dialects.stream import open_tail
 from dllm.serve.dialects.tools import BEGIN, ToolUse
 
@@ -16,7 +16,7 @@ class CallSplitter:
     def __init__(self, use: ToolUse, choice: int) -> None:
         self.use, self.choice, self.text, self.sent = use, choice, "", 0
 
-    def fed(self, text: str, written: int | None = None) -> Iterator[TextPiece | CallBegun | CallPiece]:
+    def fed(self, text: str, written: int | None = None) -> Iterator[TextPiece | CallStart | CallPiece]:
         """What new text makes certain. White space waits for what follows: at the end it belongs to nothing. written:
         the choice's tokens up to here."""
         self.text += text
@@ -25,7 +25,7 @@ class CallSplitter:
             begins, new = self.sent == 0, self._new(len(self.text))
             yield TextPiece(self.choice, "", written)
             if new and begins:
-                yield CallBegun(self.choice, 0, self.use.single.name, new.lstrip())
+                yield CallStart(self.choice, 0, self.use.single.name, new.lstrip())
             elif new:
                 yield CallPiece(self.choice, 0, new)
         elif self.use.forced:
@@ -39,11 +39,11 @@ class CallSplitter:
         new, self.sent = self.text[self.sent : until], until
         return new
 
-    def finished(self, written: int | None = None) -> Iterator[TextPiece | CallBegun]:
+    def finished(self, written: int | None = None) -> Iterator[TextPiece | CallStart]:
         """What is left at the end of the answer."""
         if self.use.single is not None:
             return
         text, calls = self.use.read(self.text)
         yield TextPiece(self.choice, text[self.sent :], written)
         for at, call in enumerate(calls):
-            yield CallBegun(self.choice, at, call.name, call.arguments)
+            yield CallStart(self.choice, at, call.name, call.arguments)

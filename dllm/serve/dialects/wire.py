@@ -127,12 +127,12 @@ def _jobs(
     length = _length(request, defaults, grows)
     limit = length if grows else None
     sampling = replace(_sampling(request, defaults.sampling), **_ends_held(request, length))
-    defaults.parts.chosen(asked, sampling, length, limit, words)  # refuses, before any prompt is read
+    defaults.parts.choose(asked, sampling, length, limit, words)  # refuses, before any prompt is read
     made = _requests(request, length, defaults)
     thinking = _thinking(made[0], defaults) if request.is_chat and constraint is None else None
     thinks = thinking is not None if request.is_chat else constraint is None
     sampling = _bounded(request, sampling, thinks, defaults)
-    chosen = defaults.parts.chosen(asked, sampling, length, limit, words)
+    chosen = defaults.parts.choose(asked, sampling, length, limit, words)
     follow = request.stream or (bool(request.stop) and not isinstance(constraint, JsonSchema | FunctionCall))
     temperature: Any = defaults.sampling.temperature if request.temperature is None else request.temperature
     jobs = []
@@ -144,7 +144,7 @@ def _jobs(
         answer = len(row.tokens) - row.answer_start
         parts = chosen
         if length not in (None, answer):
-            parts = defaults.parts.chosen(asked, sampling, answer, answer if grows else None, words)
+            parts = defaults.parts.choose(asked, sampling, answer, answer if grows else None, words)
         room = len(row.tokens) if grows else 0
         if grows:
             row = begun(row, defaults.begin or answer)

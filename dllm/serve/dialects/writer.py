@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from dllm.prompts import Prompts
-from dllm.serve.dialects.reply_events import ReplyBegun, ReplyChoice, ReplyEvent, ReplyFailed, Scored
+from dllm.serve.dialects.reply_events import ReplyChoice, ReplyEvent, ReplyFailed, ReplyStart, Scored
 from dllm.serve.dialects.wire import ParsedRequest
 
 PING_SECONDS = 15  # proxies close connections that are silent for 30 or 60
@@ -38,7 +38,7 @@ class Writer(ABC):
 
     def take(self, event: ReplyEvent) -> None:
         """Take an event in."""
-        if not isinstance(event, ReplyBegun | ReplyFailed):
+        if not isinstance(event, ReplyStart | ReplyFailed):
             self.answers[event.choice].add(event)
 
     @abstractmethod
