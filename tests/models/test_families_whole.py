@@ -13,7 +13,15 @@ from model_folders import DATA, copy_of, edit_config, published, wide_folder
 from safetensors import safe_open
 
 from dllm import UserError, load
-from dllm.parts import DIFFUSION_GEMMA, FAMILIES, NEXT_TOKEN_FAMILIES, ModelConfig, inspect_checkpoint, plain_folder
+from dllm.parts import (
+    DIFFUSION_GEMMA,
+    FAMILIES,
+    NEXT_TOKEN_FAMILIES,
+    ModelConfig,
+    fact_rows,
+    inspect_checkpoint,
+    plain_folder,
+)
 from tests.support.family_folders import make_family
 
 # DiffusionGemma's file is of another form (``test_diffusion_gemma.py``), and next tokens are in ``test_next_token.py``.
@@ -53,7 +61,7 @@ def test_memory_is_that_of_the_files(name: str) -> None:
     for dtype, size in (("bfloat16", 2), ("float32", 4)):
         assert report.weight_bytes(dtype) == size * report.parameters
         assert report.kv_bytes(dtype) == size * 2 * layers * kv * features
-    rows = dict(report.rows())
+    rows = dict(fact_rows(report))
     assert rows["memory bfloat16"].endswith("fits here")
     gib = 1024 * report.kv_bytes("float32") / 2**30
     assert rows["cache float32"].startswith(f"keys and values of 1,024 tokens: {gib:.3g} GiB")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dllm import load
-from dllm.parts import CHECKPOINTS, NarrowLinear, forward_seconds, inspect_checkpoint, this_processor
+from dllm.parts import CHECKPOINTS, NarrowLinear, fact_rows, forward_seconds, inspect_checkpoint, this_processor
 
 
 def test_time_that_others_take_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,8 +31,8 @@ def test_time_that_others_take_does_not_count(tmp_path: Path, monkeypatch: pytes
 
 
 def test_narrow_kinds_are_listed_with_both_kinds_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dllm.app.commands.checkpoint.TIMED", 0)
-    rows = [name for name, _ in inspect_checkpoint(CHECKPOINTS / "mini-llada").rows() if name.startswith("forward")]
+    monkeypatch.setattr("dllm.app.commands.checkpoint_table.TIMED", 0)
+    rows = [name for name, _ in fact_rows(inspect_checkpoint(CHECKPOINTS / "mini-llada")) if name.startswith("forward")]
     here = this_processor()
     rounded = [f"forward {kind}, rows in int8" for kind, has in (("int8", here.most), ("int4", here.pack)) if has]
     assert sorted(rows) == sorted(["forward float32", "forward bfloat16", "forward int8", "forward int4", *rounded])

@@ -29,6 +29,7 @@ from dllm.parts import (
     check_kind,
     contents_of,
     describe,
+    fact_rows,
     fingerprint,
     inspect_checkpoint,
     load_model,
@@ -306,7 +307,7 @@ def test_a_vocabulary_that_is_not_there_or_not_read(tmp_path: Path) -> None:
 def test_check_tells_the_types_and_the_memory(tmp_path: Path) -> None:
     file, _ = converted("dream_gqa", tmp_path, Kind.Q4_K, kinds={"v_proj": Kind.Q6_K})
     report = inspect_checkpoint(file, mask_id=60)
-    rows = dict(report.rows())
+    rows = dict(fact_rows(report))
     assert report.usable and "14 tensors Q4_K" in rows["stored"] and "2 tensors Q6_K" in rows["stored"]
     assert "1 file, " in rows["stored"] and "memory int4" in rows and report.parameters > 800_000
 

@@ -19,6 +19,7 @@ from dllm.parts import (
     SteppedLinear,
     TensorReader,
     contents_of,
+    fact_rows,
     four_bit_steps,
     inspect_checkpoint,
     load_model,
@@ -156,7 +157,7 @@ def test_quantised_once_it_is_what_memory_would_hold(how: dict[str, Any], tmp_pa
 def test_check_tells_the_packing(tmp_path: Path) -> None:
     small, _ = folders("llada_mha_untied", tmp_path)
     report = inspect_checkpoint(small)
-    rows = dict(report.rows())
+    rows = dict(fact_rows(report))
     assert report.usable and "21 tensors GPTQ 4-bit" in rows["stored"] and "memory int4" in rows
 
 

@@ -11,7 +11,7 @@ from model_folders import DATA, copy_of, edit_config, edit_weights, llada_tokeni
 from rich.console import Console
 
 from dllm.app.commands import checkpoint as module
-from dllm.parts import Report, UserError, inspect_checkpoint, print_report
+from dllm.parts import Report, UserError, fact_rows, inspect_checkpoint, print_report
 
 
 def printed(report: Report) -> str:
@@ -40,7 +40,7 @@ def test_a_complete_checkpoint_is_ready(name: str) -> None:
     ],
 )
 def test_attention_is_told_with_what_it_means_for_caches(name: str, attention: str, cache: str) -> None:
-    rows = dict(inspect_checkpoint(DATA / name, mask_id=60).rows())
+    rows = dict(fact_rows(inspect_checkpoint(DATA / name, mask_id=60)))
     assert rows["attention"].startswith(attention) and rows["caches"].startswith(cache)
     assert ("guidance" in rows) == (name in ("dream_gqa", "sdar_b4"))
 
@@ -178,7 +178,10 @@ def test_a_broken_tokenizer_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_features_follow_the_family() -> None:
-    dream, sdar = dict(inspect_checkpoint(DATA / "dream_gqa").rows()), dict(inspect_checkpoint(DATA / "sdar_b4").rows())
+    dream, sdar = (
+        dict(fact_rows(inspect_checkpoint(DATA / "dream_gqa"))),
+        dict(fact_rows(inspect_checkpoint(DATA / "sdar_b4"))),
+    )
     assert dream["prediction"] == "position i is read from position i-1"
     assert dream["attention"].startswith("full")
     assert dream["caches"].startswith("approximate")

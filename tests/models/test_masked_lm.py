@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from dllm import Decoder, Model, UserError, load, part
 from dllm.models.network import masked_lm_class as own_class
-from dllm.parts import MaskedLM, Regex, checked_padding, choices, inspect_checkpoint
+from dllm.parts import MaskedLM, Regex, checked_padding, choices, fact_rows, inspect_checkpoint
 from tests.support.harness import OPTIONS, build, of_noise
 from tests.support.masked_lms import MASKED_LMS, make_masked_lm, masked_lm
 
@@ -181,7 +181,7 @@ def test_without_transformers_it_says_what_to_install(folder: Path, monkeypatch:
 
 def test_task_check_describes_it(folder: Path) -> None:
     report = inspect_checkpoint(folder)
-    rows = dict(report.rows())
+    rows = dict(fact_rows(report))
     assert report.usable and report.verdict == "ready"
     assert "computed by transformers' own class" in rows["attention"] and rows["caches"].startswith("cache=none alone")
     own = masked_lm(folder.name)

@@ -22,6 +22,7 @@ from dllm.models.weights import narrow_writer
 from dllm.parts import (
     Adapter,
     describe,
+    fact_rows,
     inspect_checkpoint,
     locate,
     mapped,
@@ -214,7 +215,7 @@ def test_what_it_cannot_become_is_told(mini: Path, tmp_path: Path) -> None:
 
 def test_check_compares_the_checksums(mini: Path, tmp_path: Path) -> None:
     report = inspect_checkpoint(mini)
-    rows = dict(report.rows())
+    rows = dict(fact_rows(report))
     assert report.usable and rows["stored"].startswith("int4 of task=quantize, 7 files") and "memory int4" in rows
     assert "memory bfloat16" not in rows and report.parameters == inspect_checkpoint("mini-llada").parameters
     folder = copied(mini, tmp_path / "copy")

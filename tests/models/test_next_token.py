@@ -19,6 +19,7 @@ from dllm.parts import (
     Refusal,
     UserError,
     composed,
+    fact_rows,
     inspect_checkpoint,
     plain_config,
 )
@@ -168,7 +169,7 @@ def test_keys_that_would_change_what_is_computed_are_refused(read: Callable[[], 
 
 
 def test_the_check_tells_what_it_is(small: Model) -> None:
-    rows = dict(inspect_checkpoint(small.path).rows())
+    rows = dict(fact_rows(inspect_checkpoint(small.path)))
     assert rows["mask id"] == "none: it predicts the next token" and "from left to right" in rows["attention"]
     assert inspect_checkpoint(small.path).usable
 

@@ -27,6 +27,7 @@ from dllm.parts import (
     Source,
     TensorReader,
     contents_of,
+    fact_rows,
     inspect_checkpoint,
     load_model,
     packs_by_64,
@@ -104,7 +105,7 @@ def test_widened_it_computes_what_its_float32_copy_does(form: str, tmp_path: Pat
     small, wide = folders(form, tmp_path)
     same(small, wide)
     report = inspect_checkpoint(small)
-    assert report.usable and f"7 tensors {FORMS[form].called}" in dict(report.rows())["stored"]
+    assert report.usable and f"7 tensors {FORMS[form].called}" in dict(fact_rows(report))["stored"]
 
 
 @pytest.mark.daily(2)

@@ -25,6 +25,7 @@ from dllm.parts import (
     NarrowHead,
     check_numbers,
     describe,
+    fact_rows,
     inspect_checkpoint,
     locate,
     quantize_folder,
@@ -93,8 +94,8 @@ def test_on_disk_is_in_memory_bit_for_bit(name: str, kind: str, head: str, tmp_p
         assert found[key].dtype == tensor.dtype and torch.equal(found[key], tensor), key
     assert torch.equal(logits(memory.transformer, TOKENS), logits(disk.transformer, TOKENS))
     report = inspect_checkpoint(target, 60)
-    assert report.usable and f"memory {kind}, head {head}" in dict(report.rows())
-    assert f"{kind} of task=quantize, embedding and head {head}" in dict(report.rows())["stored"]
+    assert report.usable and f"memory {kind}, head {head}" in dict(fact_rows(report))
+    assert f"{kind} of task=quantize, embedding and head {head}" in dict(fact_rows(report))["stored"]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,17 @@ from recording import FakeGraph
 
 from dllm import load
 from dllm.models.network import rope
-from dllm.parts import Graphs, ModelConfig, Rotary, Transformer, UserError, choices, inspect_checkpoint, load_model
+from dllm.parts import (
+    Graphs,
+    ModelConfig,
+    Rotary,
+    Transformer,
+    UserError,
+    choices,
+    fact_rows,
+    inspect_checkpoint,
+    load_model,
+)
 from tests.models.test_parity import native
 from tests.rope_scaling import compared
 from tests.support.random_models import random_model
@@ -227,7 +237,7 @@ def test_longer_texts_are_let_in_and_older_code_is_told(tmp_path: Path) -> None:
     edit_config(folder, max_position_embeddings=100, rope_scaling={"rope_type": "yarn", **KINDS["yarn"]})
     report = inspect_checkpoint(folder)
     assert report.config is not None and report.config.max_length == 100
-    rows = dict(report.rows())
+    rows = dict(fact_rows(report))
     assert rows["rotary scaling"] == "Yarn by 4 from 16 tokens"
     assert any("4.46, which the code beside Dream's weights" in line for line in report.config.warnings)
     edit_config(folder, max_position_embeddings=16)
@@ -258,7 +268,7 @@ def test_a_reach_multiplies_the_base_and_lifts_the_limit() -> None:
     again = load(DATA / "models" / "tiny-llada", rope={"factor": found.ntk.factor * (1 + 1e-9)}).config
     assert again.max_length == 1024
     report = inspect_checkpoint(DATA / "models" / "tiny-llada", rope={"target": 1024})
-    assert "256 of them trained: model.rope multiplies theta by" in dict(report.rows())["max length"]
+    assert "256 of them trained: model.rope multiplies theta by" in dict(fact_rows(report))["max length"]
 
 
 def test_a_scaled_file_takes_no_other_reach(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dllm.app.commands.checkpoint import Report, inspect_checkpoint, print_report
+from dllm.app.commands.checkpoint import Report, inspect_checkpoint
+from dllm.app.commands.checkpoint_table import print_report
 from dllm.app.commands.fitting import print_fitting
 from dllm.app.commands.shares import share_lines
 from dllm.app.engines.base import refuse_engine

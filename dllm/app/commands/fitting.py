@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dllm.app.command_line.options import Options, checked_sampling
-from dllm.app.commands.checkpoint import BYTES, Report, kinds_with_head, named_kind
+from dllm.app.commands.checkpoint import BYTES, Report
+from dllm.app.commands.checkpoint_table import kinds_with_head, named_kind
 from dllm.common.coerce import coerce
 from dllm.common.errors import UserError, in_range, name_of
 from dllm.common.ranks import Ranks
