@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from dllm.common.coerce import is_number, is_whole
-from dllm.common.errors import UserError, nearest, not_installed
+from dllm.common.errors import UserError, nearest
+from dllm.common.installing import not_installed
 from dllm.common.noise import mixed
 from dllm.compose.parts import part, part_of
 from dllm.contract.setting import Sampling

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,10 +12,8 @@ from functools import lru_cache, reduce
 from itertools import islice
 from math import inf
 from operator import and_
-from pathlib import Path
 from typing import Any, Self
 
-CHECKOUT = Path(__file__).parents[2]  # or where wheels are installed
 LONGEST_NAME = 200  # characters of what may be a misspelt name
 MOST_NAMES = 2000  # that a misspelt one is compared with, at 20 µs each
 MISSPELT = 0.75  # names less alike are other words: tests/common/test_hints.py has the words that this rests on
@@ -332,39 +329,6 @@ def in_words(error: BaseException) -> str:
         case OSError():
             return error.strerror or first_line(error)
     return first_line(error)
-
-
-def install_command(extra: str) -> str:
-    """What installs an extra of dllm; an empty one: what dllm itself needs. It never asks an index for dllm, whose name
-    has no owner there."""
-    if (CHECKOUT / "pyproject.toml").is_file():
-        place = "." if Path.cwd() == CHECKOUT else CHECKOUT
-        return f"pip install -e '{place}[{extra}]'" if extra else f"pip install -e {shlex.quote(str(place))}"
-    return "pip install " + " ".join(f"'{name}'" for name in requirements().get(extra, []))
-
-
-def requirements() -> dict[str, list[str]]:
-    """What each extra needs, and under the empty name dllm itself: ``torch>=2.9``."""
-    if (file := CHECKOUT / "pyproject.toml").is_file():  # what is installed of a checkout may be older than its files
-        import tomllib
-
-        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
-        return {"": project["dependencies"], **project["optional-dependencies"]}
-    from importlib.metadata import requires
-
-    needed: dict[str, list[str]] = {}
-    for line in requires("dllm") or ():
-        name, _, rule = line.partition(";")
-        extra = re.search(r"extra *== *['\"]([\w-]+)['\"]", rule)
-        needed.setdefault(extra[1] if extra else "", []).append(name.strip())
-    return needed
-
-
-def not_installed(what: str, library: str, extra: str, instead: str = "") -> Refusal:
-    """The error for a missing library. what: the option that needs it, as ``Refusal`` has it; extra: what of dllm
-    installs it."""
-    way_out = f"Install it with: {install_command(extra)}{f', or {instead}' if instead else ''}."
-    return Refusal(f"{what} needs {library}, which is not installed.", note=way_out)
 
 
 TYPED_NAMES: dict[str, str] = {}  # of users' own classes: MODULE.CLASS -> what the command line called it

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
-from dllm.common.errors import not_installed
+from dllm.common.installing import not_installed
 from dllm.record.turns import Commits, LengthRecord, RecordedGuesses, ShownMixtures, ShownTokens, TurnRecord
 
 if TYPE_CHECKING:

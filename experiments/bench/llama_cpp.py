@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from dllm.common.errors import UserError, not_installed
+from dllm.common.errors import UserError
+from dllm.common.installing import not_installed
 from experiments.bench.random_checkpoint import config_of
 
 KINDS = ("BF16", "Q8_0", "Q4_0")

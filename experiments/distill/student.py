@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dllm.common.errors import not_installed
+from dllm.common.installing import not_installed
 from dllm.models.config import ModelConfig
 from dllm.models.network.transformer import Transformer
 from dllm.models.weights.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, DIGEST, MODULE_PREFIX, base_digest

@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
-from dllm.common.errors import UserError, not_installed
+from dllm.common.errors import UserError
+from dllm.common.installing import not_installed
 
 STATE, LOG, RECIPE = "training.pt", "log.jsonl", "recipe.json"
 CLIP = 1.0  # norm of the gradients

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, UserError, load, part
-from dllm.common import errors
+from dllm.common import installing
 from dllm.parts import (
     CHAT_WORDS,
     COMMAND_LINE,
@@ -175,12 +175,12 @@ def test_a_missing_library_is_installed_without_asking_an_index_for_dllm(
     extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert errors.install_command(extra) == f"pip install -e '{ROOT}[{extra}]'"
+    assert installing.install_command(extra) == f"pip install -e '{ROOT}[{extra}]'"
     monkeypatch.chdir(ROOT)
-    assert errors.install_command(extra) == f"pip install -e '.[{extra}]'"
-    monkeypatch.setattr(errors, "CHECKOUT", tmp_path)  # a wheel
+    assert installing.install_command(extra) == f"pip install -e '.[{extra}]'"
+    monkeypatch.setattr(installing, "CHECKOUT", tmp_path)  # a wheel
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     wheel = [f'{one}; extra == "{key}"' for key, names in project.items() for one in names]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: wheel)
-    words = shlex.split(errors.install_command(extra))
+    words = shlex.split(installing.install_command(extra))
     assert words == ["pip", "install", *project[extra]] and not any(word.startswith("dllm") for word in words)

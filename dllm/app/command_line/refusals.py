@@ -21,8 +21,9 @@ from dllm.app.command_line.foreign_words import (
 )
 from dllm.app.command_line.overrides import hydra_quote, parsed_override
 from dllm.app.command_line.program import program, see_help
-from dllm.common.errors import UserError, first_line, nearest, not_installed
+from dllm.common.errors import UserError, first_line, nearest
 from dllm.common.hints import typed as shortened
+from dllm.common.installing import not_installed
 from dllm.compose.choices import INNER_GROUP, choices, config_groups, options_of_choices, wrappers
 from dllm.compose.parts import BASE_CLASSES, composed
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dllm.common.cache_folder import cache_folder
-from dllm.common.errors import first_line, install_command, requirements
+from dllm.common.errors import first_line
+from dllm.common.installing import install_command, requirements
 from dllm.common.terminal import VisibleParser, complain, say
 from dllm.common.versions import version_of
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dllm.app.command_line.program import command
-from dllm.common.errors import not_installed
+from dllm.common.installing import not_installed
 from dllm.common.terminal import VisibleParser, say
 
 DOES = "Tables (CSV, LaTeX), pictures (PNG, PDF, SVG) and one page from the folders of sweeps, in FOLDER/report."

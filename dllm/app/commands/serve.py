@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from dllm.app.runs.service import follow_turns, plan_of, served_names, service_of, show_log, url_of
-from dllm.common.errors import UserError, not_installed
+from dllm.common.errors import UserError
+from dllm.common.installing import not_installed
 from dllm.common.links import follows
 from dllm.compose.auto_length import with_auto_length
 from dllm.compose.choices import choice_of

@@ -16,7 +16,8 @@ from dllm.app.engines.ray_workers import Workers, cause_of, places, reason_of
 from dllm.app.engines.replica import Replica
 from dllm.app.runs.cells import Cell
 from dllm.app.runs.folder import RunFolder
-from dllm.common.errors import TooLarge, UserError, in_range, not_installed
+from dllm.common.errors import TooLarge, UserError, in_range
+from dllm.common.installing import not_installed
 from dllm.common.signals import obey_signals
 from dllm.record.folders import SampleKey, key_of
 

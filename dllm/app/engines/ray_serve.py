@@ -22,7 +22,8 @@ from dllm.app.engines.ray_ranks import tell_followers
 from dllm.app.engines.ray_workers import BAD_STARTS
 from dllm.app.engines.replica_board import TELLS, Board, Teller, print_lines
 from dllm.app.runs.service import plan_of, service_of, show_log, url_of
-from dllm.common.errors import UserError, not_installed
+from dllm.common.errors import UserError
+from dllm.common.installing import not_installed
 from dllm.common.signals import ENDING, Terminated, is_ignored
 from dllm.common.terminal import say
 from dllm.compose.parts import build_part

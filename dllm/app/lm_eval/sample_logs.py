@@ -14,7 +14,8 @@ from typing import Any
 
 from dllm.app.lm_eval.__main__ import main as as_command
 from dllm.common.atomic_write import write_or_refuse
-from dllm.common.errors import UserError, not_installed
+from dllm.common.errors import UserError
+from dllm.common.installing import not_installed
 from dllm.common.terminal import VisibleParser, say
 from dllm.prompts import PrefilledPrompt
 from dllm.record.results import ResultRow

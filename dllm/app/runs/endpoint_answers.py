@@ -21,7 +21,8 @@ import torch
 from dllm.app.runs.answers import AnswerSource, Batch, SampleAnswer, answer_shape, batches_of, prompt_text, sample_seed
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.samples import NamedSample
-from dllm.common.errors import Refusal, Undecodable, first_line, not_installed
+from dllm.common.errors import Refusal, Undecodable, first_line
+from dllm.common.installing import not_installed
 from dllm.common.versions import version_of
 from dllm.prompts import Message
 from dllm.record.code_hash import code_hash, targets

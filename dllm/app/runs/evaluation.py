@@ -11,7 +11,8 @@ from dllm.app.runs.answers import AnswerSource, Batch, SampleAnswer
 from dllm.app.runs.endpoint_answers import EndpointAnswers
 from dllm.app.runs.network_answers import NetworkAnswers
 from dllm.app.runs.scoring_pool import FinishedSample, Judgement, scored, scorers
-from dllm.common.errors import UserError, not_installed
+from dllm.common.errors import UserError
+from dllm.common.installing import not_installed
 from dllm.common.links import follows
 from dllm.record.folders import SampleKey
 from dllm.record.measures import Totals, by_task, mean

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from dllm.common.errors import Refusal, first_line, nearest, not_installed
+from dllm.common.errors import Refusal, first_line, nearest
+from dllm.common.installing import not_installed
 from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.lark_trees import ENTRY, Rules
 from dllm.constraints.languages.left import bad_grammar, without_left_recursion

@@ -17,7 +17,8 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from dllm.common.errors import UserError, not_installed
+from dllm.common.errors import UserError
+from dllm.common.installing import not_installed
 from dllm.models.keys import printed, quote
 from dllm.models.weights.files import broken, first_names, refuse_pointer
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dllm.common.errors import UserError, first_line, not_installed
+from dllm.common.errors import UserError, first_line
+from dllm.common.installing import not_installed
 from dllm.models.agreement import FILE
 from dllm.models.families import Family, Fields
 from dllm.models.formats.prequantized import refuse_quantised

@@ -25,7 +25,8 @@ from typing import cast
 import torch
 from torch import nn
 
-from dllm.common.errors import Refusal, Set, nearest, not_installed
+from dllm.common.errors import Refusal, Set, nearest
+from dllm.common.installing import not_installed
 from dllm.common.ranks import ALONE
 from dllm.kernels.dispatch import AMD_GPUS, amd_kind
 from dllm.kernels.narrow_embedding import NarrowEmbedding

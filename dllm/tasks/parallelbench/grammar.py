@@ -21,7 +21,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-from dllm.common.errors import UserError, first_line, not_installed
+from dllm.common.errors import UserError, first_line
+from dllm.common.installing import not_installed
 
 REPLY_SECONDS = 30  # for one text; a server that has just started needs some 5 for its first
 TOO_LONG = 413

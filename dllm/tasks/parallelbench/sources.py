@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from dllm.common.errors import UserError, first_line, not_installed
+from dllm.common.errors import UserError, first_line
 from dllm.common.hub import stay_offline_without_hub
+from dllm.common.installing import not_installed
 from dllm.tasks.parallelbench.catalog import TaskSpec
 from dllm.tasks.parallelbench.metrics import HOLDS
 from dllm.tasks.parallelbench.record import Record

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from dllm.common.digest import json_digest
-from dllm.common.errors import UserError, nearest, not_installed
+from dllm.common.errors import UserError, nearest
+from dllm.common.installing import not_installed
 from dllm.tasks.base import AnswerScores, Item, Task
 from dllm.tasks.mini import suite as mini
 from dllm.tasks.parallelbench import text_metrics

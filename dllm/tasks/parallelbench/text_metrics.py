@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dllm.common.errors import UserError, first_line, nearest, not_installed
+from dllm.common.errors import UserError, first_line, nearest
+from dllm.common.installing import not_installed
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from dllm.common.errors import not_installed
+from dllm.common.installing import not_installed
 from dllm.tasks.base import Item
 from dllm.tasks.standard.harness import Harness
 

@@ -9,7 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dllm.common.errors import UserError, first_line, nearest, not_installed
+from dllm.common.errors import UserError, first_line, nearest
+from dllm.common.installing import not_installed
 
 # Settings that change a prompt.
 TEMPLATE = (

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dllm.common.errors import not_installed
+from dllm.common.installing import not_installed
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, Ranges, inverted
 
 LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))

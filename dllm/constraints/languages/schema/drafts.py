@@ -13,7 +13,8 @@ from functools import cache
 from typing import Any
 from urllib.parse import urljoin
 
-from dllm.common.errors import Refusal, not_installed
+from dllm.common.errors import Refusal
+from dllm.common.installing import not_installed
 from dllm.constraints.languages.schema.places import Node, Schema, pointer_part, refused
 
 _NAMED = re.compile(r"https?://json-schema\.org/(?:draft[-/](0?[0-9]|20[0-9-]+)/)?(?:hyper-)?schema#?")
