@@ -139,10 +139,10 @@ class ServedBlocks:
                     f"{nearest(key, OPTIONS_OF_SAMPLING)}"
                 )
         per_request = sampling.get("temperature") == OF_REQUEST
-        given = {**sampling, "temperature": 1.0} if per_request else dict(sampling)
-        if not is_number(given.get("temperature", 0.0)):
-            raise UserError(f"sampling.temperature={given['temperature']!r} must be a number, or {OF_REQUEST}.")
-        return ServedBlocks(config.get("sampler", "confidence"), Sampling(**given), per_request, mask_id, length)
+        options = {**sampling, "temperature": 1.0} if per_request else dict(sampling)
+        if not is_number(options.get("temperature", 0.0)):
+            raise UserError(f"sampling.temperature={options['temperature']!r} must be a number, or {OF_REQUEST}.")
+        return ServedBlocks(config.get("sampler", "confidence"), Sampling(**options), per_request, mask_id, length)
 
     @property
     def max_steps(self) -> int:
@@ -154,50 +154,50 @@ class ServedBlocks:
         tokens, rows = batch.input_ids.view(prompt.shape), len(prompt)
         info = batch.sampling_info
         custom = getattr(info, "custom_params", None) or [None] * rows
-        choices = [request_choice(one) for one in custom]
+        choices = [request_choice(params) for params in custom]
         seeds = torch.tensor([choice.seed for choice in choices], device=tokens.device)
         seeds = mixed(seeds, batch.positions.view(prompt.shape)[:, 0])  # the draws of each block are its own
         warmth = self._temperatures(info, seeds)
-        found: dict[int, OpenBlock] = {}
+        blocks: dict[int, OpenBlock] = {}
         for word in dict.fromkeys(choice.sampler for choice in choices):
             members = [row for row, choice in enumerate(choices) if choice.sampler == word]
             rule, at = self.rule(word), torch.tensor(members, device=tokens.device)
-            opened = rule.opened(tokens[at], prompt[at], seeds[at], warmth[at])
-            done = opened.blocks.done.tolist()
-            found |= {row: OpenBlock(rule, opened, place, done[place]) for place, row in enumerate(members)}
-        return [found[row] for row in range(rows)]
+            rows_of_rule = rule.opened(tokens[at], prompt[at], seeds[at], warmth[at])
+            is_done = rows_of_rule.blocks.done.tolist()
+            blocks |= {row: OpenBlock(rule, rows_of_rule, place, is_done[place]) for place, row in enumerate(members)}
+        return [blocks[row] for row in range(rows)]
 
     def rule(self, word: str) -> GivenLogits:
         """The rule of a ``RequestChoice``. Raises UserError for one that is not served."""
         if word not in self.rules:
-            made = GivenLogits(offered_part(json.loads(word)), self.sampling, self.mask_id, self.length)
+            rule_of_word = GivenLogits(offered_part(json.loads(word)), self.sampling, self.mask_id, self.length)
             if len(self.rules) > MOST_RULES:  # the first is the server's own
                 del self.rules[list(self.rules)[1]]
-            self.rules[word] = made
+            self.rules[word] = rule_of_word
         return self.rules[word]
 
     def _temperatures(self, info: Any, like: Tensor) -> Tensor:
         """Of each request [B]. sglang writes greedy decoding as ``top_k`` 1."""
         if not self.per_request:
             return like.new_full(like.shape, float(self.sampling.temperature), dtype=torch.float64)  # type: ignore[arg-type]
-        asked = info.temperatures.view(-1).to(like.device).double()
-        return asked.masked_fill(info.top_ks.view(-1).to(like.device) == 1, 0.0)
+        temperatures = info.temperatures.view(-1).to(like.device).double()
+        return temperatures.masked_fill(info.top_ks.view(-1).to(like.device) == 1, 0.0)
 
     def step(self, input_ids: Tensor, full_logits: Tensor, states: Sequence[OpenBlock]) -> list[bool]:
         """One decision for every block that has something to decide, written into ``input_ids`` [B k] in place.
         full_logits [B k, V]. Returns which blocks may be sent: those whose keys the forward has made from their last
         tokens."""
         ids, logits = input_ids.view(len(states), -1), full_logits.view(len(states), self.length, -1)
-        sent = [state.done for state in states]
+        is_sendable = [state.done for state in states]
         for rule, members, rows in gathered(states):
             at = torch.tensor(members, device=ids.device)
-            rows, done, changed = rule.step(rows, logits if members == list(range(len(states))) else logits[at])
+            rows, is_done, changed = rule.step(rows, logits if members == list(range(len(states))) else logits[at])
             ids.index_copy_(0, at, rows.candidates.tokens.to(ids.dtype))
             for place, row in enumerate(members):
                 state = states[row]
-                state.rows, state.index, state.done = rows, place, done[place]
-                sent[row] = done[place] and not changed[place]
-        return sent
+                state.rows, state.index, state.done = rows, place, is_done[place]
+                is_sendable[row] = is_done[place] and not changed[place]
+        return is_sendable
 
 
 def gathered(states: Sequence[OpenBlock]) -> Iterator[tuple[GivenLogits, list[int], Rows]]:
@@ -207,45 +207,45 @@ def gathered(states: Sequence[OpenBlock]) -> Iterator[tuple[GivenLogits, list[in
         if not state.done:
             groups.setdefault(id(state.rule), {}).setdefault(id(state.rows), []).append(number)
     for batches in groups.values():
-        members, found = list[int](), list[Rows]()
+        members, batches_of_rule = list[int](), list[Rows]()
         for numbers in batches.values():
             numbers.sort(key=lambda number: states[number].index)
-            rows, kept = states[numbers[0]].rows, [states[number].index for number in numbers]
-            found.append(rows if kept == list(range(len(rows))) else rows.select(kept))
+            rows, places = states[numbers[0]].rows, [states[number].index for number in numbers]
+            batches_of_rule.append(rows if places == list(range(len(rows))) else rows.select(places))
             members += numbers
-        yield states[members[0]].rule, members, reduce(Rows.join, found)
+        yield states[members[0]].rule, members, reduce(Rows.join, batches_of_rule)
 
 
 def request_choice(custom: Mapping[str, Any] | None) -> RequestChoice:
     """What a request's ``custom_params`` say under "dllm". Raises UserError for what is not offered."""
-    given = (custom or {}).get(ALGORITHM) or {}
-    if not isinstance(given, Mapping):
-        raise UserError(f'custom_params["{ALGORITHM}"]={given!r} must be a mapping of {", ".join(REQUEST_FIELDS)}.')
-    for key in given:
+    fields = (custom or {}).get(ALGORITHM) or {}
+    if not isinstance(fields, Mapping):
+        raise UserError(f'custom_params["{ALGORITHM}"]={fields!r} must be a mapping of {", ".join(REQUEST_FIELDS)}.')
+    for key in fields:
         if key not in REQUEST_FIELDS:
             raise UserError(
                 f'custom_params["{ALGORITHM}"] has no {key!r}; it has {", ".join(REQUEST_FIELDS)}.'
                 f"{nearest(key, REQUEST_FIELDS)}"
             )
-    seed, sampler = given.get("seed", 0), given.get("sampler")
+    seed, sampler = fields.get("seed", 0), fields.get("sampler")
     if not is_whole(seed):
         raise UserError(f"seed={seed!r} must be a whole number.")
     return RequestChoice("" if sampler is None else json.dumps(sampler, sort_keys=True), int(seed))
 
 
-def offered_part(given: Any) -> Any:
+def offered_part(config: Any) -> Any:
     """The sampler that a request names, if a server may offer it so."""
-    choice, options = choice_and_options("sampler", given)
+    choice, options = choice_and_options("sampler", config)
     return part("sampler", choice, **validated_options("sampler", choice, options))
 
 
 def request_refusal(req: Any, served: ServedBlocks | None) -> str | None:
     """Why a request is refused, as a sentence; None: it is served. served: what it would be decided by (None: not
     known yet)."""
-    asked = [name for name, value in UNASKED.items() if (getattr(req.sampling_params, name, value) or value) != value]
-    asked += ["return_logprob"] * bool(getattr(req, "return_logprob", False))
-    if asked:
-        return f"{asked[0]} has no effect on --dllm-algorithm {ALGORITHM}. Drop it, or decode with dllm serve."
+    options = [name for name, value in UNASKED.items() if (getattr(req.sampling_params, name, value) or value) != value]
+    options += ["return_logprob"] * bool(getattr(req, "return_logprob", False))
+    if options:
+        return f"{options[0]} has no effect on --dllm-algorithm {ALGORITHM}. Drop it, or decode with dllm serve."
     try:
         choice = request_choice(getattr(req.sampling_params, "custom_params", None))
         if served is not None:

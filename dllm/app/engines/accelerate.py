@@ -61,9 +61,9 @@ class Accelerate(Local):
         else:
             self._turn(cell, too_large)
         self.peers.meet()
-        if sentence := self.peers.said(too_large):
-            done = {key_of(row) for row in cell.rows()}
-            self.failures.append((cell, [key for key in cell.evaluation.keys if key not in done], sentence))
+        if sentence := self.peers.message(too_large):
+            done_keys = {key_of(row) for row in cell.rows()}
+            self.failures.append((cell, [key for key in cell.evaluation.keys if key not in done_keys], sentence))
 
     def _turn(self, cell: Cell, too_large: str) -> None:
         """Decode this process's share. All processes wait for each other before it and after it. too_large: where to
@@ -79,8 +79,8 @@ class Accelerate(Local):
         self.peers.meet()
 
     def _decode_share(self, cell: Cell) -> None:
-        evaluation, done = cell.evaluation, {key_of(row) for row in cell.rows()}
-        missing = evaluation.missing(done)
+        evaluation, done_keys = cell.evaluation, {key_of(row) for row in cell.rows()}
+        missing = evaluation.missing(done_keys)
         mine = missing[self.group :: self.groups]
         if self.size > 1 and missing:
             _ = evaluation.answers.device  # ranks find each other while it loads, all groups at once
@@ -93,6 +93,6 @@ class Accelerate(Local):
                 part.stamp(evaluation.answers.environment())
             with progress_bar(sum(len(batch.samples) for batch in mine), 0, self.leads) as progress:
                 for row, trace in evaluation.rows(mine):
-                    if key_of(row) not in done:
+                    if key_of(row) not in done_keys:
                         part.write(row, trace)
                         progress.update()

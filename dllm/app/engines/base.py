@@ -35,23 +35,23 @@ class Engine:
         raise NotImplementedError
 
 
-def refuse_engine(config: Mapping[str, Any], given: Sequence[str]) -> None:
-    """Raise UserError where the user chose an engine for a task of one process. given: settings by name."""
-    chosen = choice_of("engine", config["engine"])
-    if chosen != "local" and any(name.partition(".")[0] == "engine" for name in given):
+def refuse_engine(config: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raise UserError where the user chose an engine for a task of one process. names: settings by name."""
+    engine = choice_of("engine", config["engine"])
+    if engine != "local" and any(name.partition(".")[0] == "engine" for name in names):
         task = config["task"]["name"]
-        rule = f"engine={chosen} shares out the questions of a task, and task={task} runs in one process"
+        rule = f"engine={engine} shares out the questions of a task, and task={task} runs in one process"
         raise UserError(f"{rule}. Drop it, or choose a task with questions, such as task=jsonl for a file of your own.")
 
 
-def progress_bar(total: int, done: int, shown: bool = True, title: str = "") -> Any:
+def progress_bar(total: int, initial: int, is_shown: bool = True, title: str = "") -> Any:
     """A progress bar on stderr, with an estimate of what is left."""
     pause = 0.1 if sys.stderr.isatty() else 10
     return tqdm(
         total=total,
-        initial=done,
+        initial=initial,
         unit="sample",
-        disable=not shown,
+        disable=not is_shown,
         mininterval=pause,
         delay=pause,
         leave=False,

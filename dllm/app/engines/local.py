@@ -23,8 +23,10 @@ class Local(Engine):
                 except Undecodable as error:
                     if current_links() is not None and not isinstance(error, TooLargeForRanks):
                         raise  # the other ranks hang in the turn that failed here
-                    done = {key_of(row) for row in cell.rows()}
-                    self.failures.append((cell, [key for key in cell.evaluation.keys if key not in done], str(error)))
+                    done_keys = {key_of(row) for row in cell.rows()}
+                    self.failures.append(
+                        (cell, [key for key in cell.evaluation.keys if key not in done_keys], str(error))
+                    )
             yield cell
 
 
@@ -35,9 +37,9 @@ def decode_missing(cell: Cell, run_folder: RunFolder) -> None:
     if not missing:
         return
     run_folder.stamp(evaluation.answers.environment())
-    done = run_folder.done_keys
-    with progress_bar(len(evaluation.keys), len(done), title=cell.place) as progress:
+    done_keys = run_folder.done_keys
+    with progress_bar(len(evaluation.keys), len(done_keys), title=cell.place) as progress:
         for row, trace in evaluation.rows(missing):
-            if key_of(row) not in done:
+            if key_of(row) not in done_keys:
                 run_folder.write(row, trace)
                 progress.update()

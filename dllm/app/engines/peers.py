@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BEAT = 5.0  # seconds between two signs of life
 DEAD_AFTER = 45.0  # seconds without one
 POLL = 0.1  # seconds between two looks of a process that waits
-REFUSAL, HEARD = "refusal", "heard"  # keys of the store
+REFUSAL, REPLY = "refusal", "heard"  # keys of the store
 
 
 class Peers:
@@ -52,7 +52,7 @@ class Peers:
         """Leave a text for all, who find it at the latest when they have met."""
         self.store.set(key, text)
 
-    def said(self, key: str) -> str | None:
+    def message(self, key: str) -> str | None:
         return self.store.get(key).decode() if self.store.check([key]) else None
 
     @contextmanager
@@ -70,7 +70,7 @@ class Peers:
         self.refusal = sentence
         self.say(REFUSAL, sentence)
         until = time.monotonic() + 2 * BEAT
-        while self.rank == 0 and self.store.add(HEARD, 0) < self.ranks - 1 and time.monotonic() < until:
+        while self.rank == 0 and self.store.add(REPLY, 0) < self.ranks - 1 and time.monotonic() < until:
             time.sleep(POLL)
 
     def _wait_for(self, key: str, count: int) -> None:
@@ -87,11 +87,11 @@ class Peers:
         """Take note of another's refusal."""
         if self.refusal is None and store.check([REFUSAL]):
             self.refusal = store.get(REFUSAL).decode()
-            store.add(HEARD, 1)
+            store.add(REPLY, 1)
 
     def _watch(self) -> None:
         """Give signs of life, and end this process when another gives none."""
-        counts, seen = dict.fromkeys(range(self.ranks), -1), dict.fromkeys(range(self.ranks), time.monotonic())
+        counts, last_signs = dict.fromkeys(range(self.ranks), -1), dict.fromkeys(range(self.ranks), time.monotonic())
         store: PrefixStore | None = None
         while True:
             with suppress(RuntimeError):  # the store has gone: so have the signs of others
@@ -100,9 +100,11 @@ class Peers:
                 self._hear(store)
                 for other in range(self.ranks):
                     if (count := store.add(f"alive/{other}", 0)) != counts[other]:
-                        counts[other], seen[other] = count, time.monotonic()
+                        counts[other], last_signs[other] = count, time.monotonic()
             silent = [
-                str(other) for other in seen if other != self.rank and time.monotonic() - seen[other] > DEAD_AFTER
+                str(other)
+                for other in last_signs
+                if other != self.rank and time.monotonic() - last_signs[other] > DEAD_AFTER
             ]
             if silent:
                 _end(f"process {', '.join(silent)}", self.refusal)

@@ -36,7 +36,7 @@ class OpenCell:
 
     cell: Cell  # what it evaluates, and where
     run_folder: RunFolder  # where its rows are written
-    done: set[SampleKey]  # its finished samples
+    done_keys: set[SampleKey]  # its finished samples
     shards: int  # how many of its shards are not finished
     stamped: bool = False  # its checkpoint was noted in the folder
     too_large: str = ""  # why the rest of it is not decoded
@@ -48,7 +48,7 @@ class Shard:
 
     open_cell: OpenCell  # whose samples they are
     batches: tuple[tuple[SampleKey, ...], ...]  # the samples of each batch, decoded whole
-    lost: int = 0  # how many workers were lost over it
+    losses: int = 0  # how many workers were lost over it
 
 
 class Ray(Engine):
@@ -117,9 +117,9 @@ class Ray(Engine):
     def _workers(self) -> Workers:
         import ray
 
-        asked, count = self.room()
-        actor = ray.remote(Replica).options(**asked)
-        return Workers(lambda: actor.remote(str(Path.cwd())), count, self.wait, self.takes(asked["num_gpus"]))
+        options, count = self.room()
+        actor = ray.remote(Replica).options(**options)
+        return Workers(lambda: actor.remote(str(Path.cwd())), count, self.wait, self.takes(options["num_gpus"]))
 
     def takes(self, gpus: float) -> str:
         """What a replica asks of the cluster, in words. gpus: of all its ranks."""
@@ -183,10 +183,10 @@ class Ray(Engine):
                     continue
                 if shard is not None:
                     again.appendleft(shard)
-            told, _ = ray.wait([*busy, *workers.pending], num_returns=1, timeout=TICK, fetch_local=False)
-            for stream in set(told) & busy.keys():
+            ready, _ = ray.wait([*busy, *workers.pending], num_returns=1, timeout=TICK, fetch_local=False)
+            for stream in set(ready) & busy.keys():
                 worker, shard = busy[stream]
-                if self._taken(stream, worker, shard, workers, again):
+                if self._take_next(stream, worker, shard, workers, again):
                     del busy[stream]
                     yield from self._finished(shard)
 
@@ -195,7 +195,7 @@ class Ray(Engine):
         samples = worker.rows.options(num_returns="streaming")
         busy[samples.remote(shard.open_cell.cell.evaluation.config, shard.batches)] = (worker, shard)
 
-    def _taken(self, stream: Any, worker: Any, shard: Shard, workers: Workers, again: deque[Shard]) -> bool:
+    def _take_next(self, stream: Any, worker: Any, shard: Shard, workers: Workers, again: deque[Shard]) -> bool:
         """Write a shard's next sample. Returns whether there will be no more. Raises what a worker raised, but for what
         is too large."""
         import ray
@@ -224,27 +224,29 @@ class Ray(Engine):
             self.open_cells.remove(open_cell)
             open_cell.run_folder.__exit__(None, None, None)
             if open_cell.too_large:
-                left = [key for key in open_cell.cell.evaluation.keys if key not in open_cell.done]
-                self.failures.append((open_cell.cell, left, open_cell.too_large))
+                keys_left = [key for key in open_cell.cell.evaluation.keys if key not in open_cell.done_keys]
+                self.failures.append((open_cell.cell, keys_left, open_cell.too_large))
             yield open_cell.cell
 
-    def _take(self, open_cell: OpenCell, found: tuple[Any, Any, Any]) -> None:
-        row, trace, environment = found
+    def _take(self, open_cell: OpenCell, sample: tuple[Any, Any, Any]) -> None:
+        row, trace, environment = sample
         if not open_cell.stamped:
             open_cell.run_folder.stamp(environment)
             open_cell.stamped = True
-        if key_of(row) not in open_cell.done:
+        if key_of(row) not in open_cell.done_keys:
             open_cell.run_folder.write(row, trace)
-            open_cell.done.add(key_of(row))
+            open_cell.done_keys.add(key_of(row))
             self.progress.update()
 
     def _retried(self, shard: Shard, error: Exception) -> list[Shard]:
         """The rest of a shard, a batch each, so that in the end only the batch that kills workers is missing."""
-        done = shard.open_cell.done
-        left = [keys for keys in shard.batches if not done.issuperset(keys)]
-        if shard.lost < self.retries:
-            shard.open_cell.shards += len(left)
-            return [Shard(shard.open_cell, (keys,), shard.lost + 1) for keys in left]
-        reason = f"its worker was lost {shard.lost + 1} times ({reason_of(error)})"
-        self.failures.append((shard.open_cell.cell, [key for keys in left for key in keys if key not in done], reason))
+        done_keys = shard.open_cell.done_keys
+        batches_left = [keys for keys in shard.batches if not done_keys.issuperset(keys)]
+        if shard.losses < self.retries:
+            shard.open_cell.shards += len(batches_left)
+            return [Shard(shard.open_cell, (keys,), shard.losses + 1) for keys in batches_left]
+        reason = f"its worker was lost {shard.losses + 1} times ({reason_of(error)})"
+        self.failures.append(
+            (shard.open_cell.cell, [key for keys in batches_left for key in keys if key not in done_keys], reason)
+        )
         return []

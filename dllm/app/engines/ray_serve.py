@@ -109,14 +109,14 @@ def serve_replicas(config: dict[str, Any], settings: ServeSettings) -> None:
         raise UserError("task.port=0 is for one process: with engine=ray name a port, such as task.port=8000.")
     bound_socket(settings.host, settings.port).close()
     with replicas_behind(serve, engine, config, settings) as ready:
-        told = told_by_signals()
-        if ready(told):
+        stop = stop_event()
+        if ready(stop):
             address = url_of(settings.host, settings.port)
             say(
                 f"dllm serves {settings.names[0]} by Ray: playground at {address}, OpenAI's interface at {address}/v1",
                 flush=True,
             )
-            told.wait()
+            stop.wait()
 
 
 @contextmanager
@@ -141,25 +141,25 @@ def replicas_behind(
         ray.shutdown()
 
 
-def told_by_signals() -> threading.Event:
+def stop_event() -> threading.Event:
     """Set by the first signal from now on, after which replicas drain; a second one raises Terminated, which ends that.
     Ray has handlers of its own, set when it starts, which abort the process."""
-    told = threading.Event()
+    stop = threading.Event()
 
     def tell(number: int, frame: FrameType | None) -> None:
-        if told.is_set():
+        if stop.is_set():
             raise Terminated(number)
-        told.set()
+        stop.set()
 
     for sign in (signal.SIGINT, *ENDING):
         if not is_ignored(sign):
             signal.signal(sign, tell)
-    return told
+    return stop
 
 
 def start_replicas(serve: Any, engine: Ray, config: dict[str, Any], settings: ServeSettings, board: Any) -> int:
     """How many were started; they load now, and say so when asked."""
-    asked, count = engine.room()
+    options, count = engine.room()
     serve.start(http_options={"host": settings.host, "port": settings.port})
     deployment = serve.deployment(
         serve.ingress(replica_app)(ServedReplica),
@@ -170,18 +170,18 @@ def start_replicas(serve: Any, engine: Ray, config: dict[str, Any], settings: Se
         max_queued_requests=settings.max_connections,
         health_check_period_s=HEALTH_SECONDS,
         graceful_shutdown_timeout_s=settings.drain_seconds,
-        ray_actor_options=asked,
+        ray_actor_options=options,
     )
     serve.run(deployment.bind(config, settings, str(Path.cwd()), board), name=APPLICATION, route_prefix="/")
     return count
 
 
-def all_ready(board: Any, count: int, told: threading.Event) -> bool:
-    """Waits until this many replicas have their models; False where ``told`` comes before. Raises UserError for models
+def all_ready(board: Any, count: int, stop: threading.Event) -> bool:
+    """Waits until this many replicas have their models; False where ``stop`` comes before. Raises UserError for models
     that do not load, and for replicas that die of it."""
     import ray
 
-    while not told.wait(TELLS):
+    while not stop.wait(TELLS):
         states = ray.get(board.states.remote())
         for why in (state["why"] for state in states if state["status"] == "failed"):
             raise UserError(f"a replica of engine=ray does not load its model: {why}")

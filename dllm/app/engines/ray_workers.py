@@ -10,7 +10,7 @@ from typing import Any
 from dllm.common.errors import UserError, first_line
 from dllm.common.terminal import complain
 
-TOLD_AFTER = 30.0  # seconds without room after which people are told; an actor's process takes 2 to 15 to start
+WARN_AFTER = 30.0  # seconds without room after which people are told; an actor's process takes 2 to 15 to start
 BAD_STARTS = 3  # workers in a row that die before they are ready: the next one will, too
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # with which Ray colours what its errors say
 
@@ -24,7 +24,7 @@ class Workers:
         self.start, self.count, self.wait, self.takes = start, count, wait, takes
         self.idle: list[Any] = []
         self.pending: dict[Any, Any] = {}  # by the reference that resolves when the actor is there
-        self.since, self.bad_starts, self.told = time.monotonic(), 0, False
+        self.since, self.bad_starts, self.has_warned = time.monotonic(), 0, False
         for _ in range(count):
             self._add()
 
@@ -54,7 +54,7 @@ class Workers:
                 self._died_early(error)
             else:
                 self.idle.append(actor)
-                self.bad_starts, self.told = 0, False
+                self.bad_starts, self.has_warned = 0, False
         self._tell_of_room(working)
 
     def _died_early(self, error: Exception) -> None:
@@ -73,8 +73,8 @@ class Workers:
         elif time.monotonic() - self.since > self.wait:
             way_out = "Finished samples are kept: give the same command again when there is room."
             raise UserError(f"engine=ray: {self._lack()}, for engine.wait={self.wait:g} s. {way_out}")
-        if self.pending and not self.told and time.monotonic() - self.since > TOLD_AFTER:
-            self.told = True
+        if self.pending and not self.has_warned and time.monotonic() - self.since > WARN_AFTER:
+            self.has_warned = True
             rest = "The others go on" if working or self.idle else f"The run ends after engine.wait={self.wait:g} s"
             complain(f"engine=ray: {self._lack()}. {rest}.")
 

@@ -35,8 +35,8 @@ class Replica:
 def finished(config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) -> Iterator[tuple[Any, Any, Any]]:
     """As ``Replica.rows``, on one rank."""
     evaluation = evaluation_of(json.dumps(config))
-    wanted = {tuple(map(tuple, keys)) for keys in batches}
-    for row, trace in evaluation.rows(batch for batch in evaluation.answers.batches if batch.keys in wanted):
+    key_sets = {tuple(map(tuple, keys)) for keys in batches}
+    for row, trace in evaluation.rows(batch for batch in evaluation.answers.batches if batch.keys in key_sets):
         yield row, trace, evaluation.answers.environment()
 
 

@@ -33,7 +33,7 @@ class Board:
     """An actor of Ray that every replica tells its state, and the driver and ``/metrics`` ask."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock, self.lines, self.gone = clock, deque[str](maxlen=MOST_LINES), b""
+        self.clock, self.lines, self.past_counters = clock, deque[str](maxlen=MOST_LINES), b""
         self.words: dict[str, Word] = {}
 
     def tell(self, name: str, state: dict[str, Any], page: bytes, lines: list[str]) -> None:
@@ -43,7 +43,7 @@ class Board:
         self.lines.extend(lines)
         while len(self.words) > MOST_PAGES:
             oldest = self.words.pop(next(iter(self.words)))
-            self.gone = counters_of(sum_of_pages([self.gone, oldest.page]))
+            self.past_counters = counters_of(sum_of_pages([self.past_counters, oldest.page]))
 
     def states(self) -> list[dict[str, Any]]:
         """The states of all replicas that ever said one, the latest last."""
@@ -51,7 +51,7 @@ class Board:
 
     def serves(self) -> bool:
         """Whether a replica takes requests."""
-        return any(word.state["status"] == "ready" for word in self._heard())
+        return any(word.state["status"] == "ready" for word in self._live_words())
 
     def take_lines(self) -> list[str]:
         """The lines that came since the last call."""
@@ -59,18 +59,18 @@ class Board:
         self.lines.clear()
         return lines
 
-    def page(self, name: str, own: bytes) -> bytes:
-        """The metrics of all replicas, with ``own`` for the one called ``name``. Counters of replicas that are gone
-        still count, so that no sum ever falls."""
-        heard = {id(word) for word in self._heard()}
+    def page(self, name: str, local_page: bytes) -> bytes:
+        """The metrics of all replicas, with ``local_page`` for the one called ``name``. Counters of replicas that are
+        gone still count, so that no sum ever falls."""
+        live_ids = {id(word) for word in self._live_words()}
         pages = [
-            word.page if id(word) in heard else counters_of(word.page)
+            word.page if id(word) in live_ids else counters_of(word.page)
             for other, word in self.words.items()
             if other != name
         ]
-        return sum_of_pages([self.gone, own, *pages])
+        return sum_of_pages([self.past_counters, local_page, *pages])
 
-    def _heard(self) -> list[Word]:
+    def _live_words(self) -> list[Word]:
         return [word for word in self.words.values() if self.clock() - word.when < SILENT]
 
 
@@ -80,7 +80,8 @@ class Teller(logging.Handler):
     def __init__(self, board: Any, form: str, word: Callable[[], tuple[dict[str, Any], bytes]]) -> None:
         super().__init__()
         self.setFormatter(formatter(form))
-        self.board, self.word, self.called, self.lines = board, word, uuid.uuid4().hex, deque[str](maxlen=MOST_LINES)
+        self.board, self.word, self.replica_id = board, word, uuid.uuid4().hex
+        self.lines = deque[str](maxlen=MOST_LINES)
         logging.getLogger().addHandler(self)
         threading.Thread(target=self._keep_telling, daemon=True).start()
 
@@ -90,11 +91,11 @@ class Teller(logging.Handler):
     def tell(self) -> None:
         """Tell now."""
         lines = [self.lines.popleft() for _ in range(len(self.lines))]
-        self._ask(self.board.tell.remote(self.called, *self.word(), lines))
+        self._ask(self.board.tell.remote(self.replica_id, *self.word(), lines))
 
-    def page(self, own: bytes) -> bytes:
-        """The metrics of all replicas; ``own`` where the board is gone."""
-        return self._ask(self.board.page.remote(self.called, own)) or own
+    def page(self, local_page: bytes) -> bytes:
+        """The metrics of all replicas; ``local_page`` where the board is gone."""
+        return self._ask(self.board.page.remote(self.replica_id, local_page)) or local_page
 
     def _ask(self, reference: Any) -> Any:
         """What the board answers; None where it is gone, as its driver is."""

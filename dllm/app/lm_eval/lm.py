@@ -71,9 +71,11 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         if settings.get("gen_length"):  # else the tasks say how long answers are, and their plans are checked then
             self._plan(RequestGroup(int(settings["gen_length"]), (), ()))
         model, self.seed = config["model"], int(config["seed"])
-        found = describe(model["path"], **describe_arguments(model))
-        tokenizer = found.tokenizer
-        self.prompts = Prompts(found.config, tokenizer, found.ids, str(model["path"]), MAX_GEN_TOKS, chat=False)
+        description = describe(model["path"], **describe_arguments(model))
+        tokenizer = description.tokenizer
+        self.prompts = Prompts(
+            description.config, tokenizer, description.ids, str(model["path"]), MAX_GEN_TOKS, chat=False
+        )
         if tokenizer is None:
             raise UserError(f"model {model['path']} has no tokenizer, and lm-eval speaks text. Choose another.")
         self.backbone = tokenizer
@@ -82,7 +84,7 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         self.decoders: dict[RequestGroup, Decoder] = {}
         self.records: dict[RequestKey, dict[str, Any]] = {}
         self.file = None if records is None else Path(records).expanduser()
-        self.found: list[Estimate] = []
+        self.estimates: list[Estimate] = []
 
     def _plan(self, group: RequestGroup) -> RunPlan:
         """Raises UserError for what cannot work."""
@@ -97,8 +99,8 @@ class DLLM(TemplateLM):  # type: ignore[misc]
     def prefix_token_id(self) -> int:
         """What is before a text that has no context: the BOS where there is one."""
         bos = self.backbone.special_tokens.get("bos_token")
-        known = None if bos is None else self.backbone.backend.token_to_id(bos)
-        return self.eot_token_id if known is None else known
+        bos_id = None if bos is None else self.backbone.backend.token_to_id(bos)
+        return self.eot_token_id if bos_id is None else bos_id
 
     @property
     def max_length(self) -> int:
@@ -149,9 +151,9 @@ class DLLM(TemplateLM):  # type: ignore[misc]
             yield todo[at][0], result
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        self.found = []
+        self.estimates = []
         values = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
-        for request, estimate in zip(requests, self.found, strict=True):
+        for request, estimate in zip(requests, self.estimates, strict=True):
             key = (str(request.task_name), int(request.doc_id or 0), int(request.idx))
             self._note(key, {"nfe": estimate.forwards, "query_tokens": estimate.query_tokens, "value": estimate.value})
         return list(values)
@@ -163,9 +165,9 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         with tqdm(total=len(requests), disable=disable_tqdm, unit="text") as bar:
             for context, same in groupby(requests, key=lambda request: request[1]):
                 targets = [target for _, _, target in same]
-                self.found += self.likelihood.compare(context, targets)
+                self.estimates += self.likelihood.compare(context, targets)
                 bar.update(len(targets))
-        return [(estimate.value, False) for estimate in self.found[-len(requests) :]]
+        return [(estimate.value, False) for estimate in self.estimates[-len(requests) :]]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """The likelihood of whole texts, in windows of the model's length where they are longer."""
@@ -174,8 +176,8 @@ class DLLM(TemplateLM):  # type: ignore[misc]
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
             room = self.max_length - 2  # the prefix, and the EOS of mc_bernoulli
             windows = get_rolling_token_windows(tokens, self.prefix_token_id, room, 1)
-            found = [self.likelihood(*make_disjoint_window(window)) for window in windows]
-            totals.append(sum(estimate.value for estimate in found))
+            estimates = [self.likelihood(*make_disjoint_window(window)) for window in windows]
+            totals.append(sum(estimate.value for estimate in estimates))
         return totals
 
     def get_model_info(self) -> dict[str, Any]:
@@ -223,25 +225,25 @@ class RequestGroup:
 
         temperature, top_p and top_k count only with do_sample, since tasks that want greedy answers set them too.
         """
-        left = dict(options)
-        until, sampled = left.pop("until", None) or [], bool(left.pop("do_sample", False))
-        length = length or left.get("max_gen_toks", MAX_GEN_TOKS)
+        rest = dict(options)
+        until, sampled = rest.pop("until", None) or [], bool(rest.pop("do_sample", False))
+        length = length or rest.get("max_gen_toks", MAX_GEN_TOKS)
         for name in (*SAMPLING_KWARGS, "max_gen_toks"):
-            value = left.pop(name, None)
+            value = rest.pop(name, None)
             if sampled and value is not None and name in SAMPLING_KWARGS:
-                left[f"sampling.{name}"] = value
+                rest[f"sampling.{name}"] = value
         stop = () if escape_until else tuple([until] if isinstance(until, str) else until)
-        return RequestGroup(int(length or MAX_GEN_TOKS), stop, tuple(sorted(left.items())))
+        return RequestGroup(int(length or MAX_GEN_TOKS), stop, tuple(sorted(rest.items())))
 
 
 def request_keys(requests: Sequence[Any]) -> list[RequestKey]:
     """Each request's key. lm-eval hands in a repeated request several times, which the key numbers."""
-    seen: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, int]] = Counter()
     keys = []
     for request in requests:
         place = str(request.task_name), int(request.doc_id or 0)
-        keys.append((*place, seen[place]))
-        seen[place] += 1
+        keys.append((*place, counts[place]))
+        counts[place] += 1
     return keys
 
 

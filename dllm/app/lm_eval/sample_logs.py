@@ -44,7 +44,7 @@ def write_sample_logs(cell: StoredCell, date: str | None = None) -> list[Path]:
     for name, samples in sample_logs(cell).items():
         lines = [json.dumps(sample, default=str, ensure_ascii=False) for sample in samples]
         files.append(
-            write_or_refuse(cell.folder / f"samples_{name}_{date}.jsonl", "".join(f"{one}\n" for one in lines))
+            write_or_refuse(cell.folder / f"samples_{name}_{date}.jsonl", "".join(f"{line}\n" for line in lines))
         )
     return files
 
@@ -57,15 +57,15 @@ def sample_logs(cell: StoredCell) -> dict[str, list[dict[str, Any]]]:
             f"{cell.folder} is a run of task={cell.config['task'].get('name')}, which is none of lm-eval's."
         )
     items = {item.id: item for item in task.items()}
-    found: dict[str, list[dict[str, Any]]] = {}
+    logs: dict[str, list[dict[str, Any]]] = {}
     for row in cell.rows:
         item = items.get(str(row["id"]))
         if item is None:
             raise UserError(f"{cell.folder} has an answer to {row['id']!r}, which its task does not ask any more.")
         if item.choices:
             raise UserError(f"{cell.folder} holds likelihoods of choices, which a run does not keep. {LOG_THEM_THERE}")
-        found.setdefault(item.task, []).extend(_samples(task, item, row))
-    return found
+        logs.setdefault(item.task, []).extend(_samples(task, item, row))
+    return logs
 
 
 def _samples(task: Harness, item: Item, row: ResultRow) -> Iterator[dict[str, Any]]:
@@ -90,7 +90,7 @@ def _samples(task: Harness, item: Item, row: ResultRow) -> Iterator[dict[str, An
             "doc_id": number,
             "doc": doc,
             "target": str(target),
-            "arguments": {"gen_args_0": {f"arg_{at}": one for at, one in enumerate(instance.args)}},
+            "arguments": {"gen_args_0": {f"arg_{at}": argument for at, argument in enumerate(instance.args)}},
             "resps": [[text]],
             "filtered_resps": [answer],
             "filter": name,

@@ -68,8 +68,8 @@ class DecodedLosses:
             self._decode([k for k in settings if k not in self.out], at, min(at + step, end))
 
     def _decode(self, settings: Sequence[int], start: int, end: int) -> None:
-        wanted = dict.fromkeys([0, *settings])
-        cells = {k: cell for k in wanted if (cell := self._cell(k, start, end)) is not None}
+        numbers = dict.fromkeys([0, *settings])
+        cells = {k: cell for k in numbers if (cell := self._cell(k, start, end)) is not None}
         together = engine_of(self.configured(self.settings[0])).together
         for group in [list(cells)] if together and self.deadline is None else [[k] for k in cells]:
             if self.deadline is not None and time.monotonic() > self.deadline:
@@ -78,11 +78,11 @@ class DecodedLosses:
                 for k in group if len(group) > 1 else ():  # whose mistake it is
                     self._ran([cells[k]], [k])
         for k, cell in cells.items():
-            found = {str(row["id"]): row for row in cell.rows()}
+            rows = {str(row["id"]): row for row in cell.rows()}
             self.orders[start, end] = list(cell.evaluation.items)
-            if k not in self.out and len(found) < end - start:
+            if k not in self.out and len(rows) < end - start:
                 self._leave_out(k, "some of its samples could not be decoded")
-            self.rows.setdefault(k, {}).update(found)
+            self.rows.setdefault(k, {}).update(rows)
 
     def _cell(self, setting: int, start: int, end: int) -> Cell | None:
         if setting in self.out:

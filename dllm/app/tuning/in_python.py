@@ -53,13 +53,13 @@ def tune(
     """
     from dllm.app.command_line.main import settings_of_words
 
-    own = {"max_loss": max_loss, "alpha": alpha, "cost": cost, "budget": budget, "items": items}
-    asked = {"prompts": prompts, "task": task, "name": name, **(settings or {})}
-    words = [f"{key}={value}" for key, value in own.items() if value is not None]
+    options = {"max_loss": max_loss, "alpha": alpha, "cost": cost, "budget": budget, "items": items}
+    named_settings = {"prompts": prompts, "task": task, "name": name, **(settings or {})}
+    words = [f"{key}={value}" for key, value in options.items() if value is not None]
     words += [] if reference is None else [f"reference={reference}"]
     place = {"model": model} if "/" not in model else {"model.path": model}
-    values = {**place, **{key: value for key, value in asked.items() if value is not None}, **(grid or {})}
-    return tuning_of([*words, *next(grids_of([values]))], settings_of_words).done()
+    values = {**place, **{key: value for key, value in named_settings.items() if value is not None}, **(grid or {})}
+    return tuning_of([*words, *next(grids_of([values]))], settings_of_words).finish()
 
 
 def tuned(file: str | Path, model: Model | None = None) -> dict[str, Any]:

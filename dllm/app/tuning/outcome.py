@@ -66,18 +66,18 @@ class TuneOutcome:
 
     def write(self, folder: Path) -> Tuned:
         """Write all files, and print the table with the paragraph."""
-        report, shown = self.report(), self.shown()
+        report, table = self.report(), self.report_table()
         with writing(folder):
             write_whole(folder / "tuned.yaml", tuned_text(self.table.settings[self.chosen], self.origin))
-            write_whole(folder / "table.csv", shown.csv())
+            write_whole(folder / "table.csv", table.csv())
             picture = self.picture(folder / "front.png")
-            write_whole(folder / "index.html", page(report, shown, picture))
-        Console().print(tested_table(shown))
+            write_whole(folder / "index.html", page(report, table, picture))
+        Console().print(tested_table(table))
         say(report)
         say(f"Setting: {folder / 'tuned.yaml'}\nPage: {folder / 'index.html'}")
         return Tuned(folder, self.table.settings[self.chosen], self.certified, report)
 
-    def shown(self) -> ReportTable:
+    def report_table(self) -> ReportTable:
         """A line for each setting: those that got furthest first."""
         p = {test.setting: test.p for test in self.choice.tested}
         rows = [self._line(k, p.get(k)) for k in sorted(range(len(self.table.settings)), key=self._rank)]
@@ -98,21 +98,21 @@ class TuneOutcome:
             return [label, self.fate(k), *[""] * 6]
         low, high = interval(losses, self.promise.binary) if k else (0.0, 0.0)
         cost, base = self.table.costs_beside_reference(k)
-        shown = "" if p is None or k == 0 else f"{p:.2g}"
+        p_text = "" if p is None or k == 0 else f"{p:.2g}"
         loss, ends = f"{100 * mean_loss(losses):.2f}", f"{100 * low:.1f} to {100 * high:.1f}"
         ratio = f"{base / cost:.2f}" if cost else ""
-        return [label, self.fate(k), str(len(losses)), loss, ends, f"{cost:.4g}", ratio, shown]
+        return [label, self.fate(k), str(len(losses)), loss, ends, f"{cost:.4g}", ratio, p_text]
 
     def fate(self, k: int) -> str:
         """What became of a setting, in words."""
         if k in self.table.out:
             return f"left out: {self.table.out[k]}"
         tested = {test.setting: test.p for test in self.choice.tested}
-        taken = "taken" if k == self.chosen else ""
+        mark = "taken" if k == self.chosen else ""
         if k in tested:
             why = "certified" if tested[k] <= self.promise.alpha else "not certified"
-            return ", ".join(filter(None, (taken, why)))
-        if taken:
+            return ", ".join(filter(None, (mark, why)))
+        if mark:
             return "taken: nothing faster is certified"
         if k in self.choice.order:
             return "not tested: one before it failed" if not self.late else "not tested: the time was up"
@@ -133,19 +133,19 @@ class TuneOutcome:
         if self.certified:
             tested = next(test for test in self.choice.tested if test.setting == self.chosen)
             cost, base = table.costs_beside_reference(self.chosen)
-            said = (
+            sentence = (
                 f"Taken: {table.label(self.chosen)}. It takes {cost:.4g} {unit} an item, and the reference, "
                 f"{table.label(0)}, {base:.4g}. Promised with {sure} confidence: on prompts like these {loss} than the "
                 f"reference's. Measured on {len(tested.losses)} items that served no search: "
                 f"{100 * mean_loss(tested.losses):.2f} %."
             )
         else:
-            said = f"Nothing is certified, so the reference is taken: {table.label(0)}. {self.needed()}"
+            sentence = f"Nothing is certified, so the reference is taken: {table.label(0)}. {self.items_advice()}"
         cut = " The time was up before all settings were tested." if self.late or self.table.cut else ""
         speed = " Seconds are of this machine." if table.cost == "seconds" else ""
-        return f"{said}{cut} Not promised: other prompts, other models, other lengths of answers.{speed}"
+        return f"{sentence}{cut} Not promised: other prompts, other models, other lengths of answers.{speed}"
 
-    def needed(self) -> str:
+    def items_advice(self) -> str:
         """How many more items would do."""
         failed = next((test for test in self.choice.tested if test.p > self.promise.alpha), None)
         if failed is None:

@@ -17,7 +17,7 @@ from dllm.compose.choices import choices
 from dllm.models.config import ModelConfig
 
 # Groups and settings of which a grid of the user's own is made, in place of a list that ships.
-TRIED = ("sampler", "blocks", "cache", "eos", "length", "runtime", "kernels")
+SPACE_GROUPS = ("sampler", "blocks", "cache", "eos", "length", "runtime", "kernels")
 SettingWords = tuple[str, ...]  # NAME=VALUE, as on a command line
 
 
@@ -29,18 +29,18 @@ class Space:
     settings: tuple[SettingWords, ...]  # the reference first
 
 
-def space_for(config: ModelConfig, own: Sequence[str], reference: Sequence[str] | None) -> Space:
-    """own: words of the user's that set what is tried. reference: the user's, or None. Raises UserError for a model
-    that leaves nothing to choose."""
-    if own and reference is not None:
-        base, grids = tuple(reference), [list(own)]
+def space_for(config: ModelConfig, user_words: Sequence[str], reference: Sequence[str] | None) -> Space:
+    """The settings to try. user_words: words of the command line that set them. reference: of the command line, or
+    None. Raises UserError for a model that leaves nothing to choose."""
+    if user_words and reference is not None:
+        base, grids = tuple(reference), [list(user_words)]
     else:
         kind = list_for(config)
-        listed = yaml.safe_load((files("dllm.conf") / "tuning" / f"{kind}.yaml").read_text(encoding="utf-8"))
-        base = tuple(reference) if reference is not None else tuple(next(grids_of([listed["reference"]])))
-        grids = [list(own)] if own else list(grids_of(listed["grids"]))
-    tried = dict.fromkeys([base, *(words for grid in grids for words in combined(grid))])
-    return Space(base, tuple(tried))
+        content = yaml.safe_load((files("dllm.conf") / "tuning" / f"{kind}.yaml").read_text(encoding="utf-8"))
+        base = tuple(reference) if reference is not None else tuple(next(grids_of([content["reference"]])))
+        grids = [list(user_words)] if user_words else list(grids_of(content["grids"]))
+    settings = dict.fromkeys([base, *(words for grid in grids for words in combined(grid))])
+    return Space(base, tuple(settings))
 
 
 def list_for(config: ModelConfig) -> str:
@@ -71,4 +71,4 @@ def _values(word: str) -> list[str]:
 
 def is_tried(word: str) -> bool:
     """Whether a word sets what is tried, not what all settings have in common."""
-    return word.lstrip("+~").partition("=")[0].replace("@", ".").replace("/", ".").partition(".")[0] in TRIED
+    return word.lstrip("+~").partition("=")[0].replace("@", ".").replace("/", ".").partition(".")[0] in SPACE_GROUPS

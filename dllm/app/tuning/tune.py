@@ -34,28 +34,28 @@ Settings = Callable[[list[str]], dict[str, Any]]  # the resolved configuration o
 
 def run(words: Sequence[str], settings_of_words: Settings) -> None:
     """``dllm tune``. Raises UserError for what cannot work."""
-    asked = tuning_of(words, settings_of_words)
-    with interruptible(lambda: f"Finished samples are kept. Go on with the same command and name={asked.folder.name}"):
-        asked.done()
+    tuning = tuning_of(words, settings_of_words)
+    with interruptible(lambda: f"Finished samples are kept. Go on with the same command and name={tuning.folder.name}"):
+        tuning.finish()
 
 
 def tuning_of(words: Sequence[str], settings_of_words: Settings) -> Run:
     """words: of a command line. Raises UserError for what cannot work."""
-    options, others = split(words, TuneOptions)
-    common = [word for word in others if not is_tried(word)]
-    named = dict(zip(setting_names(common), common, strict=True))
-    if "prompts" in named and "task" in named:
-        raise UserError(f"{named['prompts']} and {named['task']} exclude each other. Drop one.")
-    if "prompts" not in named and "task" not in named:
+    options, rest = split(words, TuneOptions)
+    common = [word for word in rest if not is_tried(word)]
+    by_name = dict(zip(setting_names(common), common, strict=True))
+    if "prompts" in by_name and "task" in by_name:
+        raise UserError(f"{by_name['prompts']} and {by_name['task']} exclude each other. Drop one.")
+    if "prompts" not in by_name and "task" not in by_name:
         raise UserError("dllm tune needs prompts=FILE, whose answers are compared, or task=NAME, which scores them.")
-    return Run(options, common, [word for word in others if is_tried(word)], settings_of_words)
+    return Run(options, common, [word for word in rest if is_tried(word)], settings_of_words)
 
 
 class Run:
     """common: words that all settings share. own: those of the user's that set what is tried."""
 
     def __init__(
-        self, options: TuneOptions, common: Sequence[str], own: Sequence[str], settings_of_words: Settings
+        self, options: TuneOptions, common: Sequence[str], tried_words: Sequence[str], settings_of_words: Settings
     ) -> None:
         self.options, self.common, self.composed = options, list(common), settings_of_words
         self.began = time.monotonic()
@@ -65,9 +65,9 @@ class Run:
             raise UserError(f"samples={base['samples']}: dllm tune takes one answer to each item. Set samples=1.")
         self.prompts: str | None = base["prompts"]
         self.promise = Promise(options.max_loss, options.alpha, self.prompts is not None)
-        found = bundle.describe(base["model"]["path"], **describe_arguments(base["model"]))
-        self.model, self.checkpoint = found.name, fingerprint(found.path)
-        self.space = space_for(found.config, own, reference_words(options))
+        description = bundle.describe(base["model"]["path"], **describe_arguments(base["model"]))
+        self.model, self.checkpoint = description.name, fingerprint(description.path)
+        self.space = space_for(description.config, tried_words, reference_words(options))
         self.seed = int(base["seed"])
         for setting in self.space.settings:  # before anything is decoded
             self.configured(setting)
@@ -89,15 +89,15 @@ class Run:
         parts = {"_target_": "dllm.tasks.own_prompts.OwnPrompts", "path": config["prompts"], "budget": budget}
         return {**config, "prompts": None, "task": {**task, **parts}}
 
-    def done(self) -> Tuned:
+    def finish(self) -> Tuned:
         """Search, confirm, write."""
-        items, settings = self._fitted()
+        items, settings = self._within_budget()
         deadline = None if self.options.seconds is None else self.began + self.options.seconds
         table = DecodedLosses(
             settings, self.configured, self.folder, items, self.seed, self.options.cost, self.promise.binary, deadline
         )
         say(f"{len(settings)} settings, {items} of {self.total} items: {self.folder}")
-        choice, late = _chosen(table, self.promise)
+        choice, late = _choice(table, self.promise)
         return TuneOutcome(table, choice, self.promise, late, self.origin(items)).write(self.folder)
 
     def origin(self, items: int) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Run:
 
     def _folder(self, base: dict[str, Any]) -> Path:
         """The run's folder: new, or one of the same command."""
-        asked = json_digest(
+        identity = json_digest(
             [self.common, list(map(list, self.space.settings)), repr(replace(self.options, budget=None))]
         )
         if base["name"] is None:
@@ -127,14 +127,14 @@ class Run:
         note = folder / "tune.txt"
         with writing(folder):
             make_folder(folder)
-            if note.exists() and note.read_text().strip() != asked:
+            if note.exists() and note.read_text().strip() != identity:
                 raise UserError(f"{folder} holds another tuning. Choose another name=NAME.")
             if not note.exists() and any(folder.iterdir()):
                 raise UserError(f"{folder} holds something else. Choose another name=NAME.")
-            note.write_text(asked + "\n")
+            note.write_text(identity + "\n")
         return folder
 
-    def _fitted(self) -> tuple[int, tuple[SettingWords, ...]]:
+    def _within_budget(self) -> tuple[int, tuple[SettingWords, ...]]:
         """How many items serve, and which settings are tried. Raises UserError for too few items. A budget takes the
         items that it allows, but those that a certificate needs, and then the first settings alone."""
         items, settings = min(self.total, self.options.items or self.total), self.space.settings
@@ -154,14 +154,14 @@ class Run:
         pilot.decode([0], 0, PILOT)
         each = max(1e-6, cost_of(list(pilot.rows[0].values()), "seconds"))
         room = seconds / each  # in items that the reference decodes
-        kept = len(settings)
-        serve = int(room / (1 + CHEAPER * (kept / 6 + 2 / 3 * FRONT)))
+        count = len(settings)
+        serve = int(room / (1 + CHEAPER * (count / 6 + 2 / 3 * FRONT)))
         if serve < least:
             serve = least
-            kept = max(2, int((room / least - 1 - CHEAPER * 2 / 3 * FRONT) * 6 / CHEAPER))
-        if serve < items or kept < len(settings):
-            say(f"budget={self.options.budget} has room for about {min(serve, items)} items and {kept} settings.")
-        return min(serve, items), settings[:kept]
+            count = max(2, int((room / least - 1 - CHEAPER * 2 / 3 * FRONT) * 6 / CHEAPER))
+        if serve < items or count < len(settings):
+            say(f"budget={self.options.budget} has room for about {min(serve, items)} items and {count} settings.")
+        return min(serve, items), settings[:count]
 
     def least_items(self) -> int:
         """Of which the confirming part can certify a setting that loses nothing."""
@@ -173,7 +173,7 @@ class Run:
         return next(n for n in range(max(LEAST_ITEMS, confirming), 2 * confirming + 3) if n - n // 3 >= confirming)
 
 
-def _chosen(table: DecodedLosses, promise: Promise) -> tuple[CertifiedChoice, bool]:
+def _choice(table: DecodedLosses, promise: Promise) -> tuple[CertifiedChoice, bool]:
     """The choice, and whether the time was up before it was certain."""
     watched = WatchedLosses(table)
     try:

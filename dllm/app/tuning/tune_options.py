@@ -59,21 +59,21 @@ class Checked(Protocol):
         """Raise UserError for a value out of range."""
 
 
-Own = TypeVar("Own", bound=Checked)
+OptionsType = TypeVar("OptionsType", bound=Checked)
 
 
-def split(words: Sequence[str], options_kind: type[Own]) -> tuple[Own, list[str]]:
+def split(words: Sequence[str], options_kind: type[OptionsType]) -> tuple[OptionsType, list[str]]:
     """The options among the words, and the other words. Raises UserError for a value of the wrong kind."""
-    kinds, own, others = get_type_hints(options_kind), dict[str, Any](), list[str]()
+    kinds, values, rest = get_type_hints(options_kind), dict[str, Any](), list[str]()
     for word in words:
         if is_option(word, kinds):
             name, _, text = word.partition("=")
-            own[name] = coerce(name, _value(text, kinds[name]), kinds[name])
+            values[name] = coerce(name, _value(text, kinds[name]), kinds[name])
         else:
-            others.append(word)
-    options = options_kind(**own)
+            rest.append(word)
+    options = options_kind(**values)
     options.check()
-    return options, others
+    return options, rest
 
 
 def reference_words(options: TuneOptions) -> list[str] | None:
@@ -84,9 +84,9 @@ def _value(text: str, kind: Any) -> Any:
     """A word's value as YAML would read it."""
     if text == "null":
         return None
-    for read in (int, float) if kind in (float, int, int | None) else ():
+    for convert in (int, float) if kind in (float, int, int | None) else ():
         try:
-            return read(text)
+            return convert(text)
         except ValueError:
             continue
     return text.strip("'\"")
