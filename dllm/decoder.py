@@ -11,7 +11,7 @@ from typing import Any, Never, Unpack
 from dllm.common.errors import Refusal, UserError, name_of
 from dllm.common.hints import refuse_unknown
 from dllm.compose.auto_length import AUTO, auto_length, double_length
-from dllm.compose.choices import options_of_choices
+from dllm.compose.config_choices import options_of_choices
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, configuration_of, part
 from dllm.constraints.kinds import Constraint, refuse_stop

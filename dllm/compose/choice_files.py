@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dllm.common.errors import UserError
-from dllm.compose.choices import choice_text, choices, comes_along
+from dllm.compose.config_choices import choice_text, choices, comes_along
 
 FACT = re.compile(r"^# (idea|paper|checked): (.+)$", re.MULTILINE)
 SERVED = re.compile(r"(?:^|[;,] )serve_max (\d+)$")

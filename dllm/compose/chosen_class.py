@@ -9,7 +9,7 @@ from typing import Any
 
 from dllm.common.errors import Refusal
 from dllm.compose.choice_files import without_markup
-from dllm.compose.choices import add_class
+from dllm.compose.config_choices import add_class
 from dllm.compose.parts import arguments_of, class_of, takes_part
 
 _CHOICE = re.compile(r"(sampler|blocks|cache|eos|sampler[/.]inner)(\._target_)?=(.*)", re.DOTALL)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from dllm.common.errors import UserError, nearest
-from dllm.compose.choices import choice_text, choices
+from dllm.compose.config_choices import choice_text, choices
 from dllm.compose.naming import CHOICES, typed_name
 from dllm.compose.parts import composed, plain_config
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from dllm.compose.choices import choices
+from dllm.compose.config_choices import choices
 from dllm.compose.naming import CHOICES, Config, own_options, part_words, typed_name, value_text
 from dllm.compose.parts import composed, plain_config
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from dllm.common.digest import digest
 from dllm.common.errors import UserError
-from dllm.compose.choices import choice_of, choice_text, choices, options_of_choices
+from dllm.compose.config_choices import choice_of, choice_text, choices, options_of_choices
 from dllm.compose.parts import arguments_of, class_of
 from dllm.compose.trusted import is_known
 

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from dllm.common.errors import Set, UserError
-from dllm.compose.choices import options_of_choices
 from dllm.compose.clashes import WITHOUT_AHEAD, clash_in
+from dllm.compose.config_choices import options_of_choices
 from dllm.compose.parts import class_of, part
 from dllm.contract.clash import Selection
 from dllm.models.config import ModelConfig

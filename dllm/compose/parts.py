@@ -24,7 +24,7 @@ import dllm.parts
 from dllm.common.coerce import MAPPING, PER_REQUEST, VALUE_KINDS, coerce, words_of
 from dllm.common.errors import TYPED_NAMES, Refusal, UserError, first_line, in_choices, nearest, warn_once
 from dllm.common.hints import other_choice
-from dllm.compose.choices import (
+from dllm.compose.config_choices import (
     USER,
     UserChoices,
     choices,

@@ -15,7 +15,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from dllm.common.errors import Refusal, UserError
-from dllm.compose.choices import USER, choices, comes_along, options_of_choices
+from dllm.compose.config_choices import USER, choices, comes_along, options_of_choices
 from dllm.compose.importing import imported_family
 from dllm.compose.parts import BASE_CLASSES
 

@@ -11,7 +11,7 @@ import yaml
 
 from dllm.common.errors import UserError, warn_once
 from dllm.common.plain_yaml import plain_yaml
-from dllm.compose.choices import choices
+from dllm.compose.config_choices import choices
 
 MOST_SETTINGS_OF_A_FILE = 400  # entries of a file
 TUNED_FILES: list[tuple[str, dict[str, Any]]] = []  # files that this command line names, with their origins

@@ -20,8 +20,8 @@ from omegaconf import OmegaConf
 
 from dllm.common.errors import Refusal, SettingWarning, Wording
 from dllm.common.terminal import say
-from dllm.compose.choices import choices
 from dllm.compose.clashes import clash_in
+from dllm.compose.config_choices import choices
 from dllm.compose.parts import build_part, composed
 from dllm.contract.clash import Selection
 from dllm.contract.setting import Setting

@@ -188,9 +188,7 @@ class Forward:
 
 def inputs_of(canvas: Canvas, call: Call, memory: Memory) -> Inputs:
     """What the network takes for the queries [b, n] of a call's candidates."""
-    tokens, positions = (
-        select_or_all(columns_of_canvas, call.candidates) for columns_of_canvas in (canvas.tokens, canvas.positions)
-    )
+    tokens, positions = (select_or_all(tensor, call.candidates) for tensor in (canvas.tokens, canvas.positions))
     if call.columns is not None:
         tokens = tokens.gather(1, call.columns.clamp(max=tokens.shape[1] - 1))
     return Inputs(tokens, positions, memory, call.columns)

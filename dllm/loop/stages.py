@@ -107,14 +107,8 @@ def close_turn(
     if parts.sampler.traits.edits:
         full = full & ~owner.per_candidate(step.keep_open)
     view_of_candidates = owner.per_candidate(view if blocks is view.blocks else replace(view, blocks=blocks))
-    cut = checked_cut(
-        parts.eos,
-        parts.sampler.traits.edits,
-        parts.eos.cut(canvas, view_of_candidates, step, ids.ends, full),
-        canvas,
-        view_of_candidates,
-        step,
-    )
+    cut = parts.eos.cut(canvas, view_of_candidates, step, ids.ends, full)
+    cut = checked_cut(parts.eos, parts.sampler.traits.edits, cut, canvas, view_of_candidates, step)
     if parts.eos.traits.at_once:  # a policy that waits for a full block finds none in a row that waits
         cut = blocks.shapes.update(view_of_candidates.blocks.active, cut, canvas)
     candidates = rows.constraints.undo_invalid_cuts(canvas, cut, owner)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from dllm.compose.choices import choices
+from dllm.compose.config_choices import choices
 from dllm.compose.naming import CHOICES
 from dllm.compose.parts import composed, plain_config
 from dllm.record.frame import typed_settings

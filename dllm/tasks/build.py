@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from dllm.common.errors import UserError, nearest
-from dllm.compose.choices import choices
+from dllm.compose.config_choices import choices
 from dllm.compose.parts import build_part
 from dllm.tasks.base import Task
 

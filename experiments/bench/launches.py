@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from dllm.common import debug
-from dllm.compose.choices import choices
+from dllm.compose.config_choices import choices
 from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.kernels.jit import Kernel

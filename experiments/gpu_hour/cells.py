@@ -15,7 +15,7 @@ from math import ceil
 import torch
 
 from dllm.common.errors import UserError
-from dllm.compose.choices import choices
+from dllm.compose.config_choices import choices
 from dllm.compose.fitted import Parts
 from dllm.contract import ForwardCost
 from dllm.loop.runtime.runtime import COMPILED, FIXED, RECORDED, Runtime

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from dllm import Decoder, Model, Trace, load, part
 from dllm.common.palette import hexes
-from dllm.compose.choices import choices
+from dllm.compose.config_choices import choices
 from dllm.contract import ForwardPlan
 from dllm.loop.rows import Rows
 from experiments.pages.drawing import DIM, Drawing

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import yaml
 
 from dllm.compose.choice_files import choice_summary
-from dllm.compose.choices import choice_text, choices
+from dllm.compose.config_choices import choice_text, choices
 from dllm.models.config import FAMILIES
 from experiments.support.markdown import table
 

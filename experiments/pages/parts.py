@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from dllm.compose.choice_files import choice_file, choice_notes, part_facts
-from dllm.compose.choices import choices, wrappers
+from dllm.compose.config_choices import choices, wrappers
 from dllm.compose.parts import part
 from dllm.laws.compatibility import compatibility_page
 from dllm.loop.given_logits import reason_against

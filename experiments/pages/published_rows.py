@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dllm.compose.choices import choices
+from dllm.compose.config_choices import choices
 from dllm.compose.parts import composed, plain_config
 from dllm.record.published import Published, reported
 from experiments.support.markdown import table

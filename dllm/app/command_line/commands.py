@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dllm.app.command_line.foreign_words import hub_models, of_model
 from dllm.common.errors import UserError, nearest
-from dllm.compose.choices import choices, config_groups
+from dllm.compose.config_choices import choices, config_groups
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?(@[\w./-]+)?")
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=")

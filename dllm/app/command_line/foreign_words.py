@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dllm.common.errors import Set, nearest
 from dllm.common.hints import as_advice, as_listed, meaning, other_choice, typed
-from dllm.compose.choices import choices, config_groups, options_of_choices
+from dllm.compose.config_choices import choices, config_groups, options_of_choices
 from dllm.compose.parts import composed
 
 SEARCHED = ("task", "model", "sampler", "blocks", "cache", "eos", "length", "constraint", "engine")  # in this order

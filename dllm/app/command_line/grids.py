@@ -20,7 +20,7 @@ from dllm.app.command_line.overrides import hydra_quote, parsed_override, settin
 from dllm.app.command_line.refusals import refuse_settings
 from dllm.app.runs.destinations import fresh_folder, writing
 from dllm.common.errors import UserError
-from dllm.compose.choices import choices
+from dllm.compose.config_choices import choices
 from dllm.compose.parts import composed
 from dllm.record.folders import CONFIG, SWEEP
 

@@ -16,7 +16,7 @@ from dllm.app.command_line.commands import COMMANDS, FILTER, TUNE
 from dllm.app.command_line.foreign_words import UNSETTABLE, setting_values
 from dllm.app.command_line.program import program
 from dllm.compose.choice_files import choice_notes, choice_summary, comments
-from dllm.compose.choices import SHIPPED, choices, config_groups
+from dllm.compose.config_choices import SHIPPED, choices, config_groups
 from dllm.compose.parts import composed
 
 EXAMPLES = r"""

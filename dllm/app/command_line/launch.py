@@ -22,7 +22,7 @@ from dllm.common.links import Links, current_links, linked, links_over, open_lin
 from dllm.common.signals import ENDING
 from dllm.common.terminal import excepthook
 from dllm.common.versions import version_of
-from dllm.compose.choices import choice_of
+from dllm.compose.config_choices import choice_of
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]

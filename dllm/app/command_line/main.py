@@ -47,8 +47,8 @@ from dllm.common.errors import (
 from dllm.common.signals import SIGNALLED, Terminated, obey_signals, raise_if_told, work_is_done
 from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
-from dllm.compose.choices import USER, store_inner_choices
 from dllm.compose.chosen_class import with_own_classes
+from dllm.compose.config_choices import USER, store_inner_choices
 from dllm.compose.naming import CHOICES, part_at, typed_choices
 from dllm.compose.parts import composed, use_folder
 from dllm.compose.trusted import VARIABLE, refuse_command, refuse_shapes, refuse_strangers, trust_choices, with_trust

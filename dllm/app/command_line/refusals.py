@@ -24,7 +24,7 @@ from dllm.app.command_line.program import program, see_help
 from dllm.common.errors import UserError, first_line, nearest
 from dllm.common.hints import typed as shortened
 from dllm.common.installing import not_installed
-from dllm.compose.choices import INNER_GROUP, choices, config_groups, options_of_choices, wrappers
+from dllm.compose.config_choices import INNER_GROUP, choices, config_groups, options_of_choices, wrappers
 from dllm.compose.parts import BASE_CLASSES, composed
 
 # Hydra's own settings that have an effect here; one that ends with a dot stands for all that begin with it.

@@ -15,7 +15,7 @@ from dllm.app.command_line.commands import HUBS
 from dllm.app.command_line.program import command
 from dllm.common.errors import UserError, first_line, nearest
 from dllm.common.terminal import VisibleParser, say
-from dllm.compose.choices import choices, options_of_choices
+from dllm.compose.config_choices import choices, options_of_choices
 
 if TYPE_CHECKING:
     from dllm.models.weights.hub_name import HubName

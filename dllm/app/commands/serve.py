@@ -13,7 +13,7 @@ from dllm.common.errors import UserError
 from dllm.common.installing import not_installed
 from dllm.common.links import follows
 from dllm.compose.auto_length import with_auto_length
-from dllm.compose.choices import choice_of
+from dllm.compose.config_choices import choice_of
 
 # Settings of a run that a server reads: as the defaults of requests, or for its model and device.
 SERVER_SETTINGS = frozenset({

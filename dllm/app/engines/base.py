@@ -11,7 +11,7 @@ from tqdm import tqdm
 from dllm.app.runs.cells import Cell
 from dllm.common.errors import UserError
 from dllm.common.terminal import visible
-from dllm.compose.choices import choice_of
+from dllm.compose.config_choices import choice_of
 from dllm.record.folders import SampleKey
 
 Failure = tuple[Cell, list[SampleKey], str]

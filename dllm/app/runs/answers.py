@@ -11,7 +11,7 @@ import torch
 
 from dllm.app.runs.samples import NamedSample
 from dllm.common.digest import seed_from
-from dllm.compose.choices import choice_of
+from dllm.compose.config_choices import choice_of
 from dllm.constraints.kinds import TaskConstraint
 from dllm.prompts import PrefilledPrompt
 from dllm.record.folders import SampleKey

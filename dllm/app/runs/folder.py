@@ -29,7 +29,7 @@ from dllm.common.digest import digest, json_digest
 from dllm.common.errors import UserError
 from dllm.common.links import follows, from_first
 from dllm.common.signals import raise_if_told
-from dllm.compose.choices import choice_of
+from dllm.compose.config_choices import choice_of
 from dllm.record.folders import (
     CONFIG,
     ENVIRONMENT,

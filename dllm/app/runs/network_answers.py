@@ -28,7 +28,7 @@ from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.plan import RunPlan, spare_threads, weights_of
 from dllm.app.runs.samples import PlannedSample, trace_content, warn_of_prompts
 from dllm.common.errors import UserError
-from dllm.compose.choices import choice_of
+from dllm.compose.config_choices import choice_of
 from dllm.compose.parts import build_part
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request

@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Glob
 from dllm.app.command_line.grids import grids_of
 from dllm.app.command_line.overrides import parsed_override
 from dllm.common.errors import UserError
-from dllm.compose.choices import choices
+from dllm.compose.config_choices import choices
 from dllm.models.config import ModelConfig
 
 # Groups and settings of which a grid of the user's own is made, in place of a list that ships.

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from dllm.common.errors import Wording
-from dllm.compose.choices import choice_of, choices
+from dllm.compose.config_choices import choice_of, choices
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, configurations, with_options
 from dllm.contract.refusal import CHAT_WORDS

@@ -20,7 +20,7 @@ from dllm.common.coerce import PER_REQUEST, coerce, is_number, words_of
 from dllm.common.errors import Refusal, UnknownChoice, UserError, nearest
 from dllm.common.hints import other_choice
 from dllm.compose.choice_files import choice_notes, part_facts, serve_limits
-from dllm.compose.choices import choice_of, choices, comes_along, options_of_choices
+from dllm.compose.config_choices import choice_of, choices, comes_along, options_of_choices
 from dllm.compose.parts import arguments_of, build_part, class_of, configurations, takes_part
 
 OFFERED_GROUPS = ("sampler", "blocks", "cache", "eos")

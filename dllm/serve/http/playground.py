@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from dllm.common.palette import GRADIENT
-from dllm.compose.choices import choice_of, options_of_choices
+from dllm.compose.config_choices import choice_of, options_of_choices
 from dllm.compose.naming import own_options, part_words, typed_name
 from dllm.compose.parts import composed, plain_config
 from dllm.models.weights.shipped import shipped_models
