@@ -48,11 +48,11 @@ def test_pieces_make_up_thought_and_answer(seed: int) -> None:
         splitter, told, at = ThoughtSplitter(thinking), list[tuple[str, bool]](), 0
         while at < len(text):
             size = dice.randint(1, 4)
-            told += splitter.fed(text[at : at + size])
+            told += splitter.feed(text[at : at + size])
             at += size
             joined = tuple("".join(piece for piece, thought in told if thought is kind) for kind in (True, False))
             assert all(map(str.startswith, thinking.split(text), joined)), "what was told stays"
-        told += splitter.fed("", final=True)
+        told += splitter.feed("", final=True)
         assert tuple("".join(piece for piece, thought in told if thought is kind) for kind in (True, False)) == (
             thinking.split(text)
         )
@@ -65,7 +65,7 @@ def test_pieces_make_up_thought_and_answer(seed: int) -> None:
 
 def test_a_thought_is_told_as_soon_as_it_is_sure() -> None:
     splitter = ThoughtSplitter(Thinking(MARKS, False))
-    assert [splitter.fed(piece) for piece in (" ", "<t", ">\n", "a ", "b </", "x</t>", "\n", "c </t>")] == [
+    assert [splitter.feed(piece) for piece in (" ", "<t", ">\n", "a ", "b </", "x</t>", "\n", "c </t>")] == [
         [],
         [],
         [],
@@ -75,7 +75,7 @@ def test_a_thought_is_told_as_soon_as_it_is_sure() -> None:
         [],
         [("c </t>", False)],
     ]
-    assert ThoughtSplitter(Thinking(MARKS, False)).fed(" a") == [(" a", False)]
+    assert ThoughtSplitter(Thinking(MARKS, False)).feed(" a") == [(" a", False)]
 
 
 def test_the_template_says_which_marks_there_are_and_whether_a_thought_is_open(tmp_path: Path) -> None:

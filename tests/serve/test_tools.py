@@ -158,7 +158,7 @@ def test_what_a_model_writes_between_the_marks_is_a_call(text: str, beside: str 
     assert USE.read(text) == (text if beside is None else beside, calls)
     for cut in range(len(text) + 1):
         stream = CallSplitter(USE, 0)
-        answer = folded([*stream.fed(text[:cut]), *stream.fed(text[cut:]), *stream.finished()])[0]
+        answer = folded([*stream.feed(text[:cut]), *stream.feed(text[cut:]), *stream.finished()])[0]
         assert (answer.text, answer.calls) == USE.read(text)
 
 

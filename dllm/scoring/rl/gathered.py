@@ -92,11 +92,11 @@ class GatheredTurns:
     def _answers(self, names: Tensor, length: int) -> Callable[[Tensor], Tensor]:
         """What takes the answers [B, G] out of canvases [B, L]; what a row did not ask for is False or 0."""
         at = self.start[names][:, None] + self.columns
-        own, at = self.columns < self.length[names][:, None], at.clamp(max=length - 1)
+        is_asked, at = self.columns < self.length[names][:, None], at.clamp(max=length - 1)
 
         def inside(values: Tensor) -> Tensor:
             cells = values.gather(1, at)
-            return cells & own if cells.dtype == torch.bool else cells
+            return cells & is_asked if cells.dtype == torch.bool else cells
 
         return inside
 

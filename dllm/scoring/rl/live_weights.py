@@ -73,10 +73,10 @@ def refuse_unlearning(model: Model) -> None:
             f"the model, and train what {TRAINABLE} gives."
         )
     if not any(parameter.requires_grad for parameter in network.parameters()):
-        what = next((name for name, part in network.named_modules() if isinstance(part, PackedLinear | Tiled)), None)
-        what = f"{what} is packed" if what is not None else f"{next(network.named_parameters())[0]} is frozen"
+        reason = next((name for name, part in network.named_modules() if isinstance(part, PackedLinear | Tiled)), None)
+        reason = f"{reason} is packed" if reason is not None else f"{next(network.named_parameters())[0]} is frozen"
         raise UserError(
-            f"{model.name}: none of its weights learns ({what}). Take {TRAINABLE}, or give load the model "
+            f"{model.name}: none of its weights learns ({reason}). Take {TRAINABLE}, or give load the model "
             "object that is trained."
         )
 
@@ -143,7 +143,7 @@ class WeightWriter:
     """
 
     def __init__(self, model: Model) -> None:
-        _refuse_made(model, "write_weights(model, ...)")
+        _refuse_derived(model, "write_weights(model, ...)")
         self.model, self.waiting = model, dict[int, dict[str, Tensor]]()
         self.places = [*_places(model.transformer)]
         self.targets: dict[str, list[_Target]] = {}
@@ -177,7 +177,7 @@ class WeightWriter:
                 for kind, rows_of_kind in zip(parts, matrix.chunk(len(parts)), strict=True):
                     self.write(f"{stack[1]}.{number}.{kind}_proj.weight", rows_of_kind)
             return
-        targets = self.targets.get(self._told(name, tensor), ())
+        targets = self.targets.get(self._our_name(name, tensor), ())
         if not targets:
             raise UserError(
                 f"{self.model.name} has no weight {printed(name)}. Send the tensors by the names of its checkpoint."
@@ -195,7 +195,7 @@ class WeightWriter:
                 place.write(torch.cat([pieces[row] for row in place.rows]))
                 del self.waiting[number]
 
-    def _told(self, name: str, tensor: Tensor) -> str:
+    def _our_name(self, name: str, tensor: Tensor) -> str:
         """The name under which the model has a tensor. Raises UserError for a head that differs from its embedding."""
         config = self.model.config
         ours, theirs = config.layout.tied
@@ -205,16 +205,23 @@ class WeightWriter:
             return name
         embed, head = (parameter_source(f"{module}.weight", config).name for module in ("embed", "lm_head"))
         if name in (embed, head):
-            there = self.places[self.targets[embed][0].place].there
-            if self.tied - {name} and tensor.shape == there.shape and not torch.equal(tensor.to(there), there):
+            embedding = self.places[self.targets[embed][0].place].there
+            if (
+                self.tied - {name}
+                and tensor.shape == embedding.shape
+                and not torch.equal(tensor.to(embedding), embedding)
+            ):
                 raise UserError(f"{head} differs from {embed}, to which {self.model.name} ties it. Send one of them.")
             self.tied.add(name)
         return embed if name == head else name
 
     def _refuse_unfit(self, name: str, tensor: Tensor, targets: Sequence[_Target]) -> None:
         """Raise UserError for a tensor of another shape than the model's, or of no float type."""
-        count, *rest = self.places[targets[0].place].shape(targets[0].name)
-        shape = [count if targets[0].rows is None else max(target.rows[1] for target in targets if target.rows), *rest]
+        count, *widths = self.places[targets[0].place].shape(targets[0].name)
+        shape = [
+            count if targets[0].rows is None else max(target.rows[1] for target in targets if target.rows),
+            *widths,
+        ]
         if list(tensor.shape) != shape:
             raise UserError(
                 f"{name} has the shape {list(tensor.shape)}, and in {self.model.name} it has {shape}. Send "
@@ -228,7 +235,7 @@ class WeightWriter:
 def _refuse_reload(model: Model, config: ModelConfig, folder: str | Path) -> None:
     """Raise UserError for a folder of another config, and for weights that are made from more than a checkpoint's."""
     call = f"reload(model, {str(folder)!r})"
-    _refuse_made(model, call)
+    _refuse_derived(model, call)
     for name in (entry.name for entry in fields(ModelConfig) if entry.name not in SAME_NETWORK):
         ours, theirs = getattr(model.config, name), getattr(config, name)
         if ours != theirs:
@@ -238,7 +245,7 @@ def _refuse_reload(model: Model, config: ModelConfig, folder: str | Path) -> Non
             )
 
 
-def _refuse_made(model: Model, call: str) -> None:
+def _refuse_derived(model: Model, call: str) -> None:
     """Raise UserError for weights that are made from more than a checkpoint's."""
     sources = {"quantize": model.quantize or model.quantize_head, "adapter": model.adapter or model.draft_adapter}
     for name, value in sources.items():

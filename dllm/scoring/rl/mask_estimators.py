@@ -42,9 +42,9 @@ def one_step(
     model: Model, rollouts: Rollouts, *, p: float = 0.15, masks: Tensor | None = None, seed: int = 0, **how: Any
 ) -> MaskEstimate:
     """log p of every column of an answer that is masked whole, where each column of the prompt is masked with
-    probability ``p`` (d1, arXiv 2504.12216). masks [R, Lp]: columns of the prompt. how: as in ``laid_out_scorer``."""
+    probability ``p`` (d1, arXiv 2504.12216). masks [R, Lp]: columns of the prompt. how: as in ``scorer_of``."""
     in_range("p", p, 0.0, 1.0)
-    scorer = laid_out_scorer(model, rollouts, **how)
+    scorer = scorer_of(model, rollouts, **how)
     if masks is None:
         masks = _coins(rollouts, seed, rollouts.prompt_ids.shape[1]) < p
     masks = _checked(masks, rollouts.prompt_ids.shape) & rollouts.prompt_mask.bool()
@@ -65,9 +65,9 @@ def coupled(
 ) -> MaskEstimate:
     """log p of every column, from three canvases: all masked, and a random half and its complement, weighted by their
     expected shares t and 1 - t (DiffuCoder, arXiv 2506.20639). low, high: t is drawn between them, once for all rows.
-    masks [R, G], share: of the second canvas, given. how: as in ``laid_out_scorer``."""
+    masks [R, G], share: of the second canvas, given. how: as in ``scorer_of``."""
     in_range("low", low, 0.0, high)
-    scorer = laid_out_scorer(model, rollouts, **how)
+    scorer = scorer_of(model, rollouts, **how)
     if (masks is None) != (share is None):
         raise UserError("masks and share describe the same canvas: give both, or neither.")
     if masks is None or share is None:
@@ -96,13 +96,13 @@ def elbo(
     For a canvas with k of the answer's n columns masked, coupled: the sum of log p over the masked ones by (n + 1) / k,
     and that over the others on the complement by (n + 1) / (n - k), halved; k is uniform in 0..n, evenly spaced over
     the rows, and an empty half counts as 0 (ESPO, arXiv 2512.03759). Else by n / k, with k uniform in 1..n (BGPO).
-    masks [R, K, G]. how: as in ``laid_out_scorer``."""
+    masks [R, K, G]. how: as in ``scorer_of``."""
     in_range("samples", samples, 1, advice="It counts canvases of a row.")
-    scorer = laid_out_scorer(model, rollouts, **how)
+    scorer = scorer_of(model, rollouts, **how)
     free = _free(rollouts)
     count = free.sum(1).double()
     if masks is None:
-        masks = torch.stack([_counted(rollouts, free, seed, sample, coupled) for sample in range(samples)], 1)
+        masks = torch.stack([_random_count(rollouts, free, seed, sample, coupled) for sample in range(samples)], 1)
     masks = _checked(masks, (len(rollouts), masks.shape[1], free.shape[1])) & free[:, None]
     masked = masks.sum(2)  # [R, K]
     halves = [(masks, (count[:, None] + 1) / masked if coupled else count[:, None] / masked)]
@@ -148,13 +148,13 @@ def sandwich(
         beta, mix: exponent and weight of the upper bound.
         masks: [R, K, Lp + G].
         seed: of the masks.
-        how: as in ``laid_out_scorer``.
+        how: as in ``scorer_of``.
     """
     in_choices("kind", kind, MASK_KINDS)
     in_range("samples", samples, 1, advice="It counts canvases of a row.")
     in_range("beta", beta, 1e-9)
     in_range("mix", mix, 0.0, 1.0)
-    scorer, text = laid_out_scorer(model, rollouts, **how), rollouts.completion_mask.bool() & _free(rollouts)
+    scorer, text = scorer_of(model, rollouts, **how), rollouts.completion_mask.bool() & _free(rollouts)
     longest = rollouts.prompt_ids.shape[1]
     if masks is None:
         masks = torch.stack(
@@ -164,13 +164,13 @@ def sandwich(
     hidden = masks[:, :, longest:] | ~text[:, None]
     rows = torch.arange(len(rollouts), device=text.device).repeat_interleave(masks.shape[1])
     values = _log_p(scorer, rollouts, rows, hidden.flatten(0, 1), masks[:, :, :longest].flatten(0, 1))
-    log_p, counted = values.view(hidden.shape), hidden & text[:, None]  # [R, K, G]
-    number = counted.sum(2)
-    below = (torch.where(counted, log_p, 0.0).sum(2) / number.clamp(min=1)).mean(1)
+    log_p, in_text = values.view(hidden.shape), hidden & text[:, None]  # [R, K, G]
+    number = in_text.sum(2)
+    below = (torch.where(in_text, log_p, 0.0).sum(2) / number.clamp(min=1)).mean(1)
     share = number.double() / text.sum(1, keepdim=True).clamp(min=1)
     inner = beta * log_p - share.clamp(min=1e-8).log().to(log_p.dtype)[:, :, None]
-    some = counted.any(1)
-    inner = torch.where(counted, inner, -torch.inf).masked_fill(~some[:, None], 0.0)
+    some = in_text.any(1)
+    inner = torch.where(in_text, inner, -torch.inf).masked_fill(~some[:, None], 0.0)
     column = (inner.logsumexp(1) - log(masks.shape[1])) / beta
     above = torch.where(some, column, 0.0).sum(1) / some.sum(1).clamp(min=1)
     positive = torch.as_tensor(advantages, device=text.device) > 0
@@ -182,9 +182,9 @@ def prediction(
 ) -> MaskEstimate:
     """Log-probability, at the temperature of the draws and unfiltered, of what a ``forward`` (from 1) proposed at every
     masked column of its canvas (MDPO, arXiv 2508.13148). tokens [R, G]: ids to score instead, -1 where none is. how:
-    as in ``laid_out_scorer``."""
+    as in ``scorer_of``."""
     in_range("forward", forward, 1, int(rollouts.width.shape[1]), "It is counted from 1.")
-    scorer = laid_out_scorer(model, rollouts, **how)
+    scorer = scorer_of(model, rollouts, **how)
     if tokens is None:
         if rollouts.draw_ids is None:
             raise UserError("prediction scores what a forward proposed. Decode with rollouts(..., draws=True).")
@@ -196,9 +196,9 @@ def prediction(
         answers = rollouts.at(forward)
     visible = (answers != rollouts.mask_id) & rollouts.asked
     rows = torch.arange(len(rollouts), device=visible.device)
-    there = rollouts.width[:, forward - 1] > 0
-    canvases = laid(rollouts, rows, visible, torch.where(there, forward - 1, 0), answers)
-    row, column = ((tokens >= 0) & rollouts.asked & there[:, None]).nonzero(as_tuple=True)
+    has_forward = rollouts.width[:, forward - 1] > 0
+    canvases = laid(rollouts, rows, visible, torch.where(has_forward, forward - 1, 0), answers)
+    row, column = ((tokens >= 0) & rollouts.asked & has_forward[:, None]).nonzero(as_tuple=True)
     heat = rollouts.temperature[row] + torch.finfo(scorer.dtype).eps
     scorer = replace(scorer, law=replace(scorer.law, name="drawn"))
     cells = ScoredCells(row, canvases.start[row] + column, tokens[row, column], heat)
@@ -206,7 +206,7 @@ def prediction(
     return MaskEstimate(values.new_zeros(tokens.shape).index_put((row, column), values), rollouts.asked & ~visible)
 
 
-def laid_out_scorer(
+def scorer_of(
     model: Model, rollouts: Rollouts, *, rows: int = 32, checkpoint: bool = False, ban: bool = True
 ) -> CanvasScorer:
     """What scores the canvases of an estimator. rows, checkpoint, ban: as in ``trajectory_logprobs``. Raises UserError
@@ -251,7 +251,7 @@ def _first(rollouts: Rollouts, among: Tensor, count: Tensor, seed: int, sample: 
     return (coins.argsort(1).argsort(1) < count[:, None]) & among
 
 
-def _counted(rollouts: Rollouts, free: Tensor, seed: int, sample: int, coupled: bool) -> Tensor:
+def _random_count(rollouts: Rollouts, free: Tensor, seed: int, sample: int, coupled: bool) -> Tensor:
     """Masks [R, G] of a sample of ``elbo``."""
     total, rows = free.sum(1), torch.arange(len(free), device=free.device)
     if coupled:

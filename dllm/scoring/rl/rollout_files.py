@@ -80,7 +80,7 @@ def _check_sense(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Non
             raise ValueError(f"{name} contradicts the other tensors")
 
 
-def check_told(header: Mapping[str, Any], rows: int) -> None:
+def check_header(header: Mapping[str, Any], rows: int) -> None:
     """Raise ValueError, which names it, for an entry of the header that does not fit ``Rollouts``. rows: R."""
     for name, kind in {
         "finish": "list[str]",

@@ -23,7 +23,7 @@ from dllm.common.errors import UserError, in_words
 from dllm.contract.constrained import ConstraintReport
 from dllm.contract.setting import Sampling
 from dllm.record.results import Result
-from dllm.scoring.rl.rollout_files import check_tensors, check_told
+from dllm.scoring.rl.rollout_files import check_header, check_tensors
 
 TOLD = "rollouts"  # name in the file's metadata of what is not a tensor, as JSON
 SPREAD = 1e-4  # added to the standard deviation of a group's rewards
@@ -202,7 +202,7 @@ class Rollouts:
                 header = json.loads(opened.metadata()[TOLD])
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  no mapping
             check_tensors(tensors)
-            check_told(header, len(tensors["seeds"]))
+            check_header(header, len(tensors["seeds"]))
             results = [_result_of(row) for row in header.pop("results")]
             sampling, ends = Sampling(**header.pop("sampling")), tuple(header.pop("ends"))
             return Rollouts(**tensors, **header, results=results, sampling=sampling, ends=ends)

@@ -79,14 +79,14 @@ def rollouts_of(
         collector.observe(turn)
         if observe is not None:
             observe(turn)
-    out = _laid_out(runner, requests, gathered, collector.results(), temperature, pad, order)
+    out = _assembled(runner, requests, gathered, collector.results(), temperature, pad, order)
     out = replace(out, completion_mask=_completion_mask(out, stop, text))
     if order.rescore or parts.sampler.traits.tokens != "proposed":
         out = _rescored(runner, out, order.rescore)
     return replace(out, notes=_notes(runner, out, int(gathered.taken_back.sum()), order.rescore))
 
 
-def _laid_out(
+def _assembled(
     runner: Runner,
     requests: Sequence[Request],
     gathered: GatheredTurns,

@@ -201,22 +201,22 @@ def _form(word: str, value: Any, field: str, place: str) -> AnswerForm:
 
 
 def form_of(body: BodyObject, form_of_request: AnswerForm | None, forced: bool) -> tuple[AnswerForm | None, str]:
-    """The form that a request asks for, in whatever words, and the field of one that has no effect (empty: none). own:
-    what the form of the request says. forced: a call must be made; a form binds text, so that beside it there is none.
-    Raises ApiError for two forms."""
-    given = [] if form_of_request is None else [form_of_request]
+    """The form that a request asks for, in whatever words, and the field of one that has no effect (empty: none).
+    form_of_request: what its own field says. forced: a call must be made; a form binds text, so that beside it there is
+    none. Raises ApiError for two forms."""
+    forms = [] if form_of_request is None else [form_of_request]
     for name in (name for name in FORMS if body.has(name)):
         value = getattr(body, name)
         word = "json" if name == "json_schema" else name.removeprefix("guided_")
-        given.append(
+        forms.append(
             value.answer_form(name) if isinstance(value, StructuredOutputs) else _form(word, value, name, name)
         )
-    fields = [form.field if form is form_of_request else form.field.partition(".")[0] for form in given]
+    fields = [form.field if form is form_of_request else form.field.partition(".")[0] for form in forms]
     if forced:
         return None, fields[0] if fields else ""
-    if len(given) > 1:
+    if len(forms) > 1:
         raise ApiError(400, f"{fields[0]} and {fields[1]} both say what an answer must be. Drop one.", fields[0])
-    return (given[0] if given else None), ""
+    return (forms[0] if forms else None), ""
 
 
 def parse_constraint(
@@ -238,8 +238,8 @@ def parse_constraint(
             case "json_object":
                 return JsonSchema({"type": "object"}, additional=True, strict=False, **options)
             case "json_schema":
-                made = JsonSchema(form.value, strict=form.strict, **options)
-                return _within("schema", made.text, made, words)
+                schema = JsonSchema(form.value, strict=form.strict, **options)
+                return _within("schema", schema.text, schema, words)
             case "choice":
                 choice = Choice(form.value, **options)
                 return _within("options", "".join(choice.options), choice, words)
@@ -251,22 +251,22 @@ def parse_constraint(
 
 def _options(kind: str, given: Mapping[str, Any], words: Wording) -> dict[str, Any]:
     """The options of ``diffusion.constraint``, each with a meaning for this kind, and of its kind."""
-    name, there, found = words.name("diffusion.constraint"), OFFERS[kind].options, dict[str, Any]()
+    name, offers, out = words.name("diffusion.constraint"), OFFERS[kind].options, dict[str, Any]()
     for key, value in given.items():
-        if key not in there:
+        if key not in offers:
             field = words.name("response_format")
-            takes = f"takes {', '.join(there)}" if there else f"takes none: set {field}, too"
+            takes = f"takes {', '.join(offers)}" if offers else f"takes none: set {field}, too"
             sentence = f"{name}.{key} has no meaning for {field} of type {kind}, which {takes}."
             raise ApiError(400, sentence, f"{name}.{key}")
         with as_refusal(f"diffusion.constraint.{key}", words):
-            found[key] = there[key].validated(f"constraint.{key}", value)
-    return found
+            out[key] = offers[key].validated(f"constraint.{key}", value)
+    return out
 
 
-def _within(name: str, text: str, made: Constraint, words: Wording) -> Constraint:
+def _within(name: str, text: str, constraint: Constraint, words: Wording) -> Constraint:
     """The constraint, whose text is short enough to be compiled. Raises ApiError."""
     if (size := len(text.encode())) > MOST_BYTES[name]:
         field = words.name("response_format")
         sentence = f"{field}: its {name} has {size} bytes, more than the limit of {MOST_BYTES[name]}. Shorten it."
         raise ApiError(400, sentence, field)
-    return made
+    return constraint

@@ -98,7 +98,7 @@ def _kind(value: Any) -> str:
     return value.get("type") or "message" if isinstance(value, Mapping) else "message"
 
 
-def _known_kind(value: Any) -> Any:
+def _check_kind(value: Any) -> Any:
     kind = _kind(value)
     if kind == "item_reference":
         rule = "no item is stored, so none can be referred to. Send the item itself (AI SDK: store=false)"
@@ -114,7 +114,7 @@ InputItem = Annotated[
     | Annotated[OutputItem, Tag("<function_call_output>")]
     | Annotated[ReasoningItem, Tag("<reasoning>")],
     Discriminator(lambda value: f"<{_kind(value)}>"),
-    BeforeValidator(_known_kind),
+    BeforeValidator(_check_kind),
 ]
 Input = Annotated[
     TextOr[InputItem],
@@ -158,17 +158,17 @@ class InputMessages:
     thoughts: list[str] = field(default_factory=list)  # of the assistant, which speaks next
 
     @classmethod
-    def of(cls, instructions: str | None, given: Any) -> tuple[ChatMessage, ...]:
+    def of(cls, instructions: str | None, value: Any) -> tuple[ChatMessage, ...]:
         """The messages of ``instructions`` and ``input``."""
-        found = cls()
+        out = cls()
         if instructions is not None:
-            found.messages.append(ChatMessage("system", instructions, "instructions"))
-        if isinstance(given, str):
-            found.messages.append(ChatMessage("user", given, "input"))
+            out.messages.append(ChatMessage("system", instructions, "instructions"))
+        if isinstance(value, str):
+            out.messages.append(ChatMessage("user", value, "input"))
         else:
-            for number, item in enumerate(given):
-                found._add_item(item, f"input[{number}]")
-        return tuple(found.messages)
+            for number, item in enumerate(value):
+                out._add_item(item, f"input[{number}]")
+        return tuple(out.messages)
 
     def _add_item(self, item: MessageItem | CallItem | OutputItem | ReasoningItem, place: str) -> None:
         match item:

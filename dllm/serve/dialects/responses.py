@@ -62,11 +62,11 @@ NOTHING_TO_INCLUDE = (
 def _included(value: Any) -> Any:
     if not isinstance(value, list):
         raise wrong("must be a list of texts.", value=value)
-    for asked in value:
-        if not is_one_of(asked, NOTHING_TO_INCLUDE):
-            told = asked == "message.output_text.logprobs"
-            why = "log-probabilities are told by /v1/chat/completions" if told else "nothing more is told"
-            raise wrong(f"is not served: {why}. Drop it.", value=asked)
+    for entry in value:
+        if not is_one_of(entry, NOTHING_TO_INCLUDE):
+            is_logprobs = entry == "message.output_text.logprobs"
+            why = "log-probabilities are told by /v1/chat/completions" if is_logprobs else "nothing more is told"
+            raise wrong(f"is not served: {why}. Drop it.", value=entry)
     return value
 
 
@@ -109,25 +109,25 @@ class ResponseBody(Sampled):
 
     @classmethod
     def instead(cls, name: str, value: Any) -> str:
-        meant = meaning(name, value, lambda _: False, RESPONSES_WORDS)
+        meaning_here = meaning(name, value, lambda _: False, RESPONSES_WORDS)
         slip = slip_of(name, (*names_near(cls), *CHAT_LENGTHS))
         if name in CHAT_LENGTHS or any(length in slip for length in CHAT_LENGTHS):
             return ": write max_output_tokens."
-        if meant is not None:
-            return f": {as_advice(meant, RESPONSES_WORDS)}."
+        if meaning_here is not None:
+            return f": {as_advice(meaning_here, RESPONSES_WORDS)}."
         return f".{slip}" if slip else ""
 
     def tools_asked(self, raw: Mapping[str, Any]) -> Tools:
         """raw: the body as it was sent, which the chat template reads in chat's form."""
-        shown = [
+        templates = [
             {"type": "function", "function": {key: entry for key, entry in tool.items() if key != "type"}}
             for tool in raw.get("tools") or ()
         ]
-        listed = tuple(tool.tool(f"tools[{number}]") for number, tool in enumerate(self.tools))
+        tools = tuple(tool.tool(f"tools[{number}]") for number, tool in enumerate(self.tools))
         choice = self.tool_choice
         if isinstance(choice, FlatChoice):
-            return Tools(listed, tuple(shown), None, choice.name)
-        return Tools(listed, tuple(shown), choice)
+            return Tools(tools, tuple(templates), None, choice.name)
+        return Tools(tools, tuple(templates), choice)
 
 
 def parse_response(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest:
@@ -137,10 +137,10 @@ def parse_response(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest
     check_order(messages)
     form = None if fields.text.format is None else fields.text.format.answer_form("text.format")
     shared = of_sampled(fields, form, tools.named is not None or tools.mode == "required")
-    sent = {name: body[name] for name in REPEATED if body.get(name) is not None}
+    repeated = {name: body[name] for name in REPEATED if body.get(name) is not None}
     return parsed_request(
         AnswerRequest(
-            partial(ResponseWriter, sent=sent),
+            partial(ResponseWriter, sent=repeated),
             RESPONSES_WORDS,
             messages=messages,
             tools=tools,

@@ -51,15 +51,15 @@ class AnswerText:
     def follow(self, tokens: Sequence[int], final: int) -> tuple[str, Ending | None]:
         """What is new, and the answer's end if a stop string has been found. tokens: the answer; its first ``final``
         never change again."""
-        kept, ended = self._kept(tokens[:final])
-        text = self.text([*(self.head or ()), *kept])
+        text_tokens, ended = self._text_tokens(tokens[:final])
+        text = self.text([*(self.head or ()), *text_tokens])
         safe = text if ended else text.rstrip(UNFINISHED)
-        cut, held = self._cut(safe, kept), len(safe) if ended else open_tail(safe, self.stop)
+        cut, final_length = self._cut(safe, text_tokens), len(safe) if ended else open_tail(safe, self.stop)
         # A longer stop string that began before ``cut`` may still come: it would cut earlier.
-        if cut is not None and cut <= held:
-            tokens = within(kept, cut, self.text)
+        if cut is not None and cut <= final_length:
+            tokens = within(text_tokens, cut, self.text)
             return self._new(safe[:cut]), Ending(safe[:cut], tokens, "stop", self._stop_at(safe, cut))
-        return self._new(safe[:held]), None
+        return self._new(safe[:final_length]), None
 
     def finish(self, result: Result) -> tuple[str, Ending]:
         """The rest, and the answer's end."""
@@ -75,8 +75,10 @@ class AnswerText:
 
     def written(self, tokens: Sequence[int], final: int) -> Ending:
         """What has been returned of an answer whose first ``final`` tokens never change again, as if it ended there."""
-        kept, head = self._kept(tokens[:final])[0], self.head or ()
-        return Ending(self.sent, within(kept, len(self.sent), lambda tokens: self.text([*head, *tokens])), "length")
+        text_tokens, head = self._text_tokens(tokens[:final])[0], self.head or ()
+        return Ending(
+            self.sent, within(text_tokens, len(self.sent), lambda tokens: self.text([*head, *tokens])), "length"
+        )
 
     def _cut(self, text: str, tokens: Sequence[int]) -> int | None:
         """Where the first stop string begins that counts; None: none. tokens: of the text."""
@@ -86,9 +88,9 @@ class AnswerText:
 
     def _stop_at(self, text: str, at: int) -> str:
         """The stop string that begins there; of several the one that was sent first."""
-        return next(one for one in self.stop if text.startswith(one, at))
+        return next(string for string in self.stop if text.startswith(string, at))
 
-    def _kept(self, tokens: Sequence[int]) -> tuple[list[int], bool]:
+    def _text_tokens(self, tokens: Sequence[int]) -> tuple[list[int], bool]:
         """The tokens that have text, and whether the answer ends after them."""
         if self.head is not None:
             return [token for token in tokens if token not in self.ends], False

@@ -32,7 +32,7 @@ class Thinking:
 
     def split(self, text: str) -> tuple[str, str]:
         """The thought of a whole text (empty if it has none), and the answer after it."""
-        pieces = ThoughtSplitter(self).fed(text, final=True)
+        pieces = ThoughtSplitter(self).feed(text, final=True)
         thought, answer = (
             "".join(piece for piece, is_thought in pieces if is_thought is kind) for kind in (True, False)
         )
@@ -42,7 +42,7 @@ class Thinking:
         """How many ids of an answer are its thought, with its marks. text: of ids."""
         whole = text(ids)
         splitter = ThoughtSplitter(self)
-        splitter.fed(whole, final=True)
+        splitter.feed(whole, final=True)
         if not splitter.thinks:
             return 0
         end = whole.find(self.marks.end)
@@ -57,38 +57,38 @@ class ThoughtSplitter:
     def __init__(self, thinking: Thinking) -> None:
         self.marks, self.thinks = thinking.marks, thinking.opened  # thinks: there is a thought
         self.part, self.unmarked = "unknown", "thought" if thinking.opened else "answer"  # if it begins with no mark
-        self.left, self.bare = "", True  # text that waits; nothing of the present part has been told
+        self.waiting, self.bare = "", True  # text that waits; nothing of the present part has been told
 
-    def fed(self, text: str, final: bool = False) -> list[tuple[str, bool]]:
+    def feed(self, text: str, final: bool = False) -> list[tuple[str, bool]]:
         """What new text makes certain; final: no more comes."""
-        self.left += text
+        self.waiting += text
         if self.part == "unknown":
             self._begin(final)
-        told = self._thought(final) if self.part == "thought" else []
+        pieces = self._thought(final) if self.part == "thought" else []
         if self.part == "answer":
-            told += self._told(self.left.lstrip() if self.bare else self.left, False)
-            self.left = ""
-        return told
+            pieces += self._pieces(self.waiting.lstrip() if self.bare else self.waiting, False)
+            self.waiting = ""
+        return pieces
 
     def _begin(self, final: bool) -> None:
         """Find out whether the text begins with a thought, if that is known by now."""
-        text = self.left.lstrip()
+        text = self.waiting.lstrip()
         if text.startswith(self.marks.begin):
-            self.part, self.thinks, self.left = "thought", True, text[len(self.marks.begin) :]
+            self.part, self.thinks, self.waiting = "thought", True, text[len(self.marks.begin) :]
         elif final or not self.marks.begin.startswith(text):  # else the mark may still come
             self.part, self.bare = self.unmarked, self.thinks
 
     def _thought(self, final: bool) -> list[tuple[str, bool]]:
         """What can be told of the thought; the white space at its end waits for what follows."""
-        end = self.left.find(self.marks.end)
-        sure = end if end >= 0 else len(self.left) if final else open_tail(self.left, (self.marks.end,))
-        text, rest = self.left[:sure].lstrip() if self.bare else self.left[:sure], self.left[sure:]
-        told = self._told(kept := text.rstrip(), True)
-        self.left = text[len(kept) :] + rest
+        end = self.waiting.find(self.marks.end)
+        sure = end if end >= 0 else len(self.waiting) if final else open_tail(self.waiting, (self.marks.end,))
+        text, after = self.waiting[:sure].lstrip() if self.bare else self.waiting[:sure], self.waiting[sure:]
+        pieces = self._pieces(kept := text.rstrip(), True)
+        self.waiting = text[len(kept) :] + after
         if end >= 0:
-            self.part, self.bare, self.left = "answer", True, rest[len(self.marks.end) :]
-        return told
+            self.part, self.bare, self.waiting = "answer", True, after[len(self.marks.end) :]
+        return pieces
 
-    def _told(self, text: str, is_thought: bool) -> list[tuple[str, bool]]:
+    def _pieces(self, text: str, is_thought: bool) -> list[tuple[str, bool]]:
         self.bare = self.bare and not text
         return [(text, is_thought)] * bool(text)

@@ -16,7 +16,7 @@ class CallSplitter:
     def __init__(self, use: ToolUse, choice: int) -> None:
         self.use, self.choice, self.text, self.sent = use, choice, "", 0
 
-    def fed(self, text: str, written: int | None = None) -> Iterator[TextPiece | CallStart | CallPiece]:
+    def feed(self, text: str, written: int | None = None) -> Iterator[TextPiece | CallStart | CallPiece]:
         """What new text makes certain. White space waits for what follows: at the end it belongs to nothing. written:
         the choice's tokens up to here."""
         self.text += text

@@ -149,10 +149,10 @@ class CallableTools(BodyObject):
 
     def tools_asked(self, raw: Mapping[str, Any]) -> Tools:
         """raw: the body as it was sent, which the chat template reads."""
-        listed = tuple(one.function.tool(f"tools[{number}].function") for number, one in enumerate(self.tools))
-        named = self.tool_choice.function.name if isinstance(self.tool_choice, NamedChoice) else None
+        tools = tuple(tool.function.tool(f"tools[{number}].function") for number, tool in enumerate(self.tools))
+        name = self.tool_choice.function.name if isinstance(self.tool_choice, NamedChoice) else None
         mode = self.tool_choice if isinstance(self.tool_choice, str) else None
-        return Tools(listed, tuple(raw.get("tools") or ()), mode, named)
+        return Tools(tools, tuple(raw.get("tools") or ()), mode, name)
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class ToolUse:
     @property
     def functions(self) -> list[dict[str, Any]]:
         """Of the constraint of an answer that must be a call."""
-        return [{"name": one.name, "parameters": one.parameters, "strict": one.strict} for one in self.tools]
+        return [{"name": tool.name, "parameters": tool.parameters, "strict": tool.strict} for tool in self.tools]
 
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
         """The text beside calls, and the calls, of a whole answer. Between the marks, what is not a call of these tools
@@ -202,42 +202,42 @@ class ToolUse:
         return (beside + text[at:]).rstrip() if calls else text, calls
 
 
-def tool_use(asked: Tools, reads: bool, marked: bool) -> ToolUse | None:
+def tool_use(request: Tools, reads: bool, marked: bool) -> ToolUse | None:
     """What a request says of tools; None: nothing, or that none is to be called. reads: the chat template reads
     ``tools``. marked: it shows how a call is written. Raises ApiError."""
-    tools = asked.listed
-    if asked.named is not None:
-        return ToolUse((_named(asked.named, tools),), forced=True, named=True)
-    mode = asked.mode or ("auto" if tools else "none")
+    tools = request.listed
+    if request.named is not None:
+        return ToolUse((_tool_of_name(request.named, tools),), forced=True, named=True)
+    mode = request.mode or ("auto" if tools else "none")
     if not tools or mode == "none":
         if mode == "required":
-            sentence = f"tool_choice={asked.words[mode]} needs tools to choose from. Send tools, too."
+            sentence = f"tool_choice={request.words[mode]} needs tools to choose from. Send tools, too."
             raise ApiError(400, sentence, "tool_choice")
         return None
     if mode == "auto" and not (reads and marked):
         why = "does not say how a call is written" if reads else "has no place for tools"
-        required, none = asked.words["required"], asked.words["none"]
+        required, none = request.words["required"], request.words["none"]
         ways = f"Name a function, or write {required} (a call is then forced) or {none}"
-        sentence = f"tool_choice={asked.words[mode]} leaves it to the model, and its chat template {why}. {ways}."
+        sentence = f"tool_choice={request.words[mode]} leaves it to the model, and its chat template {why}. {ways}."
         raise ApiError(400, sentence, "tool_choice")
     return ToolUse(tools, forced=mode == "required")
 
 
-def _named(name: str, tools: Sequence[Tool]) -> Tool:
-    known = [tool.name for tool in tools]
-    if name not in known:
-        listed = f"it is one of {', '.join(known)}" if known else "there are no tools"
-        sentence = f"tool_choice names the function {name!r}, and {listed}.{nearest(name, known)}"
+def _tool_of_name(name: str, tools: Sequence[Tool]) -> Tool:
+    names = [tool.name for tool in tools]
+    if name not in names:
+        offers = f"it is one of {', '.join(names)}" if names else "there are no tools"
+        sentence = f"tool_choice names the function {name!r}, and {offers}.{nearest(name, names)}"
         raise ApiError(400, sentence, "tool_choice")
-    return tools[known.index(name)]
+    return tools[names.index(name)]
 
 
 def _call_in(text: str, tools: Sequence[Tool]) -> ToolCall | None:
     """The call that a JSON text is, its arguments as they are there; None: it is none of these tools'."""
     try:
-        found = members(text)
+        fields = members(text)
     except ValueError:
         return None
     names = {json.dumps(tool.name): tool.name for tool in tools}
-    name, arguments = names.get(found.get("name", "")), as_object(found.get("arguments", ""))
+    name, arguments = names.get(fields.get("name", "")), as_object(fields.get("arguments", ""))
     return None if name is None or arguments is None else ToolCall(name, arguments)

@@ -147,14 +147,14 @@ class Decoding:
     def _pieces(self, row: int, new: str, written: int | None, final: bool = False) -> Iterator[ReplyEvent]:
         """New text of a row, its thought apart from its answer, and calls from both. written: the row's tokens up to
         its end."""
-        pieces = self.splitters[row].fed(new, final) if self.splitters else [(new, False)] * bool(new)
+        pieces = self.splitters[row].feed(new, final) if self.splitters else [(new, False)] * bool(new)
         if self.first_text is None and pieces:
             self.first_text = time.monotonic() - self.began
         for text, is_thought in pieces:
             if is_thought:
                 yield ThoughtPiece(row, text, written)
             elif self.calls:
-                yield from self.calls[row].fed(text, written)
+                yield from self.calls[row].feed(text, written)
             else:
                 yield TextPiece(row, text, written)
         if final and self.calls:
