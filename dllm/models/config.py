@@ -40,7 +40,7 @@ FAMILIES: Mapping[str, Family] = {
     **NEXT_TOKEN_FAMILIES,
 }  # by architecture
 # For repackaged checkpoints without ``architectures``.
-MODEL_TYPES = {one.model_type: name for name, one in FAMILIES.items() if one.model_type}
+MODEL_TYPES = {family.model_type: name for name, family in FAMILIES.items() if family.model_type}
 
 
 @dataclass(frozen=True, slots=True)

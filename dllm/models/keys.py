@@ -102,7 +102,9 @@ def token_ids(high: int) -> KeyRule:
     """A token id in [0, high], or a list of them."""
 
     def fits(value: Any) -> bool:
-        return all(is_whole(one) and 0 <= one <= high for one in (value if isinstance(value, list) else [value]))
+        return all(
+            is_whole(number) and 0 <= number <= high for number in (value if isinstance(value, list) else [value])
+        )
 
     return KeyRule(f"a token id from 0 to {high} or a list of them", fits)
 

@@ -49,7 +49,7 @@ _ANTLR = "antlr4-python3-runtime"  # Hydra's grammar is of one version of it, an
 _MODULES = {"hydra-core": "hydra", "pyyaml": "yaml", _ANTLR: "antlr4"}  # of packages whose module has another name
 _MARK = "\x1f"  # between the words of a line for the process that asked
 _SECONDS = 180  # for libraries to load from a slow disk
-_GIB, _WRITTEN = 2**30, 2**20  # bytes; those that are written to see whether a disk takes them
+_GIB, _PROBE_BYTES = 2**30, 2**20  # bytes; those that are written to see whether a disk takes them
 _LIST, _ANSWER = 'Sort the list:\n["Kai", "Emma", "Hugo"]', '["Emma", "Hugo", "Kai"]'
 
 
@@ -263,7 +263,7 @@ def of_folder(what: str, folder: Path, level: str, least: float, advice: str) ->
     there = next(place for place in (folder, *folder.parents) if os.path.exists(place))  # noqa: PTH110  it never raises
     try:
         with tempfile.TemporaryFile(dir=there) as file:
-            file.write(bytes(_WRITTEN))
+            file.write(bytes(_PROBE_BYTES))
             file.flush()
         free = shutil.disk_usage(there).free / _GIB
     except OSError as error:

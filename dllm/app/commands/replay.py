@@ -130,8 +130,8 @@ def turn_differences(then: TurnRecord, now: TurnRecord) -> Iterator[str]:
     for what, before, after in (("commit", then.candidates, now.candidates), ("edit", then.edited, now.edited)):
         if len(before) != len(after):
             yield f"{len(before)} candidates that {what} in the trace, {len(after)} now"
-        for one, other in zip(before, after, strict=False):
-            yield from commit_differences(what, one, other)
+        for first, second in zip(before, after, strict=False):
+            yield from commit_differences(what, first, second)
 
 
 def same_mixtures(then: ShownMixtures | None, now: ShownMixtures | None) -> bool:

@@ -37,12 +37,12 @@ def share_lines(config: ModelConfig, tp: int, ep: bool) -> Iterator[str]:
         yield f"model.tp={tp} {kind}: each rank holds {size}; {room}"
 
 
-def _room(size_needed: float, tp: int) -> str:
+def _room(least: float, tp: int) -> str:
     """Whether the GPUs here have that many bytes each, or which ones would."""
     there = [torch.cuda.get_device_properties(place).total_memory for place in range(torch.cuda.device_count())]
     if len(there) >= tp:
-        fits = all(size >= size_needed for size in there[:tp])
+        fits = all(size >= least for size in there[:tp])
         return f"{'fits' if fits else 'does not fit'} on the GPUs here, of {min(there[:tp]) / 1e9:.0f} GB"
-    large = next((size for size in GPU_SIZES if size * 1e9 >= size_needed), None)
+    large = next((size for size in GPU_SIZES if size * 1e9 >= least), None)
     here = f"{len(there)} GPUs are here, so take" if there else "no GPU is here; it takes"
     return f"{here} {tp} of {large} GB or more" if large else f"{here} more ranks: no GPU holds that much"

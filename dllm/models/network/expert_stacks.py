@@ -59,9 +59,9 @@ class JoinedRows(Packing):
         )
 
 
-def _numbers(stored: StoredTensor, part: Part) -> Tensor:
-    rows = stored.shape[0]
-    return part(stored).float() if stored.packing is None else stored.packing.numbers(part, 0, rows)
+def _numbers(tensor: StoredTensor, part: Part) -> Tensor:
+    rows = tensor.shape[0]
+    return part(tensor).float() if tensor.packing is None else tensor.packing.numbers(part, 0, rows)
 
 
 def with_published_experts(contents: Contents, config: ModelConfig) -> Contents:
