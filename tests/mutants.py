@@ -97,6 +97,7 @@ DECLARED = (
     "tests/contract/test_traits.py",
     "tests/contract/test_traits_table.py",
     "tests/laws/test_stated.py",
+    "tests/serve/test_field_defaults.py",
 )
 UNSEEN = ("repo", "gpu", "experiments", "tasks", "kernels", "data", "support")  # tests that execute none of the rooms
 WORDS_OF_PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not program", "--continue-on-collection-errors")

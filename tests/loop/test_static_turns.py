@@ -19,8 +19,10 @@ from dllm.parts import (
     DKV,
     Cache,
     Canvas,
+    DKVPrefill,
     Elastic,
     FullLength,
+    HostView,
     Parts,
     Runtime,
     Sampling,
@@ -108,6 +110,14 @@ def test_old_counts_bound_what_is_computed(name: str, cache: Cache, lag: int) ->
         parts = Parts(rule, part("blocks", blocks), cache, FullLength(), sampling)
         exact, late = (results(network, parts, requests(), sampling, lag=one) for one in (None, lag))
         assert [(one.tokens, one.turns) for one in late] == [(one.tokens, one.turns) for one in exact]
+
+
+def test_bounds_are_no_wider_than_the_counts_say() -> None:
+    """A wider bound computes the same tokens at a higher price, which no decode shows."""
+    pairs = DKVPrefill(decode=True, refresh_interval=4), DKVPrefill(refresh_interval=4)
+    rows = [HostView(forwards=turn - 1, staleness=1, counts=(3, turn - 1, 9)) for turn in range(6)]
+    late, whole = (cache.max_queries(rows, 20, 8, model("tiny-llada").config) for cache in pairs)
+    assert (late, whole) == ((20, 3, 3, 3, 9, 3), (20, 9, 9, 9, 9, 9))
 
 
 def test_the_trap_sees_what_the_exact_turn_asks() -> None:
