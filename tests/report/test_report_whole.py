@@ -195,6 +195,10 @@ def test_ranks_share_a_floor(tmp_path: Path) -> None:
     assert floors == {1: 2.0, 2: 1.0, 4: 0.5}
     (alone,) = points(replace(one, environment={}))
     assert tables.floor_of(alone, machine) == 2.0
+    head, line = (row.split(",") for row in tables.speeds([alone], machine).csv().splitlines())
+    assert alone.measures.seconds not in (0, 1)
+    expected = 2.0 * alone.measures.samples / alone.measures.seconds
+    assert float(dict(zip(head, line, strict=True))["floor / time"]) == pytest.approx(expected, abs=5e-4)
 
 
 def test_this_machine_is_the_one_at_hand_only_if_it_ran_there(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
 
 import yaml
 
