@@ -35,7 +35,7 @@ COMPILER_FLAGS = (
     "-shared",
     "-fPIC",
 )
-MOST_SECONDS = 60  # of the compiler
+COMPILER_SECONDS = 60  # of the compiler
 
 
 class Library:
@@ -74,7 +74,7 @@ def library() -> Library | None:
     with suppress(OSError, subprocess.SubprocessError), TemporaryDirectory() as folder:
         file = Path(folder) / target.name
         words = [program, *COMPILER_FLAGS, "-o", str(file), str(C_FILE), "-lm"]
-        subprocess.run(words, capture_output=True, timeout=MOST_SECONDS, check=True)
+        subprocess.run(words, capture_output=True, timeout=COMPILER_SECONDS, check=True)
         with suppress(OSError):
             own = target.with_suffix(f".{os.getpid()}")
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -42,11 +42,11 @@ from dllm.loop.recorded_turn import (
     SplitTurn,
     StaticBuffers,
     Widths,
-    answers_of,
     copy_all,
+    host_answers,
     renewed,
-    resumed,
     sorted_by_width,
+    with_answers,
 )
 from dllm.loop.rows import Rows
 from dllm.loop.runtime.compiled_stages import CompiledStages
@@ -168,7 +168,7 @@ class RecordedTurns:
 
         def work() -> None:
             run = begin_from(buffers, rows, forward)
-            results[:] = [run] if asks else end_into(buffers, run, answers_of(run, rows), forward, parts)
+            results[:] = [run] if asks else end_into(buffers, run, host_answers(run, rows), forward, parts)
 
         recording = self.recorder()
         recording.record(work, reset)
@@ -286,7 +286,7 @@ def rows_as_wide(rows: Rows, widths: Widths, order: Tensor) -> Rows:
 def turn_into(buffers: StaticBuffers, rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn, Tensor]:
     """A turn from the outputs of the last one to new outputs, as rows on these, with the numbers that it reports."""
     run = begin_from(buffers, rows, forward)
-    return end_into(buffers, run, answers_of(run, rows), forward, parts)
+    return end_into(buffers, run, host_answers(run, rows), forward, parts)
 
 
 def begin_from(buffers: StaticBuffers, rows: Rows, forward: Forward) -> NetworkRun:
@@ -299,7 +299,7 @@ def end_into(
     buffers: StaticBuffers, run: NetworkRun, answers: Sequence[Any], forward: Forward, parts: Parts
 ) -> tuple[Rows, Turn, Tensor]:
     """The second part, by the host's ``answers`` to the calls."""
-    head = forward.head(resumed(run, answers))
+    head = forward.head(with_answers(run, answers))
     return forward.stage(settle_into, buffers.outputs, run.rows, head, forward, parts)
 
 

@@ -122,7 +122,7 @@ class SplitTurn:
             ahead = None
         if ahead is not None:
             ahead.recording.replay()
-        answers = answers_of(
+        answers = host_answers(
             self.run, rows, [None if question is None else question.read_row() for question in reports]
         )
         key = tuple(inputs.memory.rounded(question) for inputs, question in zip(self.run.inputs, answers, strict=True))
@@ -146,7 +146,7 @@ class SplitTurn:
             second.release()
 
 
-def answers_of(run: NetworkRun, rows: Rows, reports: Sequence[Sequence[int] | None] | None = None) -> list[Hashable]:
+def host_answers(run: NetworkRun, rows: Rows, reports: Sequence[Sequence[int] | None] | None = None) -> list[Hashable]:
     """What the host must know of each call before it goes on, of ``rows`` that are as they were when it began. read:
     by call, what it has read already."""
     memories, facts = [inputs.memory for inputs in run.inputs], rows.blocks.shapes.facts
@@ -155,7 +155,7 @@ def answers_of(run: NetworkRun, rows: Rows, reports: Sequence[Sequence[int] | No
     ]
 
 
-def resumed(run: NetworkRun, answers: Sequence[Any]) -> NetworkRun:
+def with_answers(run: NetworkRun, answers: Sequence[Any]) -> NetworkRun:
     """The run whose calls have gone on by the host's ``answers``, one for each."""
     for inputs, answer in zip(run.inputs, answers, strict=True):
         inputs.memory.resume(answer)

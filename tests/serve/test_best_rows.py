@@ -68,10 +68,10 @@ def test_rates_are_those_of_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.time, "process_time", lambda: now[0])
     stand_in: Any = Turns()
     stand_in.model = defaults.model
-    monkeypatch.setattr(module, "MOST_SECONDS", 4.2)
+    monkeypatch.setattr(module, "TRIAL_SECONDS", 4.2)
     assert rates_by_rows(stand_in, 32) == pytest.approx({1: 1 / 0.11, 8: 8 / 0.18, 16: 16 / 0.26})
     assert began == [1, 8, 16]
-    monkeypatch.setattr(module, "MOST_SECONDS", 0.1)
+    monkeypatch.setattr(module, "TRIAL_SECONDS", 0.1)
     assert rates_by_rows(stand_in, 32) == {}, "one turn takes longer"
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from openai import OpenAI, OpenAIError
 
 LET_PASS = 10  # questions without an answer, after which no more is asked
-LONGEST_NAME = 200  # characters that are kept of what an address calls its model and of why the text ended
+LONGEST_MODEL_NAME = 200  # characters that are kept of what an address calls its model and of why the text ended
 MOST_STOPS = 4  # strings that OpenAI's interface takes; the text is cut at all of them here
 ENDED = {"stop": "eos"}  # our words for ``finish_reason``, where they differ
 _Question = TypeVar("_Question")
@@ -198,14 +198,14 @@ def openai_client(model: Mapping[str, Any], key: str | None) -> OpenAI:
         from openai import DefaultHttpxClient, OpenAI
     except ImportError:
         raise not_installed("{model=endpoint}", "openai", "endpoint") from None
-    from dllm.app.runs.bounded_reply import PLAIN, BoundedReader
+    from dllm.app.runs.bounded_reply import PLAIN_REPLIES, BoundedReader
 
     return OpenAI(
         api_key=key or "none",
         base_url=model["url"],
         timeout=model["timeout"],
         max_retries=model["retries"],
-        default_headers=PLAIN,
+        default_headers=PLAIN_REPLIES,
         http_client=DefaultHttpxClient(event_hooks={"response": [BoundedReader(model["timeout"])]}),
     )
 
@@ -229,7 +229,7 @@ def messages_of(item: Item) -> list[Message]:
 
 def short_name(value: object) -> str | None:
     """What an address says in a word or two (None: nothing that a line of a file or of a table can show)."""
-    return value[:LONGEST_NAME] if isinstance(value, str) and value.isprintable() else None
+    return value[:LONGEST_MODEL_NAME] if isinstance(value, str) and value.isprintable() else None
 
 
 def cut_at(text: str, stops: Iterable[str]) -> str:

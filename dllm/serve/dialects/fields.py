@@ -20,7 +20,7 @@ from dllm.serve.dialects.response_formats import ResponseFormat, SentSchema, Str
 from dllm.serve.dialects.tools import CallableTools
 from dllm.serve.http.typed import AnyText, BodyObject, must, names_near, names_of, slip_of, wrong
 
-EXAMPLES = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
+FIELD_EXAMPLES = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
 CHAT_ONLY = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs")
 MAX_LIKELIEST = 20  # tokens that log-probabilities tell of a position
 MAX_STOPS, MAX_STOP = 16, 256  # how many, and characters of each
@@ -66,8 +66,8 @@ def _is_canvas(value: Any) -> bool:
 def _instead(name: str, value: Any, names: tuple[str, ...]) -> str:
     """The end of a sentence about an unknown field: what says it here, or the nearest field; empty: no one knows."""
     meaning_here = meaning(name, value, lambda _: False, CHAT_WORDS)
-    if name in EXAMPLES or (isinstance(meaning_here, Set) and meaning_here.name == "prompt"):
-        return f": write {next(text for field, text in EXAMPLES.items() if field in names)}." if names else ""
+    if name in FIELD_EXAMPLES or (isinstance(meaning_here, Set) and meaning_here.name == "prompt"):
+        return f": write {next(text for field, text in FIELD_EXAMPLES.items() if field in names)}." if names else ""
     if meaning_here is not None:
         return f": {as_advice(meaning_here, CHAT_WORDS)}."
     if name in CHAT_ONLY and name not in names:

@@ -15,7 +15,7 @@ from dllm.models.text.chat_template import REASONING
 from dllm.prompts import Message
 from dllm.serve.dialects.other_fields import others_of
 from dllm.serve.http.api_errors import ApiError
-from dllm.serve.http.typed import AnyText, BodyObject, TextOr, must, value_text, wrong
+from dllm.serve.http.typed import AnyText, BodyObject, TextOr, must, value_json, wrong
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MAX_ENTRIES = 2048  # messages of a conversation, and the parts of their contents
@@ -178,7 +178,7 @@ def check_order(messages: Sequence[ChatMessage]) -> None:
     for message in messages:
         ident, field = message.result_of, message.result_field
         if ident is not None and ident not in idents:
-            raise ApiError(400, f"{field}={value_text(ident)} is the id of no call before it.", field)
+            raise ApiError(400, f"{field}={value_json(ident)} is the id of no call before it.", field)
         idents.update(call.id for call in message.calls)
     if messages and messages[-1].role == "user" and not messages[-1].text.strip():
         raise ApiError(400, f"{messages[-1].content} {EMPTY}", messages[-1].content)

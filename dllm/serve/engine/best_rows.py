@@ -22,7 +22,7 @@ from dllm.serve.http.log import log
 
 USUAL_ROWS = 8  # where nothing is measured; never fewer
 BATCH_SIZES = (1, USUAL_ROWS, 16, 32)  # that are tried; one row tells how long the others take
-MOST_SECONDS = 2.0  # that trying may take
+TRIAL_SECONDS = 2.0  # that trying may take
 TURNS_OF_EACH = 4  # of each size; the first computes prompts, and of the others the fastest counts
 ENOUGH = 0.95  # of the best rate: fewer rows answer each client sooner
 PROMPT_TOKENS = 32  # tokens
@@ -58,9 +58,9 @@ def fewest_at_best(rates: Mapping[int, float]) -> int:
 
 
 def rates_by_rows(runner: Runner, length: int) -> dict[int, float]:
-    """Rows times turns a second by the size of a batch, as far as ``MOST_SECONDS`` reach. A larger batch is not begun
+    """Rows times turns a second by the size of a batch, as far as ``TRIAL_SECONDS`` reach. A larger batch is not begun
     that would take, row by row, more than is left."""
-    rates, seconds, before = dict[int, float](), MOST_SECONDS, 0.0
+    rates, seconds, before = dict[int, float](), TRIAL_SECONDS, 0.0
     for rows in BATCH_SIZES:
         if rows > 1 and before * rows > seconds:
             break

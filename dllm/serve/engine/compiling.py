@@ -22,7 +22,7 @@ from dllm.serve.engine.jobs import Full, Job, RequestParts
 
 MOMENT = 0.5  # seconds of a thread; 95 of 100 schemas that people write take less
 MAX_LONG = 4  # constraints that wait for their full time
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Compiling:
@@ -71,7 +71,7 @@ class SingleThread:
     def __init__(self, name: str, most: int) -> None:
         self.threads, self.most, self.waiting = ThreadPoolExecutor(1, thread_name_prefix=name), most, 0
 
-    async def run(self, act: Callable[[], T]) -> T:
+    async def run(self, act: Callable[[], _T]) -> _T:
         """What ``act`` returns. Raises Full. If the caller is cancelled, what has not begun never does."""
         if self.waiting > self.most:
             raise Full(self.waiting)

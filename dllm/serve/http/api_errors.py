@@ -71,7 +71,7 @@ def as_refusal(param: str | None = None, words: Wording = CHAT_WORDS) -> Iterato
         yield
     except UserError as error:
         text, field = worded(error, words)
-        raise ApiError(400, text, field if param is None else short_name(error, words.name(param), words)) from None
+        raise ApiError(400, text, field if param is None else short_field(error, words.name(param), words)) from None
 
 
 def worded(error: UserError, words: Wording) -> tuple[str, str | None]:
@@ -79,10 +79,10 @@ def worded(error: UserError, words: Wording) -> tuple[str, str | None]:
     if not isinstance(error, Refusal):
         return str(error), None
     field = words.field(error.at)
-    return error.text(words), field and short_name(error, field, words)
+    return error.text(words), field and short_field(error, field, words)
 
 
-def short_name(error: UserError, field: str, words: Wording) -> str:
+def short_field(error: UserError, field: str, words: Wording) -> str:
     """The field at fault, or the short name of an option of its that is meant, if the request gave it by that."""
     places = error.places if isinstance(error, Refusal) else ()
     for key, group in SHORT.items():

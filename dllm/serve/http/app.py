@@ -54,7 +54,7 @@ from dllm.serve.http.typed import build_models, note_of
 
 READERS = 2
 LARGE_BODY, MAX_LARGE = 32 << 10, 8  # bytes of a body that takes a while to read, and how many of them wait
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class FormReader(Protocol):
@@ -239,11 +239,11 @@ class Service:
         """What reads a body of this size. It raises ApiError where too many large ones wait."""
         return self._apart if len(body) <= LARGE_BODY else self._apart_large
 
-    async def _apart_large(self, act: Callable[[], T]) -> T:
+    async def _apart_large(self, act: Callable[[], _T]) -> _T:
         with self._queued():
             return await self.large.run(act)
 
-    async def _apart(self, act: Callable[[], T]) -> T:
+    async def _apart(self, act: Callable[[], _T]) -> _T:
         """What ``act`` returns, away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.readers, act)
 

@@ -161,7 +161,7 @@ def extras(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 def wrong(rule: str, at: str = "", value: Any = _HIDDEN, code: str | None = None) -> PydanticCustomError:
     """What a validator raises: the rest of a sentence that begins with the field. at: a field inside it, such as
     ``name`` or ``[3].name``. value: to be shown."""
-    text = "" if value is _HIDDEN else f"={value_text(value)}"
+    text = "" if value is _HIDDEN else f"={value_json(value)}"
     return PydanticCustomError(_WRONG, "wrong", {"rule": rule, "at": at, "shown": text, "code": code})
 
 
@@ -205,7 +205,7 @@ def refused_body(error: ValidationError, root: type[BodyObject]) -> ApiError:
         rule = _be_one_of([word for model in inside for word in tags_of(model)], value)
     else:
         rule = _rule(detail, field_info, inside)
-    return ApiError(400, f"{place}={value_text(value)} must {rule}", place)
+    return ApiError(400, f"{place}={value_json(value)} must {rule}", place)
 
 
 def _be_one_of(words: Sequence[str], value: Any) -> str:
@@ -303,7 +303,7 @@ def names_near(kind: type[BodyObject]) -> tuple[str, ...]:
     return (*names_of(kind), *(name for name, row in kind.others.items() if row.why))
 
 
-def value_text(value: Any) -> str:
+def value_json(value: Any) -> str:
     """A value in a sentence, shortened."""
     if isinstance(value, str):
         return repr(value) if len(value) <= _MAX_CHARACTERS else f"{value[:_MAX_CHARACTERS]!r}..."

@@ -98,7 +98,7 @@ class GrammarChecker:
 
 JAR = "languagetool-server.jar"
 # As the benchmark sets them: fewer suggestions, faster.
-SERVER_SETTINGS = {"maxCheckThreads": 1, "maxSpellingSuggestions": 1}
+CHECKER_SETTINGS = {"maxCheckThreads": 1, "maxSpellingSuggestions": 1}
 
 
 def unpacked(place: Path) -> Path:
@@ -156,7 +156,7 @@ def _tool() -> Any:
         def _start_server_on_free_port(self) -> None:
             self._start_local_server()
 
-    return OneTry("en-US", config=SERVER_SETTINGS)
+    return OneTry("en-US", config=CHECKER_SETTINGS)
 
 
 def _shelf(folder: Path) -> Path:
