@@ -329,6 +329,8 @@ def executing(mutant: Mutant) -> list[Recorded]:
     known = places()
     if inside and exact in known:
         return []
+    if not inside and (users := {name for one in users_of(mutant) for name in known if name.startswith(f"{one}#")}):
+        return [one for one in recorded() if any(one.executes(name) for name in users)]
     # outside functions, or the record is of an older file
     alike = re.compile(rf"(?:{re.escape(mutant.file)}|.*):{re.escape(place.partition('#')[0])}[.#].*")
     for names in (
@@ -338,6 +340,19 @@ def executing(mutant: Mutant) -> list[Recorded]:
         if found := [one for one in recorded() if any(one.executes(name) for name in names)]:
             return found
     return []
+
+
+def users_of(mutant: Mutant) -> list[str]:
+    """Functions of the file that read the constant which the line assigns: FILE:FUNCTION."""
+    tree = ast.parse(source(mutant.file))
+    names = set[str]()
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.lineno <= mutant.line <= (node.end_lineno or 0):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    readers = [one.lineno for one in ast.walk(tree) if isinstance(one, ast.Name) and one.id in names]
+    places = [placed(mutant.file, line) for line in readers]
+    return sorted({f"{mutant.file}:{place.partition('#')[0]}" for place, inside in places if inside})
 
 
 def function(test: str) -> str:
@@ -379,12 +394,8 @@ class Trial:
         other = [one for one in items if one.nodeid not in self.sample]
         named = [one for one in other if stem.search(one.nodeid.partition("[")[2])]
         others = [one for one in other if function(one.nodeid) in self.rest]
-        group = self.mutant.room.removesuffix("s")
-        read = [
-            one
-            for one in other
-            if file_of(one.nodeid) in DECLARED and (f"[{group}]" in one.nodeid or "[" not in one.nodeid)
-        ]
+        group, cases = self.mutant.room.removesuffix("s"), {one: one.nodeid.partition("[")[2].lower() for one in other}
+        read = [one for one in other if file_of(one.nodeid) in DECLARED and (not cases[one] or group in cases[one])]
         return {"sample": sample, "rest": list(dict.fromkeys([*named, *others, *read]))}
 
 
@@ -515,7 +526,7 @@ class Some:
 
 def trial_alone(mutant: Mutant, items: Sequence[pytest.Item], seconds: float) -> str:
     """As ``Host.forked``, in a new process that imports the changed file."""
-    files = list(dict.fromkeys(file_of(one.nodeid) for one in items))[:4]  # imports cost more than tests
+    files = list(dict.fromkeys(file_of(one.nodeid) for one in items))[:8]  # imports cost more than tests
     tests = [one.nodeid for one in items if file_of(one.nodeid) in DECLARED]
     tests += [one.nodeid for one in items if file_of(one.nodeid) in files]
     given = json.dumps({"file": mutant.file, "text": mutant.text, "tests": tests, "seconds": seconds})

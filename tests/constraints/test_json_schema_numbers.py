@@ -6,6 +6,7 @@ import json
 import random
 import re
 from decimal import Decimal
+from fractions import Fraction
 from itertools import combinations, product
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from harness import full
 from jsonschema import Draft202012Validator
 
-from dllm.parts import JsonSchema, UserError, automaton_of, compiled, schema_language
+from dllm.parts import JsonSchema, Range, UserError, automaton_of, compiled, schema_language
 
 BOUNDS = [0, 1, -1, 15, 0.5, 0.05, -0.5, 1.5, 0.95, -0.1, 10.3, -3.55, 99.9, 0.001, 0.15]
 STEPS = [1, 3, 0.5, 0.1, 0.05, 0.3, 1.5, 0.15, 0.01, 2.5]
@@ -25,6 +26,25 @@ TEXTS = [
     for text in map("".join, product("0159.-e", repeat=size))
     if re.fullmatch(PLAIN + "(e-?[0-9]+)?", text)
 ] + ["0.25", "-0.25", "1.234", "12.34", "0.001", "0.0010", "0.35", "100.01"]
+
+
+def test_a_range_holds_a_number_exactly_if_one_is_found() -> None:
+    """Against all 24ths between -3 and 3: bounds and multiples are coarser."""
+    numbers = [Fraction(count, 24) for count in range(-72, 73)]
+    bounds = (None, Fraction(-1), Fraction(0), Fraction(1, 2), Fraction(1), Fraction(3, 2))
+    multiples = (None, *map(Fraction, ("1/2", "1/3", "3/4", "1", "2")))
+    for low, high, over, under, multiple in product(bounds, bounds, (False, True), (False, True), multiples):
+        inside = [
+            number
+            for number in numbers
+            if (low is None or number > low or (number == low and not over))
+            and (high is None or number < high or (number == high and not under))
+            and (multiple is None or (number / multiple).denominator == 1)
+        ]
+        whole = [number for number in inside if number.denominator == 1]
+        found = Range(low, high, over, under, multiple)
+        assert found.holds("integer") == bool(whole), found
+        assert found.holds("fraction") == (len(whole) < len(inside)), found
 
 
 def schemas(draw: random.Random, count: int) -> list[dict[str, Any]]:

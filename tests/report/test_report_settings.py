@@ -268,6 +268,11 @@ def test_answers_to_one_item_count_together_in_an_interval() -> None:
     assert wilson_of_items([[1.0] * 4 + [0.0] * 4]) == pytest.approx(wilson(0.5, 1))  # nor of one item
 
 
+def test_without_a_judged_answer_the_interval_is_everything(tmp_path: Path) -> None:
+    (unknown,) = points(cell(tmp_path / "a", ["sampler=static"], {"copy": [None, None]}, 8))
+    assert unknown.interval == (0.0, 100.0)
+
+
 def test_the_variance_of_few_items_counts_for_less() -> None:
     """Korn and Graubard's (t of n - 1 / t of m - 1)^2, by hand, of 8 items with 3 or 1 of 4 answers right."""
     between = 8 / 7 * 8 * 1 / 32**2  # each item is one answer away from the mean

@@ -14,7 +14,18 @@ from harness import DATA, PROMPTS
 from made_rollouts import made_rollouts
 from rollouts import main, model_of, replay_rollouts
 
-from dllm.parts import Model, Rollouts, UserError, coupled, elbo, estimate, one_step, prediction, sandwich
+from dllm.parts import (
+    Model,
+    Rollouts,
+    ScoredCanvases,
+    UserError,
+    coupled,
+    elbo,
+    estimate,
+    one_step,
+    prediction,
+    sandwich,
+)
 
 GOLDEN = DATA / "goldens" / "rl_logprobs.json"
 
@@ -99,6 +110,16 @@ def test_drawn_masks_are_by_row_and_returned() -> None:
     assert 0 < int(prompt.masks.sum()) < prompt.masks.numel()
 
 
+def test_a_forward_over_masks_alone_scores_each_column_by_itself() -> None:
+    """The first canvas has a mask at every column, as the estimate of one step has at p = 0."""
+    found = answers()
+    with torch.no_grad():
+        first = prediction(tiny(), found, 1, tokens=found.completion_ids)
+        alone = one_step(tiny(), found, p=0.0)
+    torch.testing.assert_close(first.values, alone.values, check_dtype=False)
+    assert torch.equal(first.masks, found.asked)
+
+
 def test_what_is_no_estimator_or_no_mask_is_refused() -> None:
     found = answers()
     with torch.no_grad():
@@ -112,3 +133,11 @@ def test_what_is_no_estimator_or_no_mask_is_refused() -> None:
             sandwich(tiny(), found, torch.ones(2), kind="blocks")
         with pytest.raises(UserError, match=r"Decode with rollouts\(..., draws=True\)"):
             prediction(tiny(), found, 1)
+
+
+def test_canvases_that_differ_in_masks_or_given_columns_alone_are_two() -> None:
+    tokens, width = torch.full((4, 3), 7), torch.full((4,), 3)
+    masked = torch.tensor([[True, False, False], [False] * 3, [False] * 3, [True, False, False]])
+    given = torch.tensor([[False] * 3, [True, False, False], [False] * 3, [False] * 3])
+    unique, which = ScoredCanvases(tokens, masked, given, width, torch.ones(4, dtype=torch.long)).distinct()
+    assert len(unique.tokens) == 3 and len({*which.tolist()}) == 3 and which[0] == which[3]
