@@ -83,6 +83,12 @@ def test_memory_that_runs_out_on_a_rank_names_it(monkeypatch: pytest.MonkeyPatch
         decoder("a")
 
 
+def test_a_gpu_has_what_is_free_and_what_pytorch_keeps_unused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("mem_get_info", (50, 900)), ("memory_reserved", 30), ("memory_allocated", 10)):
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert out_of_memory.free_bytes(torch.device("cuda"), 2) == 50 + 30 - 10
+
+
 def test_ranks_refuse_a_batch_together_where_one_lacks_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The least memory counts."""
     folder, ranks = Path("dllm/models/checkpoints/mini-llada"), threads(2)

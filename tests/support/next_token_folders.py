@@ -42,6 +42,7 @@ TRAITS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "ungrouped": ("llama", {"num_key_value_heads": None}),
     "one_key_head": ("llama", {"num_key_value_heads": 1, "head_dim": 20}),
     "window": ("mistral", {"sliding_window": 5}),
+    "narrowest_window": ("mistral", {"sliding_window": 1}),
     "tied_yarn": ("mistral", {"sliding_window": None, "tie_word_embeddings": True, "rope_parameters": YARN}),
     "late_windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
     "window_off": ("qwen2", {"use_sliding_window": False, "sliding_window": 4, "num_key_value_heads": 4}),
@@ -83,8 +84,9 @@ def next_token_folder(
 
 
 def generated(model: Any, prompt: list[int], tokens: int) -> dict[str, Any]:
-    """What the model's own ``generate`` gives, and log-probabilities of whole sequences, without its cache."""
-    whole = model.generate(torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False)[0]
+    """What the model's own ``generate`` gives, and log-probabilities of whole sequences, without its cache: under a window of
+    one column transformers 5.23 gives other tokens with it."""
+    whole = model.generate(torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False, use_cache=False)[0]
     with torch.inference_mode():
         logits = model(whole[None]).logits[0].log_softmax(-1)
     new = range(len(prompt), len(whole))

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from math import comb, sqrt
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from dllm.scoring import promise as module
 from dllm.scoring.promise import Promise, binomial_tail, choose, front, least_items, parted, survivors
+from dllm.view.report.front_picture import draw_front
 from tests.support.harness import full
 from tests.tune import Numbers, main
 
@@ -178,3 +183,18 @@ def test_the_promise_fails_as_rarely_as_it_says(
         print(f"{means_of.__name__[1:]} {draw.__name__[1:]}: {wrong / times:.3f}, naive {naive_wrong / times:.3f}")
     assert wrong / times <= ALPHA + 3 * sqrt(ALPHA * (1 - ALPHA) / times)
     assert naive_wrong > wrong
+
+
+def test_the_picture_shows_settings_at_their_cost_and_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, plot = dict[str, Any](), Axes.plot
+
+    def listen(axis: Axes, *data: Any, **how: Any) -> Any:
+        drawn[how.get("label") or (data[2] if len(data) == 3 else "line")] = data[:2]
+        return plot(axis, *data, **how)
+
+    monkeypatch.setattr(Axes, "plot", listen)
+    points = [(0, 0.0, (0.0, 0.1), 32.0), (3, 0.04, (0.01, 0.08), 5.0)]
+    choice = SimpleNamespace(order=[3], kept=[0, 3])
+    draw_front(tmp_path / "front.png", points, choice, 3, 0.05, "forwards")  # type: ignore[arg-type]
+    assert drawn["taken"] == (5.0, pytest.approx(4.0)) and drawn["reference"] == (32.0, 0.0)
+    assert drawn["line"] == ((5.0,), (pytest.approx(4.0),)) and (tmp_path / "front.png").stat().st_size > 0
