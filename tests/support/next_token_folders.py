@@ -84,8 +84,8 @@ def next_token_folder(
 
 
 def generated(model: Any, prompt: list[int], tokens: int) -> dict[str, Any]:
-    """What the model's own ``generate`` gives, and log-probabilities of whole sequences, without its cache: under a window of
-    one column transformers 5.23 gives other tokens with it."""
+    """What the model's own ``generate`` gives, and log-probabilities of whole sequences, without its cache: with it,
+    transformers 5.23 gives other tokens under a window of one column."""
     whole = model.generate(torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False, use_cache=False)[0]
     with torch.inference_mode():
         logits = model(whole[None]).logits[0].log_softmax(-1)
