@@ -140,7 +140,7 @@ def test_it_goes_on_where_it_was_killed_to_the_same_filter(
 
     with monkeypatch.context() as patch:
         patch.setattr(place, name, killed)
-        patch.setattr(filter_training, "KEPT_SECONDS", 0)
+        patch.setattr(filter_training, "STATE_SECONDS", 0)
         with pytest.raises(RuntimeError, match="killed"):
             train()
     calls.clear()

@@ -103,8 +103,8 @@ def test_questions_of_a_turn_in_fixed_shapes(trigger: str, most: int, monkeypatc
     canvas, forward = Canvas.of(requests(), 61), forward_of(model("tiny-llada"), parts, Sampling())
     with torch.inference_mode():
         for _ in islice(denoise(canvas, forward, parts, 0), 6):
-            found.append(asked.count("asked"))
-            assert asked.count("read") <= 1 and {*asked} <= {"asked", "read"} or not found[:-1]
+            found.append(asked.count("answer"))
+            assert asked.count("read") <= 1 and {*asked} <= {"answer", "read"} or not found[:-1]
             asked.clear()
     assert max(found) == most
 

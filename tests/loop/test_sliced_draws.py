@@ -77,7 +77,7 @@ def test_each_rank_tells_the_logit_of_the_likeliest_of_its_own_ids() -> None:
         mine, zeros = logits[:, begin:end], torch.zeros(ROWS, dtype=torch.long)
         likeliest = mine.argmax(-1) + begin
         head = HeadSlice(rank, VOCAB, lambda rows: rows, None)
-        return OwnIds(mine, mine, zeros, zeros.bool()).said(mine, mine, likeliest, head, zeros, False)[4]
+        return OwnIds(mine, mine, zeros, zeros.bool()).report(mine, mine, likeliest, head, zeros, False)[4]
 
     for rank, best in zip(ranks, together(ranks, lambda rank: own(ranks[rank])), strict=True):
         begin, end = rank.share(VOCAB)

@@ -38,7 +38,7 @@ ASKING = ("dkv_greedy", "flash_verify", "linear_spec")  # the caches that eager 
 BOUNDED = [name for name in choices("cache") if build("cache", name).traits.bounded_shapes]
 CACHES = ("none", "prefix", "dual", "window")
 READS = ("read", "select")  # a report that has arrived; which candidates leave
-ONCE = {"elastic": {"asked"}}  # by cache: what asks once in a forward, after all layers
+ONCE = {"elastic": {"answer"}}  # by cache: what asks once in a forward, after all layers
 
 
 def turns(combination: Combination, lag: int | None, dtype: torch.dtype = torch.float64) -> Iterator[Turn]:

@@ -45,7 +45,7 @@ def test_mistakes_are_one_sentence_before_weights_are_read(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(weights, "_read", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(weights, "_parameter", lambda *_: pytest.fail("weights were read"))
     assert distill.main([*options(tiny, data, tmp_path / "out"), *given]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and said.count("\n") == 1
@@ -86,7 +86,7 @@ def test_a_folder_of_another_recipe_and_a_model_of_another_layout_are_refused(
 ) -> None:
     out = tmp_path / "out"
     assert distill.main(options(tiny, data, out, "stop_at=1")) == 0
-    monkeypatch.setattr(weights, "_read", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(weights, "_parameter", lambda *_: pytest.fail("weights were read"))
 
     def sentence(*more: str, model: Path = tiny) -> str:
         with pytest.raises(distill.UserError) as error:
