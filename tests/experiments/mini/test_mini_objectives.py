@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dllm import Decoder, load
+from dllm import Decoder, load, part
 from dllm.parts import CausalByRank, ContextCausal, Transformer, UserError, load_model
 from experiments.mini import data, tokenizer, train
 from experiments.mini.forward import logits_at
@@ -194,7 +194,8 @@ def test_checkpoints_say_how_they_attend_and_decode(base: Path, tmp_path: Path) 
         model = load(folder)
         assert model.config.attention == kind and model.config.prediction_shift == (name != "mini-wedlm")
         assert model.ids.mask == tokenizer.MASK and model.ids.eos == tokenizer.EOS
-        (row,) = Decoder(model, cache="finished", gen_length=4)(["Copy the list:\nAda"])
+        rule = part("sampler", "order", positions="left_to_right") if name == "mini-ar" else "confidence"
+        (row,) = Decoder(model, rule, cache="finished", gen_length=4)(["Copy the list:\nAda"])
         assert row.nfe >= 1
         report = json.loads((folder / train.REPORT).read_text())
         assert (report["base"] is None) == (name == "mini-ar")
