@@ -194,6 +194,7 @@ def test_every_rule_can_be_named_as_an_inner_one() -> None:
         ("credit", "wino", "inner=wino cannot use them"),
         ("prophet", "flash_verify", "takes two for each"),
         ("scout", "flash_verify", "scout"),
+        ("prophet", "remix", "inner=remix also says what the next one is given"),
         ("prophet", "oracle", "needs sampler.inner.reference"),
     ):
         config = composed([f"sampler={wrapper}", f"sampler/inner={inner}"])["sampler"]

@@ -85,6 +85,8 @@ def test_events_come_in_openais_order_and_make_up_the_response(mini_place: Place
         "response.completed",
     ]
     assert found[-1][1]["response"]["output"][0]["content"] == plain["output"][0]["content"]
+    of_text = [data for name, data in found if name.startswith(("response.output_text.", "response.content_part."))]
+    assert {(data["output_index"], data["content_index"]) for data in of_text} == {(0, 0)}
 
 
 def test_an_answer_without_room_is_incomplete(mini_place: Place) -> None:
