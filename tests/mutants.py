@@ -384,7 +384,8 @@ class Trial:
             if total < seconds:
                 total += one.seconds
                 sample.append(one.test)
-        other = {function(one.test) for one in found} | {one for one in slow() if one.startswith(room)}
+        stem = Path(mutant.file).stem
+        other = {function(one.test) for one in found} | {one for one in slow() if one.startswith(room) or stem in one}
         return cls(mutant, tuple(sample), frozenset(other))
 
     def chosen(self, items: Sequence[pytest.Item]) -> dict[str, list[pytest.Item]]:

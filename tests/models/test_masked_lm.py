@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from dllm import Decoder, Model, UserError, load, part
 from dllm.models.network import masked_lm_class as own_class
@@ -161,6 +164,20 @@ def test_a_network_whose_rows_see_padding_is_refused() -> None:
     lm.forward = lambda input_ids, attention_mask: forward(input_ids=input_ids)
     config = type("Config", (), {"vocab": 64})
     with pytest.raises(UserError, match="computes other logits beside padding than alone"):
+        checked_padding(MaskedLM(lm, config))
+
+
+@pytest.mark.parametrize(("error", "is_refused"), [(0.9e-3, False), (1.1e-3, True)])
+def test_padding_may_change_small_logits_by_a_thousandth(error: float, is_refused: bool) -> None:
+    """In float32, of the largest logit or of 1."""
+    lm, config = masked_lm("bert"), type("Config", (), {"vocab": 64})
+
+    def forward(input_ids: Tensor, attention_mask: Tensor | None) -> SimpleNamespace:
+        padded = attention_mask is not None and not bool(attention_mask.all())
+        return SimpleNamespace(logits=torch.full((*input_ids.shape, 64), 0.25 + error * padded))
+
+    lm.forward = forward
+    with pytest.raises(UserError, match="beside padding") if is_refused else nullcontext():
         checked_padding(MaskedLM(lm, config))
 
 
