@@ -64,8 +64,10 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 _NAMES = ("min", "max"), ("any", "all"), ("amin", "amax"), ("sum", "mean"), ("argmin", "argmax"), ("floor", "ceil")
 NAMES = {one: other for pair in _NAMES for one, other in (pair, pair[::-1])}
 DROPPED = ("clone", "float", "double", "clamp", "masked_fill")  # methods: the value as it was
-WORDS = ("say", "complain", "warn", "debug", "info", "warning", "error", "exception", "note")  # calls that tell people
-PAUSES = re.compile(r"_?(\w+_)?(SECONDS|MOMENT|PATIENCE)|LOOK_EVERY")  # how long is waited: seen by waiting alone
+# Calls that tell people, or show them a part of a picture.
+WORDS = ("set_ylim", "set_xlim", "say", "complain", "warn", "debug", "info", "warning", "error", "exception", "note")
+# How long is waited, which is seen by waiting alone, and how fine a picture is.
+PAUSES = re.compile(r"_?(\w+_)?(SECONDS|MOMENT|PATIENCE|DPI)|LOOK_EVERY")
 # Keywords of matplotlib that say how a picture looks: people look at those.
 LOOKS = (
     "alpha",

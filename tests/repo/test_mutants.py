@@ -68,6 +68,7 @@ def test_changes_that_were_judged_equivalent_exist() -> None:
     ("text", "count"),
     [
         ("PING_SECONDS = 15", 0),
+        ("DPI = 200", 0),
         ("MOMENT = 0.5", 0),
         ("ROWS = 15", 1),
         ("axis.plot(x, y, alpha=0.5, zorder=2)", 1),

@@ -249,6 +249,19 @@ def test_a_tensor_that_its_sender_overwrites_has_been_taken(two: tuple[Path, Pat
     assert torch.equal(logits(model), logits(expected))
 
 
+def test_weights_that_two_parts_share_may_come_by_either_name() -> None:
+    """DiffusionGemma's decoder and its encoder's language model are one network."""
+    folder = DATA / "dg_dev"
+    tensors = {name: value * 1.5 for name, value in load_file(folder / "model.safetensors").items()}
+    own, other = (f"model.{part}." for part in ("decoder", "encoder.language_model"))
+    renamed = {other + name.removeprefix(own) if name.startswith(own) else name: tensors[name] for name in tensors}
+    assert renamed.keys() != tensors.keys()
+    models = [load(folder, mask_id=None) for _ in range(2)]
+    for model, sent in zip(models, (tensors, renamed), strict=True):
+        write_weights(model, sent.items())
+    assert torch.equal(*map(logits, models))
+
+
 @pytest.mark.parametrize("two", ["llada_gqa_tied"], indirect=True)
 def test_a_tied_head_is_its_embedding(two: tuple[Path, Path]) -> None:
     model, expected, (embed, head) = load(two[0]), load(two[1]), ("model.transformer.wte.weight", HEAD)

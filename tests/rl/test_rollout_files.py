@@ -93,6 +93,8 @@ WRONG: dict[str, Callable[[Held], None]] = {
     "half logps": tensor("own_logps", Tensor.half),
     "negative ids": tensor("completion_ids", lambda x: x - 1000),
     "transposed mask": tensor("prompt_mask", lambda x: x.T),
+    "mask of twos": tensor("completion_mask", lambda x: x * 2),
+    "prompt of twos": tensor("prompt_mask", lambda x: x * 2),
     "turned mask": tensor("prompt_mask", lambda x: x.flip(1)),
     "positive logps": tensor("drawn_logps", lambda x: -x + 1),
     "infinite": tensor("own_logps", lambda x: x + torch.inf),

@@ -170,6 +170,9 @@ class WeightWriter:
         config = self.model.config
         if name.endswith(IGNORED) or name.startswith(config.layout.towers):
             return
+        ours, theirs = config.layout.tied
+        if theirs and name.startswith(theirs) and name not in self.targets:  # two parts that are one network
+            name = ours + name.removeprefix(theirs)
         stack = None if name in self.targets else EXPERT_STACK.fullmatch(name)
         if stack is not None and config.moe is not None and len(tensor) == config.moe.experts:
             parts = FUSED.get(stack[2], ("down",))
@@ -183,14 +186,14 @@ class WeightWriter:
                 f"{self.model.name} has no weight {printed(name)}. Send the tensors by the names of its checkpoint."
             )
         self._refuse_unfit(name, tensor, targets)
-        for number, ours, rows in targets:
+        for number, parameter, rows in targets:
             place = self.places[number]
             part = tensor if rows is None else tensor[slice(*rows)]
             if len(place.rows) == 1:
                 place.write(part.to(place.device, place.dtype))
                 continue
             pieces = self.waiting.setdefault(number, {})
-            pieces[ours] = part.to(place.device, place.dtype, copy=True)
+            pieces[parameter] = part.to(place.device, place.dtype, copy=True)
             if len(pieces) == len(place.rows):
                 place.write(torch.cat([pieces[row] for row in place.rows]))
                 del self.waiting[number]
@@ -198,9 +201,6 @@ class WeightWriter:
     def _our_name(self, name: str, tensor: Tensor) -> str:
         """The name under which the model has a tensor. Raises UserError for a head that differs from its embedding."""
         config = self.model.config
-        ours, theirs = config.layout.tied
-        if theirs and name.startswith(theirs) and name not in self.targets:
-            name = ours + name.removeprefix(theirs)
         if not config.tied or config.family == MASKED_LM_FAMILY:
             return name
         embed, head = (parameter_source(f"{module}.weight", config).name for module in ("embed", "lm_head"))
