@@ -99,6 +99,7 @@ DECLARED = (
     "tests/contract/test_traits.py",
     "tests/contract/test_traits_table.py",
     "tests/laws/test_stated.py",
+    "tests/models/test_key_rules.py",
     "tests/serve/test_field_defaults.py",
 )
 UNSEEN = ("repo", "gpu", "experiments", "tasks", "kernels", "data", "support")  # tests that execute none of the rooms
@@ -323,7 +324,8 @@ def places() -> frozenset[str]:
 
 
 def executing(mutant: Mutant) -> list[Recorded]:
-    """Tests that execute the line; of a line outside functions, tests that execute any of its class, or of its file."""
+    """Tests that execute the line; of a line outside functions, tests that execute what reads its constant, and any of
+    its class or file."""
     place, inside = mutant.place
     exact = f"{mutant.file}:{place}"
     if inside and (found := [one for one in recorded() if one.executes(exact)]):
@@ -331,30 +333,46 @@ def executing(mutant: Mutant) -> list[Recorded]:
     known = places()
     if inside and exact in known:
         return []
-    if not inside and (users := {name for one in users_of(mutant) for name in known if name.startswith(f"{one}#")}):
-        return [one for one in recorded() if any(one.executes(name) for name in users)]
     # outside functions, or the record is of an older file
     alike = re.compile(rf"(?:{re.escape(mutant.file)}|.*):{re.escape(place.partition('#')[0])}[.#].*")
-    for names in (
-        {name for name in known if alike.fullmatch(name)},
-        {name for name in known if name.startswith(f"{mutant.file}:")},
-    ):
-        if found := [one for one in recorded() if any(one.executes(name) for name in names)]:
-            return found
-    return []
+    near = _executing_any({name for name in known if alike.fullmatch(name)})
+    near = near or _executing_any({name for name in known if name.startswith(f"{mutant.file}:")})
+    users = () if inside else tuple(f"{one}#" for one in users_of(mutant))
+    readers = _executing_any({name for name in known if name.startswith(users)}) if users else []
+    return [one for one in readers if one in near] or readers or near
+
+
+def _executing_any(names: set[str]) -> list[Recorded]:
+    return [one for one in recorded() if any(one.executes(name) for name in names)]
 
 
 def users_of(mutant: Mutant) -> list[str]:
-    """Functions of the file that read the constant which the line assigns: FILE:FUNCTION."""
+    """Functions that read the constant which the line assigns, FILE:FUNCTION: of a module's constant those of its file,
+    of a class's those of the package that name it behind a dot."""
     tree = ast.parse(source(mutant.file))
-    names = set[str]()
-    for node in tree.body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.lineno <= mutant.line <= (node.end_lineno or 0):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
-    readers = [one.lineno for one in ast.walk(tree) if isinstance(one, ast.Name) and one.id in names]
-    places = [placed(mutant.file, line) for line in readers]
-    return sorted({f"{mutant.file}:{place.partition('#')[0]}" for place, inside in places if inside})
+    module, attributes = set[str](), set[str]()
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    for body, names in [(tree.body, module), *((one.body, attributes) for one in classes)]:
+        for node in body:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.lineno <= mutant.line <= (node.end_lineno or 0):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names |= {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    readers = [(mutant.file, one.lineno) for one in ast.walk(tree) if isinstance(one, ast.Name) and one.id in module]
+    readers += [place for name in attributes for place in attribute_readers().get(name, ())]
+    places = [(file, *placed(file, line)) for file, line in readers]
+    return sorted({f"{file}:{place.partition('#')[0]}" for file, place, inside in places if inside})
+
+
+@cache
+def attribute_readers() -> dict[str, list[tuple[str, int]]]:
+    """Where the package reads each attribute: file and line."""
+    out = defaultdict[str, list[tuple[str, int]]](list)
+    for path in sorted((ROOT / "dllm").rglob("*.py")):
+        file = str(path.relative_to(ROOT))
+        for node in ast.walk(ast.parse(source(file))):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                out[node.attr].append((file, node.lineno))
+    return out
 
 
 def function(test: str) -> str:

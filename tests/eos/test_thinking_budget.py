@@ -4,6 +4,7 @@ recorded decodes, beside ours; and what holds for every schedule and cache."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from replay_families import nemotron
 from torch import Tensor
 
 from dllm import Decoder, load, part
-from dllm.parts import Choice, ContextCausal, Model, Transformer, UserError
+from dllm.parts import Canvas, Choice, ContextCausal, Fixed, Model, Request, ThinkingBudget, Transformer, UserError
 
 MASK, EOS, END = 60, 61, 57
 CASES = [
@@ -95,6 +96,33 @@ def test_a_budget_is_the_published_one(budget: int, way: Way) -> None:
         assert found == {name: expected[name] for name in found}
         written += END in found["tokens"] and END not in case["tokens"]
     assert written >= 2
+
+
+ANSWERS = ((3, 8), (2, 7))  # tokens of the prompt, and of the answer
+
+
+@pytest.mark.parametrize("budget", [4, 5])
+@pytest.mark.parametrize("opened", [(0, 0), (4, 0), (4, 4)], ids=str)
+@pytest.mark.parametrize("thought", [None, *range(11)])
+def test_an_end_of_thought_counts_anywhere_in_the_answer_and_nowhere_else(
+    thought: int | None, opened: tuple[int, int], budget: int
+) -> None:
+    """An end in column ``thought`` of both rows keeps the other from being written where it is in the answer, not where
+    it is in the prompt or in the padding."""
+    canvas = Canvas.of([Request.answer([3] * prompt, length, MASK) for prompt, length in ANSWERS], 0)
+    blocks = Fixed(4).start(canvas)
+    if thought is not None:
+        columns = (canvas.columns == thought).expand_as(canvas.tokens)
+        canvas = canvas.commit(columns & canvas.masked, torch.full_like(canvas.tokens, END))
+        canvas = replace(canvas, tokens=torch.where(columns & ~canvas.masked, END, canvas.tokens))
+    begin = canvas.start + torch.tensor(opened)
+    blocks = replace(blocks, begin=begin, end=torch.minimum(begin + 4, canvas.end))
+    after = ThinkingBudget(part("eos", "none"), budget, END).opened(canvas, blocks)
+    for row, (prompt, length) in enumerate(ANSWERS):
+        thinks, at = thought is None or not prompt <= thought < prompt + length, prompt + budget
+        expected = [at] if thinks and begin[row] <= at < blocks.end[row] else []
+        assert (after.tokens[row] != canvas.tokens[row]).nonzero()[:, 0].tolist() == expected
+        assert (canvas.masked[row] & ~after.masked[row]).nonzero()[:, 0].tolist() == expected
 
 
 @pytest.fixture(scope="module")

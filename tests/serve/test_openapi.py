@@ -44,6 +44,15 @@ def is_valid(document: dict[str, Any], path: str, body: Any) -> bool:
     return bool(jsonschema.Draft202012Validator(whole).is_valid(set_fields(body)))
 
 
+def test_every_route_that_takes_a_body_needs_one(document: dict[str, Any], place: Place) -> None:
+    """What the document says, and what the server does with an empty body."""
+    posts = {path: methods["post"] for path, methods in document["paths"].items() if "post" in methods}
+    bodies = {path: post["requestBody"] for path, post in posts.items() if "requestBody" in post}
+    assert bodies and all(body["required"] for body in bodies.values())
+    empty = {"content": b"", "headers": {"content-type": "application/json"}}
+    assert {place.call("POST", path, **empty).status_code for path in bodies} == {400}
+
+
 def test_what_the_server_takes_is_valid(document: dict[str, Any]) -> None:
     chat = "/v1/chat/completions"
     taken = [*SERVED, *((chat if "messages" in body else "/v1/completions", body) for body in FORMS)]

@@ -39,16 +39,14 @@ class Compared:
         if not (setting.by_answer and base.by_answer):
             return Compared(Series(dtype=float), 0)  # a score over all answers belongs to no item
         both = setting.frame[[*SAMPLE, "score"]].merge(base.frame[[*SAMPLE, "score"]], on=SAMPLE)
-        differences = (
-            (both["score_x"] - both["score_y"]).groupby([both[name] for name in ITEM], sort=False).mean().dropna()
-        )
+        differences = (both["score_x"] - both["score_y"]).groupby([both[name] for name in ITEM]).mean().dropna()
         items = concat([setting.frame[ITEM], base.frame[ITEM]]).drop_duplicates()
         return Compared(differences, len(items) - len(differences))
 
     @cached_property
     def groups(self) -> dict[str, list[float]]:
         """The differences of the items of each sub-task."""
-        return {str(task): list(values) for task, values in self.differences.groupby(level=0, sort=False)}
+        return {str(task): list(values) for task, values in self.differences.groupby(level=0)}
 
     @property
     def whole(self) -> PairedDifference | None:
