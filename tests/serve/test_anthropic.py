@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dllm.parts import ChoiceEnded, MessagesBody, MessagesWriter, Model, Request, Turns, conversation, read_body
+from dllm.parts import ChoiceEnd, MessagesBody, MessagesWriter, Model, Request, Turns, conversation, read_body
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import CHAT, Place, events
 from tests.serve.folds import MESSAGES, both
@@ -124,7 +124,7 @@ def test_tokens_that_were_known_are_counted_apart() -> None:
         jobs=[SimpleNamespace(request=Request.answer([1, 2, 3], 3, 0))], prompt_tokens=3, model="m", diffusion_notes={}
     )
     message = MessagesWriter("a", parsed, parsed)
-    message.take(ChoiceEnded(0, "stop", 3, {}, cached=2))
+    message.take(ChoiceEnd(0, "stop", 3, {}, cached_tokens=2))
     used = message.whole()["usage"]
     assert (used["input_tokens"], used["cache_read_input_tokens"], used["output_tokens"]) == (1, 2, 3)
 

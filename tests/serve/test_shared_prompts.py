@@ -9,7 +9,7 @@ import pytest
 from harness import Combination
 from test_scheduler import Client, bundle, chosen, job
 
-from dllm.parts import ChatWriter, ChoiceEnded, Done, Limits, Request, Scheduler, column_bytes
+from dllm.parts import ChatWriter, ChoiceEnd, Done, Limits, Request, Scheduler, column_bytes
 
 COMMON = [7, 3, 41, 9, 12, 30, 8, 2, 19, 5, 28, 33, 4, 11, 6, 14, 21, 39]
 ENDS = [[9, 1, 9, 2, 7, 3], [9, 1, 4], [9, 1, 9, 2, 7, 3], [9, 1, 9, 2, 8], [17, 5, 1]]  # [9, 1] is half of a block
@@ -153,6 +153,6 @@ def test_usage_counts_each_prompt_once() -> None:
     parsed: Any = SimpleNamespace(jobs=[SimpleNamespace(request=one) for one in rows], prompt_tokens=4, thinking=None)
     told = ChatWriter("a", parsed, parsed)
     for choice, cached in enumerate((0, 2, 1)):
-        told.take(ChoiceEnded(choice, "stop", 3, {}, cached=cached))
+        told.take(ChoiceEnd(choice, "stop", 3, {}, cached_tokens=cached))
     assert told.usage()["prompt_tokens_details"] == {"cached_tokens": 1}
     assert "prompt_tokens_details" not in ChatWriter("a", parsed, parsed).usage()

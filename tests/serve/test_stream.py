@@ -120,7 +120,7 @@ def test_an_end_of_text_lets_everything_go() -> None:
 def test_what_was_sent_is_as_many_tokens_as_write_it() -> None:
     follower = AnswerText(decoded, {END})
     follower.follow([*b"ab", 0xE2], 3)
-    assert follower.written([*b"ab", 0xE2], 3) == Ending("ab", [*b"ab"], "length", None)
+    assert follower.ending_so_far([*b"ab", 0xE2], 3) == Ending("ab", [*b"ab"], "length", None)
 
 
 def test_an_infilling_keeps_what_stands_behind_an_end() -> None:

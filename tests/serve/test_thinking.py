@@ -44,7 +44,7 @@ def test_pieces_make_up_thought_and_answer(seed: int) -> None:
         text = "".join(dice.choices([*SIGNS, *MARKS.__dict__.values()], k=dice.randint(0, 9)))
         text = dice.choice(["", "", " ", "\n"]) + dice.choice(["", MARKS.begin]) + text
         thinking = Thinking(MARKS, dice.random() < 0.5)
-        assert thinking.split(text) == expected(text, thinking.opened), text
+        assert thinking.split(text) == expected(text, thinking.is_open), text
         splitter, told, at = ThoughtSplitter(thinking), list[tuple[str, bool]](), 0
         while at < len(text):
             size = dice.randint(1, 4)
@@ -59,7 +59,7 @@ def test_pieces_make_up_thought_and_answer(seed: int) -> None:
         ids = list(text.encode())
         count = thinking.tokens(ids, lambda some: bytes(some).decode())
         known = text.partition(MARKS.end)[0] + (MARKS.end if MARKS.end in text else "")
-        begins = thinking.opened or text.lstrip().startswith(MARKS.begin)
+        begins = thinking.is_open or text.lstrip().startswith(MARKS.begin)
         assert count == (len(known) if begins else 0)
 
 

@@ -13,7 +13,7 @@ import pytest
 from harness import full
 
 from dllm import load
-from dllm.parts import NOT_SEEN, WRITTEN_OUT, CallSplitter, Model, Tool, ToolCall, ToolUse, folded
+from dllm.parts import NOT_SEEN, WRITTEN_OUT, CallSplitter, Model, Tool, ToolCall, ToolUse, reply_choices
 from tests.serve.bodies import as_messages
 from tests.serve.conftest import Place, error_of, events, writing
 from tests.serve.stand_in import OneByOne
@@ -136,7 +136,7 @@ def test_a_template_without_tools_says_so(writer: Place) -> None:
     assert auto["param"] == "tool_choice" and "its chat template has no place for tools" in auto["message"]
 
 
-USE = ToolUse(tuple(Tool(name, {}, False, "", "") for name in ("sort", "say")), forced=False)
+USE = ToolUse(tuple(Tool(name, {}, False, "", "") for name in ("sort", "say")), must_call=False)
 ANSWERS = [
     ("plain < text", "plain < text", []),
     ("", "", []),
@@ -158,7 +158,7 @@ def test_what_a_model_writes_between_the_marks_is_a_call(text: str, beside: str 
     assert USE.read(text) == (text if beside is None else beside, calls)
     for cut in range(len(text) + 1):
         stream = CallSplitter(USE, 0)
-        answer = folded([*stream.feed(text[:cut]), *stream.feed(text[cut:]), *stream.finished()])[0]
+        answer = reply_choices([*stream.feed(text[:cut]), *stream.feed(text[cut:]), *stream.finish()])[0]
         assert (answer.text, answer.calls) == USE.read(text)
 
 
@@ -217,7 +217,7 @@ def test_arguments_are_handed_on_as_they_were_written(arguments: str) -> None:
     call = [ToolCall("say", arguments)]
     assert USE.read(f'<tool_call>{{"arguments": {arguments}, "name": "say"}}</tool_call>') == ("", call)
     assert USE.read(f'<tool_call>{{"name": "say", "arguments": {json.dumps(arguments)}}}</tool_call>') == ("", call)
-    assert replace(USE, forced=True).read(f' {{"name": "say", "arguments": {arguments} }}') == ("", call)
+    assert replace(USE, must_call=True).read(f' {{"name": "say", "arguments": {arguments} }}') == ("", call)
     json.dumps(arguments, ensure_ascii=False).encode()
 
 

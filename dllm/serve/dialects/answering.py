@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from dllm.serve.dialects.reply_events import ReplyFailed, ReplyStart
+from dllm.serve.dialects.reply_events import ReplyFailure, ReplyStart
 from dllm.serve.dialects.writer import Writer
 from dllm.serve.engine.decoding import Decoding
 from dllm.serve.http.api_errors import ApiError
@@ -20,7 +20,7 @@ from dllm.serve.http.prometheus import Metrics
 
 DONE, CLIENT_LEFT, SLOW, FAILED_ANSWER = "done", "left", "slow_reader", "failed"
 # Of streams: proxies hand each piece on as it comes, and keep none.
-STREAMED = {"Cache-Control": "no-store", "Connection": "keep-alive", "X-Accel-Buffering": "no"}
+STREAM_HEADERS = {"Cache-Control": "no-store", "Connection": "keep-alive", "X-Accel-Buffering": "no"}
 
 
 class Answering(Response):
@@ -29,9 +29,9 @@ class Answering(Response):
 
     def __init__(self, metrics: Metrics, decoding: Decoding, writer: Writer, line: AccessLine, seconds: float) -> None:
         self.metrics, self.decoding, self.writer, self.line, self.seconds = metrics, decoding, writer, line, seconds
-        self.failed: ApiError | None = None  # why it ended before its time
+        self.failure: ApiError | None = None  # why it ended before its time
         self.has_begun, self.background, self.status_code, self.media_type = False, None, 200, writer.media_type
-        self.init_headers(STREAMED)
+        self.init_headers(STREAM_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reason, streams = CLIENT_LEFT, self.decoding.parsed.request.stream
@@ -50,7 +50,7 @@ class Answering(Response):
 
     async def _whole(self) -> None:
         """Take all of the reply in. Raises ApiError."""
-        with self._noted():
+        with self._record_failure():
             while self.decoding.numbers:
                 for event in await self.decoding.news() or ():
                     self.writer.take(event)
@@ -58,12 +58,12 @@ class Answering(Response):
     async def _stream(self, send: Send) -> None:
         """The reply piece by piece, which begins once a row has joined: what fails before has a status, by which a
         proxy asks another server. What has come by then goes in one piece. Raises ApiError before, and SlowReader."""
-        with self._noted():
+        with self._record_failure():
             await self.decoding.first_turn()
         self.has_begun = True
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         pieces = list(self.writer.write(ReplyStart()))
-        while self.decoding.numbers and self.failed is None:
+        while self.decoding.numbers and self.failure is None:
             if pieces:
                 await self._send(send, pieces)
             pieces = await self._pieces()
@@ -82,8 +82,8 @@ class Answering(Response):
             if not isinstance(error, ApiError):
                 log_fault(self.writer.ident, error)
                 error = fault(self.writer.ident, error)
-            self.failed = error
-            pieces += self.writer.write(ReplyFailed(error))
+            self.failure = error
+            pieces += self.writer.write(ReplyFailure(error))
         return pieces
 
     async def _send(self, send: Send, pieces: Sequence[bytes], more: bool = True) -> None:
@@ -94,12 +94,12 @@ class Answering(Response):
             raise SlowReader from None
 
     @contextmanager
-    def _noted(self) -> Iterator[None]:
+    def _record_failure(self) -> Iterator[None]:
         """An ApiError is what the reply failed with."""
         try:
             yield
         except ApiError as error:
-            self.failed = error
+            self.failure = error
             raise
 
     def _close(self, reason: str) -> None:
@@ -109,15 +109,15 @@ class Answering(Response):
         if complete:
             metrics.answered(parsed, self.decoding.first_text)
         else:
-            metrics.cut.labels(FAILED_ANSWER if self.failed else reason).inc()
+            metrics.cut.labels(FAILED_ANSWER if self.failure else reason).inc()
         self.line.prompt_tokens = parsed.prompt_tokens
         self.line.completion_tokens = sum(
-            choice.end.written for choice in self.writer.answers.values() if choice.end is not None
+            choice.end.token_count for choice in self.writer.answers.values() if choice.end is not None
         )
         self.line.end = DONE if complete else reason
-        if self.failed is not None and not complete:
-            self.line.end = self.failed.code or FAILED_ANSWER
-            self.line.refuse(self.failed)
+        if self.failure is not None and not complete:
+            self.line.end = self.failure.code or FAILED_ANSWER
+            self.line.refuse(self.failure)
 
 
 class ClientGone(Exception):  # noqa: N818  no fault

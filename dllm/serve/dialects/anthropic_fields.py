@@ -89,13 +89,13 @@ class ReferencePart(BodyObject):
 def _of_kind(*kinds: str) -> tuple[Discriminator, BeforeValidator]:
     """Tells blocks apart by their type, and refuses other types."""
 
-    def checked(value: Any) -> Any:
+    def check(value: Any) -> Any:
         kind = value.get("type") if isinstance(value, Mapping) else None
         if kind not in kinds:
             raise wrong(f"is not served: it takes {', '.join(kinds)}; {ONLY_TEXT}.", "type", kind)
         return value
 
-    return Discriminator(lambda value: f"<{value.get('type')}>"), BeforeValidator(checked)
+    return Discriminator(lambda value: f"<{value.get('type')}>"), BeforeValidator(check)
 
 
 ResultPart = Annotated[
@@ -176,7 +176,7 @@ class InputTool(BodyObject):
         return Tool(self.name, self.input_schema, self.strict, place, f"{place}.input_schema")
 
     @property
-    def shown(self) -> dict[str, Any]:
+    def template_form(self) -> dict[str, Any]:
         """As chat templates read it."""
         about = {"description": self.description} if self.description is not None else {}
         function = {"name": self.name, **about, "parameters": self.input_schema, "strict": self.strict}

@@ -10,10 +10,10 @@ from dllm.common.json_text import loaded
 from dllm.serve.dialects.reply_events import (
     CallPiece,
     CallStart,
-    ChoiceEnded,
+    ChoiceEnd,
     ReplyChoice,
     ReplyEvent,
-    ReplyFailed,
+    ReplyFailure,
     ReplyStart,
     TextPiece,
     ThoughtPiece,
@@ -26,7 +26,7 @@ _PATH = "/v1/messages"
 
 @dataclass
 class MessagesWriter(Writer):
-    """Writes a message: its blocks one after the other, each begun, grown and ended."""
+    """Writes a message: its blocks one after the other, each with a beginning, pieces and an end."""
 
     at: int = -1  # index of the block that grows
     kind: str = ""  # of that block; empty: none grows
@@ -37,28 +37,28 @@ class MessagesWriter(Writer):
                 yield _event("message_start", message=self._message([], self._usage(0)))
                 yield _event("ping")
             case ThoughtPiece(_, text):
-                yield from self._grown(thought_block(""), {"type": "thinking_delta", "thinking": text})
+                yield from self._append(thought_block(""), {"type": "thinking_delta", "thinking": text})
             case TextPiece(_, text) if text:
-                yield from self._grown(text_block(""), {"type": "text_delta", "text": text})
+                yield from self._append(text_block(""), {"type": "text_delta", "text": text})
             case CallStart():
                 yield from self._begin(self._call(event.at, event.name, {}))
                 yield self._delta({"type": "input_json_delta", "partial_json": event.arguments})
             case CallPiece():
                 yield self._delta({"type": "input_json_delta", "partial_json": event.arguments})
-            case ChoiceEnded():
-                yield from self._ended()
+            case ChoiceEnd():
+                yield from self._end()
                 answer = self.answers[0]
-                usage = self._usage(answer.written, self.cached or 0)
+                usage = self._usage(answer.token_count, self.cached_tokens or 0)
                 yield _event("message_delta", delta=self._ending(answer), usage=usage, **self._extras(answer))
                 yield _event("message_stop")
-            case ReplyFailed(error):
+            case ReplyFailure(error):
                 yield event_bytes(error_form(error, _PATH, self.ident), "error")
 
     def whole(self) -> dict[str, Any]:
         answer = self.answers[0]
         content = [thought_block(answer.thought)] * bool(answer.thought) + [text_block(answer.text)] * bool(answer.text)
         content += [self._call(at, call.name, loaded(call.arguments)) for at, call in enumerate(answer.calls)]
-        message = self._message(content, self._usage(answer.written, self.cached or 0))
+        message = self._message(content, self._usage(answer.token_count, self.cached_tokens or 0))
         return {**message, **self._ending(answer), **self._extras(answer)}
 
     def _message(self, content: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
@@ -82,21 +82,22 @@ class MessagesWriter(Writer):
             reason = "tool_use"
         elif answer.end.reason == "length":
             length, job = self.parsed.request.length, self.parsed.jobs[0]
-            shortened = length is not None and job.columns - job.request.answer_start < length
-            reason = "model_context_window_exceeded" if shortened else "max_tokens"  # by the model's or server's limit
+            is_shortened = length is not None and job.columns - job.request.answer_start < length
+            # by the model's or the server's limit
+            reason = "model_context_window_exceeded" if is_shortened else "max_tokens"
         return {"stop_reason": reason, "stop_sequence": answer.end.stop}
 
     def _extras(self, answer: ReplyChoice) -> dict[str, Any]:
         assert answer.end is not None
         return {**answer.end.ids, "diffusion": self.diffusion(answer)}
 
-    def _usage(self, written: int, cached: int = 0) -> dict[str, Any]:
+    def _usage(self, output_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
         """Anthropic counts the tokens that were known apart from the others. They are told at the end."""
         return {
-            "input_tokens": self.parsed.prompt_tokens - cached,
-            "output_tokens": written,
+            "input_tokens": self.parsed.prompt_tokens - cached_tokens,
+            "output_tokens": output_tokens,
             "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": cached,
+            "cache_read_input_tokens": cached_tokens,
             "service_tier": "standard",
         }
 
@@ -105,20 +106,20 @@ class MessagesWriter(Writer):
         ident = f"toolu_{self.ident}_{at}"
         return {"type": "tool_use", "id": ident, "name": name, "input": arguments, "caller": {"type": "direct"}}
 
-    def _grown(self, block: dict[str, Any], delta: dict[str, Any]) -> Iterator[bytes]:
+    def _append(self, block: dict[str, Any], delta: dict[str, Any]) -> Iterator[bytes]:
         if self.kind != block["type"]:
             yield from self._begin(block)
         yield self._delta(delta)
 
     def _begin(self, block: dict[str, Any]) -> Iterator[bytes]:
-        yield from self._ended()
+        yield from self._end()
         self.at, self.kind = self.at + 1, block["type"]
         yield _event("content_block_start", index=self.at, content_block=block)
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
         return _event("content_block_delta", index=self.at, delta=delta)
 
-    def _ended(self) -> Iterator[bytes]:
+    def _end(self) -> Iterator[bytes]:
         """The end of the block that grows, if one does."""
         if self.kind:
             yield _event("content_block_stop", index=self.at)

@@ -32,7 +32,7 @@ from dllm.serve.http.typed import read_body
 BILLING = "x-anthropic-billing-header"  # begins a text of Claude Code that differs in each request
 _MODES = {"auto": "auto", "any": "required", "none": "none"}  # of tool_choice
 _TOO_LONG = "prompt is too long"  # at which clients shorten a conversation
-_PLACED = tuple[str, Any]  # a block after its place
+_PlacedBlock = tuple[str, Any]  # place, and block
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Turns:
             turns._add_answer(blocks) if by_assistant else turns._add_question(blocks)
         return turns._with_beginning(messages)
 
-    def _add_question(self, turn: list[list[_PLACED]]) -> None:
+    def _add_question(self, turn: list[list[_PlacedBlock]]) -> None:
         """A turn of the user: results of calls first, since they answer the turn before."""
         for place, block in (entry for blocks in turn for entry in blocks):
             if isinstance(block, ResultBlock):
@@ -71,7 +71,7 @@ class Turns:
             place = f"{turn[-1][-1][0].partition('.')[0] if turn[-1] else 'messages'}.content"
             self.messages.append(ChatMessage("user", "\n\n".join(filter(None, texts)), place))
 
-    def _add_answer(self, turn: list[list[_PLACED]]) -> None:
+    def _add_answer(self, turn: list[list[_PlacedBlock]]) -> None:
         """A turn of the assistant."""
         blocks = [entry for blocks in turn for entry in blocks]
         for place, block in blocks:
@@ -98,7 +98,7 @@ class Turns:
         return Turns(self.messages[:-1], last.text)
 
 
-def _texts(blocks: Iterable[_PLACED]) -> list[str]:
+def _texts(blocks: Iterable[_PlacedBlock]) -> list[str]:
     return [block.text for _, block in blocks if _is_text(block)]
 
 
@@ -157,7 +157,6 @@ def _request(raw: Mapping[str, Any], defaults: Defaults) -> AnswerRequest:
     body, unknown = read_body(MessagesBody, raw, defaults.refuses_unknown)
     turns, tools = Turns.of(body), _tools(body)
     check_order(turns.messages)
-    forced = tools.named is not None or tools.mode == "required"
     forms = {"output_config.format": body.output_config.format, "output_format": body.output_format}
     name, form = next(((name, form) for name, form in forms.items() if form is not None), ("", None))
     return AnswerRequest(
@@ -167,13 +166,13 @@ def _request(raw: Mapping[str, Any], defaults: Defaults) -> AnswerRequest:
         begin=turns.begin,
         tools=tools,
         chat_template_kwargs={**_switch(body, defaults), **body.chat_template_kwargs},
-        form=None if form is None or forced else form.answer_form(name),
+        form=None if form is None or tools.must_call else form.answer_form(name),
         length=body.max_tokens,
         fits=True,
         stop=tuple(body.stop_sequences),
         unknown=unknown,
         **same_fields(body),
-        notes=(f"{name} {FORM_UNUSED}",) if form is not None and forced else (),
+        notes=(f"{name} {FORM_UNUSED}",) if form is not None and tools.must_call else (),
         thought_tokens=None if body.thinking is None else body.thinking.budget_tokens,
     )
 
@@ -186,7 +185,7 @@ def _tools(body: MessagesBody) -> Tools:
     words = {ours: json.dumps({"type": theirs}) for theirs, ours in _MODES.items()}
     mode = None if body.tool_choice is None else _MODES.get(choice.type)
     name = choice.name if choice.type == "tool" else None
-    return Tools(tools, tuple(tool.shown for tool in body.tools), mode, name, words)
+    return Tools(tools, tuple(tool.template_form for tool in body.tools), mode, name, words)
 
 
 def _switch(body: MessagesBody, defaults: Defaults) -> dict[str, bool]:

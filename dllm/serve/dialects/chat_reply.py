@@ -12,14 +12,14 @@ from dllm.serve.dialects.reply_events import (
     CallPiece,
     CallStart,
     CanvasSnapshot,
-    ChoiceEnded,
+    ChoiceEnd,
     ReplyChoice,
     ReplyEvent,
-    ReplyFailed,
+    ReplyFailure,
     ReplyStart,
-    Scored,
     TextPiece,
     ThoughtPiece,
+    TokenScore,
 )
 from dllm.serve.dialects.tools import ToolCall
 from dllm.serve.dialects.writer import Writer, event_bytes, scored_tokens, token_text
@@ -51,11 +51,11 @@ class ChatWriter(Writer):
                 yield self._part(choice, {"delta": {"tool_calls": [piece]}})
             case CanvasSnapshot():
                 yield event_bytes({**self._chunk([]), "diffusion": self._canvas(event)}, SNAPSHOT)
-            case ChoiceEnded(choice):
+            case ChoiceEnd(choice):
                 last = {"index": choice, **self._text(), **self._ending(choice, self.answers[choice])}
                 yield self._with_usage(self._chunk([last]))
-                yield from self._ended() if self.complete else ()
-            case ReplyFailed(error):
+                yield from self._end() if self.complete else ()
+            case ReplyFailure(error):
                 yield event_bytes(error.to_json())
 
     def whole(self) -> dict[str, Any]:
@@ -68,11 +68,11 @@ class ChatWriter(Writer):
     def _begin(self) -> Iterator[bytes]:
         """A chunk of each choice that names who speaks."""
         use = self.parsed.tools
-        delta = {"role": "assistant", "content": None if use is not None and use.forced else ""}
+        delta = {"role": "assistant", "content": None if use is not None and use.must_call else ""}
         for choice in self.answers:
             yield self._part(choice, {"delta": delta}, **self._prompt_ids())
 
-    def _ended(self) -> Iterator[bytes]:
+    def _end(self) -> Iterator[bytes]:
         if self.parsed.request.include_usage:
             yield event_bytes({**self._chunk([]), "usage": self.usage()})
         yield event_bytes("[DONE]")
@@ -128,37 +128,40 @@ class ChatWriter(Writer):
 
     def usage(self) -> dict[str, Any]:
         """The prompt counts once, the answers all."""
-        thought = sum(answer.end.thought_tokens for answer in self.answers.values() if answer.end is not None)
-        cached = {} if self.cached is None else {"prompt_tokens_details": {"cached_tokens": self.cached}}
-        details = {"completion_tokens_details": {"reasoning_tokens": thought}}
-        return {**self._usage(), **cached, **(details if self.parsed.thinking is not None else {})}
+        thought_tokens = sum(answer.end.thought_tokens for answer in self.answers.values() if answer.end is not None)
+        usage: dict[str, Any] = self._usage()
+        if self.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        if self.parsed.thinking is not None:
+            usage["completion_tokens_details"] = {"reasoning_tokens": thought_tokens}
+        return usage
 
     def _usage(self) -> dict[str, int]:
-        prompt, answer = self.parsed.prompt_tokens, self.written
+        prompt, answer = self.parsed.prompt_tokens, self.token_count
         return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
     def _ending(self, choice: int, answer: ReplyChoice) -> dict[str, Any]:
         """How a choice ends, with its log-probabilities."""
         end, use = answer.end, self.parsed.tools
         assert end is not None
-        has_calls = use is not None and not use.named and answer.calls
+        has_calls = use is not None and not use.is_named and answer.calls
         drawn_logprobs = (
-            {"drawn_logprobs": [token.drawn for token in end.scored]} if self.parsed.request.logprobs else {}
+            {"drawn_logprobs": [token.drawn_logprob for token in end.tokens]} if self.parsed.request.logprobs else {}
         )
         return {
-            "logprobs": self._logprobs(end.scored) if self.parsed.request.logprobs else None,
+            "logprobs": self._logprobs(end.tokens) if self.parsed.request.logprobs else None,
             "finish_reason": "tool_calls" if has_calls else end.reason,
             **self._ids(end),
             **end.replay,
             "diffusion": self.diffusion(answer, **drawn_logprobs),
         }
 
-    def _ids(self, end: ChoiceEnded) -> dict[str, Any]:
+    def _ids(self, end: ChoiceEnd) -> dict[str, Any]:
         return {name: ids for name, ids in end.ids.items() if name == "token_ids"}
 
-    def _logprobs(self, scored: tuple[Scored, ...]) -> dict[str, Any]:
+    def _logprobs(self, tokens: tuple[TokenScore, ...]) -> dict[str, Any]:
         """Of each token at its commit."""
-        return {"content": scored_tokens(scored), "refusal": None}
+        return {"content": scored_tokens(tokens), "refusal": None}
 
     def _canvas(self, shot: CanvasSnapshot) -> dict[str, Any]:
         """A choice's canvas, in a chunk without choices: OpenAI's client hands on every event whatever its name."""
@@ -173,14 +176,14 @@ class ChatWriter(Writer):
             "turn": now.turn,
             "block": now.block,
             "final": now.final,
-            "words": [None if hidden else word for hidden, word in zip(now.masked, words, strict=True)],
+            "words": [None if is_masked else word for is_masked, word in zip(now.masked, words, strict=True)],
             "turns": now.turns,
             "guesses": guesses,
             "ends": [at for at, token in enumerate(now.tokens) if token in ends],
             "guessed_ends": [at for at, (token, _) in now.guesses.items() if token in ends],
         }
         if prompts.ids.mask is None:
-            canvas["shown"] = {at: words[at] for at, hidden in enumerate(now.masked) if hidden}
+            canvas["shown"] = {at: words[at] for at, is_masked in enumerate(now.masked) if is_masked}
         if now.mixtures:
             canvas["mixtures"] = {
                 at: [prompts.words([token])[0], round(share, 4)] for at, (token, share) in now.mixtures.items()
@@ -208,17 +211,17 @@ class CompletionWriter(ChatWriter):
     def _prompt_ids(self) -> dict[str, list[int]]:
         return {}
 
-    def _ids(self, end: ChoiceEnded) -> dict[str, Any]:
+    def _ids(self, end: ChoiceEnd) -> dict[str, Any]:
         return end.ids
 
-    def _logprobs(self, scored: tuple[Scored, ...]) -> dict[str, Any]:
+    def _logprobs(self, tokens: tuple[TokenScore, ...]) -> dict[str, Any]:
         likeliest = any(job.likeliest for job in self.parsed.jobs)
-        top = [{token_text(other, "bytes:"): other.logprob for other in token.others} for token in scored]
+        top = [{token_text(other, "bytes:"): other.logprob for other in token.others} for token in tokens]
         return {
-            "tokens": [token_text(token, "bytes:") for token in scored],
-            "token_logprobs": [token.logprob for token in scored],
+            "tokens": [token_text(token, "bytes:") for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
             "top_logprobs": top if likeliest else None,
-            "text_offset": text_offsets([token.piece for token in scored]),
+            "text_offset": text_offsets([token.piece for token in tokens]),
         }
 
 

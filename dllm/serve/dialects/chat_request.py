@@ -7,7 +7,7 @@ from typing import Any
 
 from dllm.serve.dialects.answer_request import AnswerRequest, same_fields
 from dllm.serve.dialects.chat_reply import ChatWriter, CompletionWriter
-from dllm.serve.dialects.fields import Answered, ChatBody, CompletionBody, Sampled
+from dllm.serve.dialects.fields import ChatBody, ChoicesBody, CompletionBody, OpenAIBody
 from dllm.serve.dialects.messages import as_messages
 from dllm.serve.dialects.request_parts import Defaults
 from dllm.serve.dialects.response_formats import AnswerForm, form_of
@@ -22,12 +22,12 @@ FORM_UNUSED = "binds the text of an answer, and a call is forced: the call follo
 def parse_request(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequest:
     """What ``body`` asks for; chat: of the chat route, else of completions. Raises ApiError for whatever cannot be
     served."""
-    kind: type[Answered] = ChatBody if chat else CompletionBody
+    kind: type[ChoicesBody] = ChatBody if chat else CompletionBody
     fields, unknown = read_body(kind, body, defaults.refuses_unknown)
     return parsed_request(_request(fields, body, unknown), defaults)
 
 
-def _request(body: Answered, raw: Mapping[str, Any], unknown: tuple[str, ...]) -> AnswerRequest:
+def _request(body: ChoicesBody, raw: Mapping[str, Any], unknown: tuple[str, ...]) -> AnswerRequest:
     """raw: as it was sent, which the chat template reads of tools."""
     lengths = {name: getattr(body, name) for name in LENGTHS if body.has(name)}
     if len(set(lengths.values())) > 1:
@@ -41,23 +41,22 @@ def _request(body: Answered, raw: Mapping[str, Any], unknown: tuple[str, ...]) -
     }
     form = None if body.response_format is None else body.response_format.answer_form("response_format")
     if isinstance(body, ChatBody):
-        tools = body.tools_asked(raw)
-        forced = tools.named is not None or tools.mode == "required"
+        tools = body.requested_tools(raw)
         request = AnswerRequest(
             ChatWriter,
             messages=as_messages(body.messages),
             tools=tools,
             chat_template_kwargs=body.chat_template_kwargs,
-            **of_sampled(body, form, forced),
+            **openai_fields(body, form, tools.must_call),
             **fields,
         )
     else:
         prompt = getattr(body, "prompt", None)
-        request = AnswerRequest(CompletionWriter, prompt=prompt, **of_sampled(body, form, False), **fields)
+        request = AnswerRequest(CompletionWriter, prompt=prompt, **openai_fields(body, form, False), **fields)
     return request.calling({"max_tokens": next(iter(lengths))}) if lengths else request
 
 
-def _likeliest(body: Answered) -> int:
+def _likeliest(body: ChoicesBody) -> int:
     """Of how many of the likeliest tokens log-probabilities are asked for: in chat by true and ``top_logprobs``, in
     completions by that number. Raises ApiError."""
     count = body.top_logprobs if isinstance(body.logprobs, bool) else body.logprobs
@@ -66,10 +65,10 @@ def _likeliest(body: Answered) -> int:
     return count
 
 
-def of_sampled(body: Sampled, form: AnswerForm | None, forced: bool) -> dict[str, Any]:
-    """What OpenAI's forms have in common. form: as the form of the request says it. forced: a call must be made. Raises
-    ApiError for two forms."""
-    answer_form, unused = form_of(body, form, forced)
+def openai_fields(body: OpenAIBody, form: AnswerForm | None, must_call: bool) -> dict[str, Any]:
+    """What OpenAI's forms have in common. form: of the request's own field. must_call: the answer must be a call.
+    Raises ApiError for two forms."""
+    answer_form, unused_field = form_of(body, form, must_call)
     reasoning, budget = body.reasoning, body.thinking_token_budget
     effort = (
         "none" if reasoning.enabled is False or reasoning.max_tokens == 0 else reasoning.effort or body.reasoning_effort
@@ -83,5 +82,5 @@ def of_sampled(body: Sampled, form: AnswerForm | None, forced: bool) -> dict[str
         "effort": effort if thought is None else None,
         "include_usage": body.stream_options.include_usage and body.stream,
         "usage_so_far": body.stream_options.continuous_usage_stats and body.stream,
-        "notes": (f"{unused} {FORM_UNUSED}",) if unused else (),
+        "notes": (f"{unused_field} {FORM_UNUSED}",) if unused_field else (),
     }

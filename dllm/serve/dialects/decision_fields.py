@@ -57,7 +57,7 @@ JudgedContent = Annotated[
 ]
 
 
-def _joined(content: str | list[JudgedPart]) -> str:
+def _joined_text(content: str | list[JudgedPart]) -> str:
     """What the parts of a content say, line by line."""
     return content if isinstance(content, str) else "\n".join(part.as_text for part in content)
 
@@ -77,10 +77,10 @@ class JudgedMessage(SentMessage):
 
     @property
     def text(self) -> str:
-        return _joined(self.content or "")
+        return _joined_text(self.content or "")
 
 
-def _judged(value: Any) -> Any:
+def _check_input(value: Any) -> Any:
     if isinstance(value, str) and not value.strip():
         raise wrong("is empty: what is to be judged?")
     if not isinstance(value, str | list) or not value:
@@ -181,7 +181,7 @@ class DecisionBody(BodyObject):
 
     refuses_unknown = True
     others = others_of("decision")
-    input: Annotated[TextOr[JudgedMessage], BeforeValidator(few_entries), BeforeValidator(_judged)] = Field(
+    input: Annotated[TextOr[JudgedMessage], BeforeValidator(few_entries), BeforeValidator(_check_input)] = Field(
         description="what is to be judged: a text, or a list of messages"
     )
     questions: Annotated[
@@ -213,7 +213,7 @@ class ParsedDecisions:
     model: str  # the name that it was asked by
     state: str | list[Message]  # what the questions are about: a text, or messages
     questions: Mapping[str, Question]  # by name
-    unnamed: frozenset[str]  # names that we gave to questions without one
+    default_names: frozenset[str]  # names that we gave to questions without one
     options: DecisionOptions  # how they are read
     prompts: Prompts  # the canvases that they become
 
@@ -228,10 +228,10 @@ def parse_decisions(body: Mapping[str, Any], defaults: Defaults) -> ParsedDecisi
         raise ApiError(400, "diffusion.template must be a text, or an object of texts by name.", "diffusion.template")
     if decisions.joint:
         raise ApiError(400, "joint=true is not served: each question has a canvas of its own. Drop it.", "joint")
-    questions, unnamed = _questions(decisions, template)
+    questions, default_names = _questions(decisions, template)
     state = decisions.input if isinstance(decisions.input, str) else conversation(as_messages(decisions.input, "input"))
     options = _options(decisions, defaults.calibration)
-    return ParsedDecisions(model, state, questions, unnamed, options, replace(defaults.prompts, chat=None))
+    return ParsedDecisions(model, state, questions, default_names, options, replace(defaults.prompts, chat=None))
 
 
 def _options(decisions: DecisionBody, calibration: Mapping[str, float]) -> DecisionOptions:
@@ -245,20 +245,18 @@ def _options(decisions: DecisionBody, calibration: Mapping[str, float]) -> Decis
 
 def _questions(decisions: DecisionBody, template: Any) -> tuple[dict[str, Question], frozenset[str]]:
     """Questions by name, and which of these names are ours. Raises ApiError."""
-    questions, ours = dict[str, Question](), set[str]()
+    questions, default_names = dict[str, Question](), set[str]()
     names = {question.name for question in decisions.questions}
     for number, question in enumerate(decisions.questions):
         name = question.name or free_name(f"q{number + 1}", names)
-        ours |= {name} - names
+        default_names |= {name} - names
         template_of_question = template.get(name) if isinstance(template, Mapping) else template
         if template_of_question is not None and not isinstance(template_of_question, str):
             raise ApiError(400, "diffusion.template must be a text.", "diffusion.template")
         questions[name] = _question(f"questions[{number}]", question, decisions.diffusion.labels, template_of_question)
-    if isinstance(template, Mapping) and (unmatched := [name for name in template if name not in questions]):
-        raise ApiError(
-            400, f"diffusion.template names {unmatched[0]!r}, which is not a question.", "diffusion.template"
-        )
-    return questions, frozenset(ours)
+    if isinstance(template, Mapping) and (unknown := [name for name in template if name not in questions]):
+        raise ApiError(400, f"diffusion.template names {unknown[0]!r}, which is not a question.", "diffusion.template")
+    return questions, frozenset(default_names)
 
 
 def free_name(name: str, names: Collection[object]) -> str:
@@ -270,7 +268,7 @@ def free_name(name: str, names: Collection[object]) -> str:
 
 def _question(place: str, question: OfQuestion, labels: Any, template: str | None) -> Question:
     """template: of the question. Raises ApiError."""
-    asks = _joined(question.instructions)
+    asks = _joined_text(question.instructions)
     place_of_list = {"choice": ".choices", "score": ".levels"}.get(question.type, "")
     try:
         with as_refusal(f"{place}{place_of_list}"):

@@ -30,7 +30,7 @@ MAX_SEED = 2**62 - 1025  # those of further choices follow
 MAX_BUDGET = 2**31 - 1  # tokens of a thought
 MAX_PIECES = 1024  # texts and holes of a canvas
 # A whole number whose bounds are the server's own, which ``dllm.serve.dialects.wire`` holds to.
-FROM_ONE: dict[str, JsonValue] = {"minimum": 1}
+POSITIVE: dict[str, JsonValue] = {"minimum": 1}
 PART = {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}]}
 PROMPT_SHAPE = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "integer", "array"]}}]}
 
@@ -205,7 +205,7 @@ class Common(BodyObject):
     cache_salt: Salt | None = Field(None, description=SALT)
 
 
-class Sampled(Common):
+class OpenAIBody(Common):
     """What OpenAI's forms have in common."""
 
     stop: Stops = Field(
@@ -235,16 +235,16 @@ class Sampled(Common):
         return _instead(name, value, names_near(cls))
 
 
-class Answered(Sampled):
+class ChoicesBody(OpenAIBody):
     """What chat and completions have in common."""
 
     max_tokens: int | None = Field(
-        None, json_schema_extra=FROM_ONE, description="masks after the prompt: the answer's longest length in tokens"
+        None, json_schema_extra=POSITIVE, description="masks after the prompt: the answer's longest length in tokens"
     )
     max_completion_tokens: int | None = Field(
-        None, json_schema_extra=FROM_ONE, description="the same, OpenAI's newer name"
+        None, json_schema_extra=POSITIVE, description="the same, OpenAI's newer name"
     )
-    n: int = Field(1, json_schema_extra=FROM_ONE, description="answers to each prompt; their seeds follow each other")
+    n: int = Field(1, json_schema_extra=POSITIVE, description="answers to each prompt; their seeds follow each other")
     logprobs: bool | int = Field(False, description="log-probabilities of the answer's tokens are told")
     top_logprobs: int = Field(
         0, ge=0, le=MAX_LIKELIEST, description="with logprobs: likeliest tokens told of each position"
@@ -252,7 +252,7 @@ class Answered(Sampled):
     response_format: ResponseFormat | None = Field(None, description="what the answer must be")
 
 
-class ChatBody(Answered, CallableTools):
+class ChatBody(ChoicesBody, CallableTools):
     """A conversation to be answered, in the chat template of the checkpoint."""
 
     others = others_of("chat")
@@ -265,7 +265,7 @@ class ChatBody(Answered, CallableTools):
     chat_template_kwargs: TemplateKwargs = Field({}, description="what else the chat template reads")
 
 
-class CompletionBody(Answered):
+class CompletionBody(ChoicesBody):
     """A prompt to be continued, or a canvas to be filled in, without a chat template."""
 
     others = others_of("completions")

@@ -38,9 +38,9 @@ class MessageCall:
     name: str  # of the function
     arguments: str  # the text of one JSON object
 
-    def template(self, parsed: bool) -> dict[str, Any]:
-        """As a chat template takes it. parsed: its arguments are an object."""
-        arguments = loaded(self.arguments) if parsed else self.arguments
+    def template(self, as_object: bool) -> dict[str, Any]:
+        """As a chat template takes it. as_object: its arguments are an object."""
+        arguments = loaded(self.arguments) if as_object else self.arguments
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
 
 
@@ -189,9 +189,9 @@ SOME_MESSAGES = BeforeValidator(few_entries), must(lambda value: isinstance(valu
 SentConversation = Annotated[list[SentMessage], *SOME_MESSAGES]
 
 
-def as_messages(sent: Sequence[SentMessage], field: str = "messages") -> tuple[ChatMessage, ...]:
+def as_messages(bodies: Sequence[SentMessage], field: str = "messages") -> tuple[ChatMessage, ...]:
     """Chat's messages, which a field of the request holds. Raises ApiError as ``check_order``."""
-    messages = tuple(message.as_message(f"{field}[{number}]") for number, message in enumerate(sent))
+    messages = tuple(message.as_message(f"{field}[{number}]") for number, message in enumerate(bodies))
     check_order(messages)
     return messages
 

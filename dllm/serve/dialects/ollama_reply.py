@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, ClassVar
 
 from dllm.common.json_text import loaded
-from dllm.serve.dialects.reply_events import ChoiceEnded, ReplyChoice, ReplyEvent, ReplyFailed, TextPiece, ThoughtPiece
+from dllm.serve.dialects.reply_events import ChoiceEnd, ReplyChoice, ReplyEvent, ReplyFailure, TextPiece, ThoughtPiece
 from dllm.serve.dialects.writer import Writer, json_bytes, scored_tokens
 from dllm.serve.http.api_errors import error_form
 
@@ -45,12 +45,12 @@ class OllamaWriter(Writer):
                 yield _line(self._part(text))
             case ThoughtPiece(_, text):
                 yield _line(self._part("", text))
-            case ChoiceEnded():
+            case ChoiceEnd():
                 answer = self.answers[0]
                 if answer.calls:
                     yield _line(self._part("", calls=self._calls(answer)))
                 yield _line({**self._part(self._text(answer) if self.suffix else ""), **self._ending(answer)})
-            case ReplyFailed(error):
+            case ReplyFailure(error):
                 yield _line(error_form(error, _PATH, self.ident))
 
     def whole(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class OllamaWriter(Writer):
         """How it ends, and what it took. The prompt is computed with the answer, so that its time is the answer's."""
         end, parsed = answer.end, self.parsed
         assert end is not None
-        seconds, waited = end.cost["seconds"], end.cost["waited"] or 0.0
+        seconds, waiting_seconds = end.cost["seconds"], end.cost["waited"] or 0.0
         fields = {
             "done": True,
             "done_reason": end.reason,
@@ -87,14 +87,14 @@ class OllamaWriter(Writer):
             "load_duration": 0,
             "prompt_eval_count": parsed.prompt_tokens,
             "prompt_eval_duration": 0,
-            "eval_count": end.written,
-            "eval_duration": _nanoseconds(seconds - waited),
+            "eval_count": end.token_count,
+            "eval_duration": _nanoseconds(seconds - waiting_seconds),
             "diffusion": self.diffusion(answer),
             **end.ids,
         }
         if self.generates and not self.plain:
             fields["context"] = []
-        return {**fields, "logprobs": scored_tokens(end.scored)} if parsed.request.logprobs else fields
+        return {**fields, "logprobs": scored_tokens(end.tokens)} if parsed.request.logprobs else fields
 
 
 def _nanoseconds(seconds: float) -> int:

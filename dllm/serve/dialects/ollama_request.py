@@ -21,7 +21,7 @@ from dllm.serve.http.api_errors import ApiError
 from dllm.serve.http.typed import read_body
 
 LATEST = ":latest"  # a tag that says nothing
-UNBOUNDED = (-1, -2)  # lengths: as many tokens as there are
+UNBOUNDED_LENGTHS = (-1, -2)  # as many tokens as the model leaves
 
 
 class EmptyRequest(Exception):  # noqa: N818  an answer, no fault
@@ -42,24 +42,24 @@ def parse_ollama(body: Mapping[str, Any], is_chat: bool, defaults: Defaults) -> 
     request = _shared(fields, defaults)
     writes: dict[str, Any] = {"name": fields.model or name, "generates": not is_chat}
     if isinstance(fields, OllamaChatBody):
-        request = replace(request, messages=_messages(fields.messages), tools=fields.tools_asked(body))
+        request = replace(request, messages=_messages(fields.messages), tools=fields.requested_tools(body))
     if isinstance(fields, OllamaGenerateBody):
         writes |= {"suffix": fields.suffix, "plain": fields.raw or bool(fields.suffix)}
-        request = _generated(fields, request, defaults)
+        request = _with_prompt(fields, request, defaults)
     asks = request.prompt or any(message.role != "system" for message in request.messages or ())
     if not asks and not writes.get("suffix"):
         raise EmptyRequest(name, fields)
     check_order(request.messages or ())
-    if request.tools.named is not None or request.tools.mode == "required":
+    if request.tools.must_call:
         request = replace(request, form=None)
     return parsed_request(
         replace(request, writer=partial(OllamaWriter, **writes), model=name, unknown=unknown), defaults
     )
 
 
-def served_name(requested: str | None, defaults: Defaults) -> str:
+def served_name(requested_name: str | None, defaults: Defaults) -> str:
     """The model's name without ``:latest``. Raises ApiError for a model that is not served."""
-    name = defaults.name if requested is None else requested
+    name = defaults.name if requested_name is None else requested_name
     if name not in defaults.names and name.removesuffix(LATEST) in defaults.names:
         name = name.removesuffix(LATEST)
     if name not in defaults.names:
@@ -76,7 +76,8 @@ def _shared(body: OllamaBody, defaults: Defaults) -> AnswerRequest:
     effort: Any = think if isinstance(think, str) else None
     request = AnswerRequest(
         OllamaWriter, OLLAMA_WORDS, chat_template_kwargs={"enable_thinking": bool(think)} if switches else {},
-        form=_form(body.format), length=defaults.model.config.max_length if length in UNBOUNDED else length, fits=True,
+        form=_form(body.format), fits=True,
+        length=defaults.model.config.max_length if length in UNBOUNDED_LENGTHS else length,
         temperature=options.temperature, top_p=options.top_p, top_k=options.top_k, seed=options.seed,
         stop=tuple(options.stop), logprobs=bool(body.logprobs or body.top_logprobs), likeliest=body.top_logprobs,
         stream=body.stream, return_token_ids=body.return_token_ids, effort=effort,
@@ -85,7 +86,7 @@ def _shared(body: OllamaBody, defaults: Defaults) -> AnswerRequest:
     return request.calling({"diffusion": "options.diffusion"}) if options.has("diffusion") else request
 
 
-def _generated(body: OllamaGenerateBody, request: AnswerRequest, defaults: Defaults) -> AnswerRequest:
+def _with_prompt(body: OllamaGenerateBody, request: AnswerRequest, defaults: Defaults) -> AnswerRequest:
     """The request with the prompt of generate: in the chat template, or plain."""
     if body.suffix:
         return _gap(body, request, defaults)
@@ -118,11 +119,11 @@ def _form(value: Any) -> AnswerForm | None:
     return AnswerForm("json_schema", value, "format", "format") if value else None
 
 
-def _messages(sent: Sequence[OllamaMessage]) -> tuple[ChatMessage, ...]:
+def _messages(bodies: Sequence[OllamaMessage]) -> tuple[ChatMessage, ...]:
     """The messages, in which each result names its call. Raises ApiError for a result without a call."""
     out = list[ChatMessage]()
     waiting = list[MessageCall]()  # those without a result
-    for number, message in enumerate(sent):
+    for number, message in enumerate(bodies):
         place = f"messages[{number}]"
         calls = tuple(
             MessageCall(

@@ -55,10 +55,10 @@ _STOPS = "stop takes texts"
 _ALIKE = "all requests are served alike"
 _BEAMS = "there is no beam search"
 _STOP_IN = "an answer ends before a stop string"
-_KEPT = "no token is kept from an answer. response_format forces its form"
+_NO_BAN = "no token is kept from an answer. response_format forces its form"
 _FORM = 'response_format says it: {"type": "grammar", "grammar": TEXT} takes a grammar in Lark\'s syntax'
 _UNPACK = "its entries are fields of the request itself. Write them there"
-_STORED = "nothing is stored. Send the turns before in input"
+_NO_STORE = "nothing is stored. Send the turns before in input"
 NO_TOOLS = "no tool runs here. Offer functions of your own: name, description, input_schema"
 _NO_HISTORY = "nothing is stored. Send the messages before"
 _THOUGHT = (
@@ -94,7 +94,7 @@ _row("chat responses", "parallel_tool_calls", (True, False), "a forced answer ma
 _row("responses", "background", (False,), "an answer comes in its own reply")
 _row("responses", "truncation", ("disabled", "auto"), _UNCUT)
 _row("responses", "top_logprobs", (0,), "log-probabilities are told by /v1/chat/completions")
-_row("responses", "previous_response_id conversation", (), _STORED)
+_row("responses", "previous_response_id conversation", (), _NO_STORE)
 _row("responses", "prompt", (), "there are no stored prompts")
 _row("responses", "max_tool_calls", (), "no tool runs here: functions are yours")
 _row("responses", "context_management", ([],), _UNCUT)
@@ -119,7 +119,7 @@ _row(ANSWERS, "include_stop_str_in_output no_stop_trim", (False,), _STOP_IN)
 _row(ANSWERS, "spaces_between_special_tokens", (True,))
 _row(ANSWERS, "truncate_prompt_tokens", (-1,), _UNCUT)
 _row(ANSWERS, "prompt_logprobs", (0,), "log-probabilities are those of the answer")
-_row(ANSWERS, "allowed_token_ids", ([],), _KEPT)
+_row(ANSWERS, "allowed_token_ids", ([],), _NO_BAN)
 _row(ANSWERS, "bad_words", ([],), "no text is kept from an answer. response_format forces its form")
 _row(ANSWERS, "add_generation_prompt", (True,), "a chat asks for an answer")
 _row(

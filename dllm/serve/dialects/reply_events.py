@@ -22,7 +22,7 @@ class TextPiece:
 
     choice: int  # its index
     text: str  # what is new
-    written: int | None = None  # the choice's tokens up to here; None: the request does not ask
+    token_count: int | None = None  # the choice's tokens up to here; None: the request does not ask
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ThoughtPiece:
 
     choice: int  # its index
     text: str  # what is new
-    written: int | None = None  # as of ``TextPiece``
+    token_count: int | None = None  # as of ``TextPiece``
 
 
 @dataclass(frozen=True)
@@ -62,40 +62,40 @@ class CanvasSnapshot:
 
 
 @dataclass(frozen=True)
-class Scored:
-    """A token of a reply."""
+class TokenScore:
+    """A token of a reply, and how likely it was."""
 
     piece: bytes  # what it adds to the reply's text
     name: str  # what it is called where there is no tokenizer, and so no text
     logprob: float  # at its commit under the model alone, nats
-    others: tuple[Scored, ...] = ()  # the tokens that were likeliest there, if they are asked for
-    drawn: float | None = None  # its log-probability under what it was drawn from; None: not known
+    others: tuple[TokenScore, ...] = ()  # the tokens that were likeliest there, if they are asked for
+    drawn_logprob: float | None = None  # under the distribution that it was drawn from; None: unknown
 
 
 @dataclass(frozen=True)
-class ChoiceEnded:
+class ChoiceEnd:
     """A finished choice."""
 
     choice: int  # its index
     reason: str  # ``stop`` or ``length``, in OpenAI's words
-    written: int  # its tokens, without those that were given
+    token_count: int  # its tokens, without those of the request
     cost: dict[str, Any]  # what the reply says under ``diffusion``
     stop: str | None = None  # the stop string that ended it
-    scored: tuple[Scored, ...] = ()  # its tokens, if log-probabilities are asked for
-    thought_tokens: int = 0  # those of ``written`` that its thought took
-    cached: int | None = None  # tokens of its prompt that an earlier request had computed; None: its cache shares none
+    tokens: tuple[TokenScore, ...] = ()  # of the answer, if log-probabilities are asked for
+    thought_tokens: int = 0  # of its tokens, those of its thought
+    cached_tokens: int | None = None  # of its prompt, computed by an earlier request; None: its cache shares none
     replay: dict[str, Any] = field(default_factory=dict)  # token_ids and meta_info, if they are asked for
     ids: dict[str, list[int]] = field(default_factory=dict)  # of prompt and answer, in vLLM's words, if asked for
 
 
 @dataclass(frozen=True)
-class ReplyFailed:
+class ReplyFailure:
     """The reply ends before its time."""
 
     error: ApiError  # as the client reads it
 
 
-ReplyEvent = ReplyStart | TextPiece | ThoughtPiece | CallStart | CallPiece | CanvasSnapshot | ChoiceEnded | ReplyFailed
+ReplyEvent = ReplyStart | TextPiece | ThoughtPiece | CallStart | CallPiece | CanvasSnapshot | ChoiceEnd | ReplyFailure
 
 
 @dataclass
@@ -105,28 +105,28 @@ class ReplyChoice:
     text: str = ""  # without thought and calls
     thought: str = ""  # what the model thought before
     calls: list[ToolCall] = field(default_factory=list)  # in their order
-    written: int = 0  # its tokens so far, if each piece tells them
-    end: ChoiceEnded | None = None  # None: it goes on
+    token_count: int = 0  # its tokens so far, if each piece tells them
+    end: ChoiceEnd | None = None  # None: it goes on
 
     def add(self, event: ReplyEvent) -> None:
         """Take an event of this choice in."""
         match event:
             case TextPiece():
-                self.text, self.written = self.text + event.text, event.written or 0
+                self.text, self.token_count = self.text + event.text, event.token_count or 0
             case ThoughtPiece():
-                self.thought, self.written = self.thought + event.text, event.written or 0
+                self.thought, self.token_count = self.thought + event.text, event.token_count or 0
             case CallStart():
                 self.calls.append(ToolCall(event.name, event.arguments))
             case CallPiece():
                 self.calls[-1] = replace(self.calls[-1], arguments=self.calls[-1].arguments + event.arguments)
-            case ChoiceEnded():
-                self.end, self.written = event, event.written
+            case ChoiceEnd():
+                self.end, self.token_count = event, event.token_count
 
 
-def folded(events: Iterable[ReplyEvent]) -> dict[int, ReplyChoice]:
+def reply_choices(events: Iterable[ReplyEvent]) -> dict[int, ReplyChoice]:
     """The choices by their indices."""
     choices: dict[int, ReplyChoice] = {}
     for event in events:
-        if not isinstance(event, ReplyStart | ReplyFailed):
+        if not isinstance(event, ReplyStart | ReplyFailure):
             choices.setdefault(event.choice, ReplyChoice()).add(event)
     return dict(sorted(choices.items()))

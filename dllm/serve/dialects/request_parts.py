@@ -102,12 +102,12 @@ class PartsBuilder:
     def __init__(self, defaults: Defaults) -> None:
         self.defaults = defaults
         self.of = lru_cache(MAX_SETTINGS)(self._make_parts)  # the parts of a recipe
-        self.by_request: dict[str, RequestParts] = {}  # by what a request asked for
+        self.by_request: dict[str, RequestParts] = {}  # by the request's settings
         self._part = lru_cache(MAX_SETTINGS)(self._make_part)
 
     def choose(
         self,
-        asked: Mapping[str, Any],
+        settings: Mapping[str, Any],
         sampling: Sampling,
         gen_length: int | None,
         limit: int | None = None,
@@ -115,10 +115,10 @@ class PartsBuilder:
     ) -> RequestParts:
         """The parts that a request's ``diffusion`` field asks for. gen_length: None for infilling. limit: columns that
         an answer may have which changes its length (None: it keeps it). words: of the request. Raises ApiError."""
-        choices = {name: asked[name] for name in (*OFFERED_GROUPS, *SHORT) if name in asked}
+        choices = {name: settings[name] for name in (*OFFERED_GROUPS, *SHORT) if name in settings}
         key = json.dumps([choices, vars(sampling), gen_length, limit])
         if (parts := self.by_request.get(key)) is None:
-            configs = {group: self._config(group, asked, words) for group in OFFERED_GROUPS}
+            configs = {group: self._config(group, settings, words) for group in OFFERED_GROUPS}
             with as_refusal(words=words):
                 parts = self.build(configs, sampling, gen_length, limit)
             if len(self.by_request) >= MAX_SETTINGS:
@@ -141,38 +141,37 @@ class PartsBuilder:
         configs = {**configs, "length": length} if length else configs
         return self.of(json.dumps([configs, vars(sampling), gen_length], sort_keys=True))
 
-    def _config(self, group: str, asked: Mapping[str, Any], words: Wording) -> dict[str, Any]:
+    def _config(self, group: str, settings: Mapping[str, Any], words: Wording) -> dict[str, Any]:
         """The configuration of a group: the server's, or that of the part asked for, with the options asked for."""
-        field_of = {key: f"diffusion.{key}" for key, owner in SHORT.items() if owner == group and key in asked}
-        with as_refusal(f"diffusion.{group}" if group in asked else next(iter(field_of.values()), None), words):
-            config, choice, options = self._base(group, asked)
+        field_of = {key: f"diffusion.{key}" for key, owner in SHORT.items() if owner == group and key in settings}
+        with as_refusal(f"diffusion.{group}" if group in settings else next(iter(field_of.values()), None), words):
+            config, choice, options = self._base(group, settings)
             for key in field_of:
                 if key in options:
                     both = " and ".join(words.name(name) for name in (field_of[key], f"diffusion.{group}"))
                     sentence = f"{both}.{key} say the same thing twice. Drop one."
                     raise ApiError(400, sentence, words.name(f"diffusion.{group}"))
-            options = validated_options(group, choice, options | {key: asked[key] for key in field_of})
+            options = validated_options(group, choice, options | {key: settings[key] for key in field_of})
             return with_options(group, choice, config, options)
 
-    def _base(self, group: str, asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, dict[str, Any]]:
+    def _base(self, group: str, settings: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, dict[str, Any]]:
         """Configuration, name and options to set, as far as the group itself says."""
-        if group in asked:
-            choice, options = choice_and_options(group, asked[group])
+        if group in settings:
+            choice, options = choice_and_options(group, settings[group])
             return configurations(group, choice)[group], choice, options
         config: Mapping[str, Any] = getattr(self.defaults, group)
         for bringer in BRINGERS.get(group, ()):
-            if bringer in asked:
-                config = self._bundled(group, bringer, choice_and_options(bringer, asked[bringer])[0])
+            if bringer in settings:
+                config = self._bundled_config(group, bringer, choice_and_options(bringer, settings[bringer])[0])
                 break
         return config, choice_of(group, config), {}
 
-    def _bundled(self, group: str, bringer: str, choice: str) -> Mapping[str, Any]:
+    def _bundled_config(self, group: str, bringer: str, choice: str) -> Mapping[str, Any]:
         """The part that comes with the choice of another one, as on the command line: ``cache=elastic`` decodes without
         blocks. The server's own, unless that choice brings one, or the server's choice had brought it."""
         ours, usual = getattr(self.defaults, group), configurations("cache", "none")[group]
-        bundled = configurations(bringer, choice)[group]
-        if bundled != usual:
-            return bundled
+        if (config := configurations(bringer, choice)[group]) != usual:
+            return config
         name = choice_of(bringer, getattr(self.defaults, bringer))
         ours_by_choice = configurations(bringer, name)[group] if is_offered(bringer, name) else usual
         return usual if ours_by_choice != usual and ours == ours_by_choice else ours
@@ -180,13 +179,13 @@ class PartsBuilder:
     def _make_parts(self, recipe: str) -> RequestParts:
         configs, fields, gen_length = json.loads(recipe)
         groups = (*OFFERED_GROUPS, "length")
-        unfitted = Parts.from_groups(
+        unfitted_parts = Parts.from_groups(
             {group: self._part(group, json.dumps(configs.get(group, {}))) for group in groups}, Sampling(**fields)
         )
-        parts = unfitted.fitted(self.defaults.model, gen_length)
+        parts = unfitted_parts.fitted(self.defaults.model, gen_length)
         shared = {
             **configs,
-            "sampler": shared_options(configs["sampler"], unfitted.sampler),
+            "sampler": shared_options(configs["sampler"], unfitted_parts.sampler),
             "blocks": shared_options(configs["blocks"], parts.blocks),
             "length": shared_options(configs.get("length", {}), parts.length),
         }

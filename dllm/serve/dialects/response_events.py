@@ -10,9 +10,9 @@ from typing import Any
 from dllm.serve.dialects.reply_events import (
     CallPiece,
     CallStart,
-    ChoiceEnded,
+    ChoiceEnd,
     ReplyEvent,
-    ReplyFailed,
+    ReplyFailure,
     ReplyStart,
     TextPiece,
     ThoughtPiece,
@@ -25,9 +25,9 @@ TEXT_EVENTS = {"function_call": "function_call_arguments", "message": "output_te
 
 @dataclass
 class ResponseWriter(Writer):
-    """Writes a response: its output items one after the other, each begun, grown and ended."""
+    """Writes a response: its output items one after the other, each with a beginning, pieces and an end."""
 
-    sent: Mapping[str, Any] = field(default_factory=dict)  # fields that the response repeats, as they were sent
+    request_fields: Mapping[str, Any] = field(default_factory=dict)  # that the response repeats
     numbers: count[int] = field(default_factory=count)  # of its events
     output: list[dict[str, Any]] = field(default_factory=list)  # its items as they began
     text: str = ""  # of the last one, which grows
@@ -39,20 +39,20 @@ class ResponseWriter(Writer):
                 yield self._event("response.created", response=response)
                 yield self._event("response.in_progress", response=response)
             case ThoughtPiece(_, text):
-                yield from self._grown(self._thought("in_progress"), text)
+                yield from self._append(self._thought("in_progress"), text)
             case TextPiece(_, text) if text:
-                yield from self._grown(self._message("in_progress"), text)
+                yield from self._append(self._message("in_progress"), text)
             case CallStart():
-                yield from self._grown(self._call("in_progress", event.at, event.name), event.arguments)
+                yield from self._append(self._call("in_progress", event.at, event.name), event.arguments)
             case CallPiece():
-                yield from self._grown(self.output[-1], event.arguments)
-            case ChoiceEnded():
+                yield from self._append(self.output[-1], event.arguments)
+            case ChoiceEnd():
                 if not self.output:
-                    yield from self._grown(self._message("in_progress"), "")
+                    yield from self._append(self._message("in_progress"), "")
                 whole = self.whole()
-                yield from self._ended(whole["status"])
+                yield from self._end(whole["status"])
                 yield self._event(f"response.{whole['status']}", response=whole)
-            case ReplyFailed(error):
+            case ReplyFailure(error):
                 yield self._event("error", code=error.code, message=error.message, param=error.param)
 
     def whole(self) -> dict[str, Any]:
@@ -66,22 +66,22 @@ class ResponseWriter(Writer):
             items[-1]["status"] = status
         usage = {
             "input_tokens": prompt_tokens,
-            "input_tokens_details": {"cached_tokens": self.cached or 0},
-            "output_tokens": answer.written,
+            "input_tokens_details": {"cached_tokens": self.cached_tokens or 0},
+            "output_tokens": answer.token_count,
             "output_tokens_details": {"reasoning_tokens": answer.end.thought_tokens},
-            "total_tokens": prompt_tokens + answer.written,
+            "total_tokens": prompt_tokens + answer.token_count,
         }
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
-        ended = {"incomplete_details": details, "usage": usage, **answer.end.ids, "diffusion": self.diffusion(answer)}
-        return {**self._response(status, items), **ended}
+        ending = {"incomplete_details": details, "usage": usage, **answer.end.ids, "diffusion": self.diffusion(answer)}
+        return {**self._response(status, items), **ending}
 
     def _event(self, kind: str, **more: Any) -> bytes:
         return event_bytes({"type": kind, "sequence_number": next(self.numbers), **more}, kind)
 
-    def _grown(self, item: dict[str, Any], text: str) -> Iterator[bytes]:
-        """The events of new text of an item. item: as it begins, which ends the one before it."""
+    def _append(self, item: dict[str, Any], text: str) -> Iterator[bytes]:
+        """The events of new text of an item, which begins with the first of them. item: without text."""
         if not self.output or self.output[-1]["id"] != item["id"]:
-            yield from self._ended("completed")
+            yield from self._end("completed")
             self.output.append(item)
             self.text = ""
             yield self._event("response.output_item.added", output_index=len(self.output) - 1, item=item)
@@ -94,7 +94,7 @@ class ResponseWriter(Writer):
             more: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
             yield self._event(f"response.{kind}.delta", **self._place(), delta=text, **more)
 
-    def _ended(self, status: str) -> Iterator[bytes]:
+    def _end(self, status: str) -> Iterator[bytes]:
         """The events that end the item that grows, if one does. status: of a text."""
         if not self.output:
             return
@@ -125,7 +125,7 @@ class ResponseWriter(Writer):
             "model": self.parsed.model, "max_output_tokens": job.columns - request.answer_start, "output": output,
             "parallel_tool_calls": True, "previous_response_id": None, "reasoning": {"effort": None, "summary": None},
             "service_tier": "default", "store": False, "temperature": request.temperature, "tool_choice": "auto",
-            "tools": [], "top_p": None, "truncation": "disabled", "usage": None, "user": None, **self.sent,
+            "tools": [], "top_p": None, "truncation": "disabled", "usage": None, "user": None, **self.request_fields,
         }  # fmt: skip
 
     def _thought(self, status: str, text: str | None = None) -> dict[str, Any]:

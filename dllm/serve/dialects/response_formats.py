@@ -162,12 +162,12 @@ class ChoiceForm(BodyObject):
         return _form("choice", self.options, field, f"{field}.options")
 
 
-TYPED = must(
+IS_TYPED = must(
     lambda value: isinstance(value, Mapping | BodyObject),
     f'an object whose type is one of {", ".join(OFFERS)}, such as {{"type": "json_object"}}',
 )
 Form = TextForm | ObjectForm | SchemaForm | RegexForm | GrammarForm | ChoiceForm
-ResponseFormat = Annotated[Form, Field(discriminator="type"), TYPED]
+ResponseFormat = Annotated[Form, Field(discriminator="type"), IS_TYPED]
 
 
 class StructuredOutputs(BodyObject):
@@ -181,7 +181,7 @@ class StructuredOutputs(BodyObject):
     grammar: str | None = Field(None, description="in Lark's syntax")
 
     @model_validator(mode="after")
-    def _check_one(self) -> StructuredOutputs:
+    def _check_count(self) -> StructuredOutputs:
         names = [name for name in ("json_", "regex", "choice", "grammar") if getattr(self, name) is not None]
         if len(names) != 1:
             raise wrong(f"must hold one of json, regex, choice, grammar, and holds {len(names)}.")
@@ -200,10 +200,10 @@ def _form(word: str, value: Any, field: str, place: str) -> AnswerForm:
     return AnswerForm(kinds.get(word, word), value, field, place)
 
 
-def form_of(body: BodyObject, form_of_request: AnswerForm | None, forced: bool) -> tuple[AnswerForm | None, str]:
+def form_of(body: BodyObject, form_of_request: AnswerForm | None, must_call: bool) -> tuple[AnswerForm | None, str]:
     """The form that a request asks for, in whatever words, and the field of one that has no effect (empty: none).
-    form_of_request: what its own field says. forced: a call must be made; a form binds text, so that beside it there is
-    none. Raises ApiError for two forms."""
+    form_of_request: what its own field says. must_call: the answer must be a call, beside which no form binds a text.
+    Raises ApiError for two forms."""
     forms = [] if form_of_request is None else [form_of_request]
     for name in (name for name in FORMS if body.has(name)):
         value = getattr(body, name)
@@ -212,7 +212,7 @@ def form_of(body: BodyObject, form_of_request: AnswerForm | None, forced: bool) 
             value.answer_form(name) if isinstance(value, StructuredOutputs) else _form(word, value, name, name)
         )
     fields = [form.field if form is form_of_request else form.field.partition(".")[0] for form in forms]
-    if forced:
+    if must_call:
         return None, fields[0] if fields else ""
     if len(forms) > 1:
         raise ApiError(400, f"{fields[0]} and {fields[1]} both say what an answer must be. Drop one.", fields[0])
@@ -220,17 +220,17 @@ def form_of(body: BodyObject, form_of_request: AnswerForm | None, forced: bool) 
 
 
 def parse_constraint(
-    form: AnswerForm | None, given: Mapping[str, Any], use: ToolUse | None, words: Wording
+    form: AnswerForm | None, settings: Mapping[str, Any], use: ToolUse | None, words: Wording
 ) -> Constraint | None:
-    """What the answer must be; None: any text. given: ``diffusion.constraint``. use: the tools; one of them may have
+    """What the answer must be; None: any text. settings: ``diffusion.constraint``. use: the tools; one of them may have
     to be called. words: of the request. Raises ApiError for what is too long, and options without a meaning. Whether
     its language can be compiled is not asked here."""
-    if use is not None and use.forced:
-        options = _options("json_schema", given, words)
+    if use is not None and use.must_call:
+        options = _options("json_schema", settings, words)
         with as_refusal(words=words):
             call = FunctionCall(use.functions, **options)
         return _within("schema", call.text, call, words)
-    options = _options("text" if form is None else form.kind, given, words)
+    options = _options("text" if form is None else form.kind, settings, words)
     if form is None:
         return None
     with as_refusal(words=words):
@@ -249,10 +249,10 @@ def parse_constraint(
                 return _within("grammar", form.value, Grammar(form.value, **options), words)
 
 
-def _options(kind: str, given: Mapping[str, Any], words: Wording) -> dict[str, Any]:
+def _options(kind: str, settings: Mapping[str, Any], words: Wording) -> dict[str, Any]:
     """The options of ``diffusion.constraint``, each with a meaning for this kind, and of its kind."""
     name, offers, out = words.name("diffusion.constraint"), OFFERS[kind].options, dict[str, Any]()
-    for key, value in given.items():
+    for key, value in settings.items():
         if key not in offers:
             field = words.name("response_format")
             takes = f"takes {', '.join(offers)}" if offers else f"takes none: set {field}, too"

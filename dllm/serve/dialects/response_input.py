@@ -33,7 +33,7 @@ InputContent = Annotated[
 ]
 
 
-def _joined(content: str | list[InputPart]) -> str:
+def _joined_text(content: str | list[InputPart]) -> str:
     """The texts of parts, line by line, as chat joins them."""
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
@@ -174,12 +174,12 @@ class InputMessages:
         match item:
             case MessageItem():
                 role: Any = ROLES[item.role]
-                self._add(ChatMessage(role, _joined(item.content), f"{place}.content"))
+                self._add(ChatMessage(role, _joined_text(item.content), f"{place}.content"))
             case OutputItem():
                 self._add(
                     ChatMessage(
                         "tool",
-                        _joined(item.output),
+                        _joined_text(item.output),
                         f"{place}.output",
                         result_of=item.call_id,
                         result_field=f"{place}.call_id",

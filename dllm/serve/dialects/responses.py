@@ -15,14 +15,14 @@ from pydantic import BeforeValidator, Field
 from dllm.common.hints import as_advice, meaning
 from dllm.contract.refusal import CHAT_WORDS
 from dllm.serve.dialects.answer_request import AnswerRequest
-from dllm.serve.dialects.chat_request import of_sampled
-from dllm.serve.dialects.fields import DIFFUSION, FROM_ONE, Diffusion, Sampled, TemplateKwargs, WholeDiffusion
+from dllm.serve.dialects.chat_request import openai_fields
+from dllm.serve.dialects.fields import DIFFUSION, POSITIVE, Diffusion, OpenAIBody, TemplateKwargs, WholeDiffusion
 from dllm.serve.dialects.messages import check_order
 from dllm.serve.dialects.other_fields import is_one_of, others_of
 from dllm.serve.dialects.request_parts import Defaults
 from dllm.serve.dialects.response_events import ResponseWriter
 from dllm.serve.dialects.response_formats import (
-    TYPED,
+    IS_TYPED,
     AnswerForm,
     ChoiceForm,
     GrammarForm,
@@ -45,8 +45,8 @@ RESPONSES_WORDS = CHAT_WORDS.but(
     }
 )
 CHAT_LENGTHS = ("max_tokens", "max_completion_tokens")
-# Fields that the reply repeats as they were sent.
-REPEATED = ("instructions", "metadata", "parallel_tool_calls", "text", "tool_choice", "tools", "top_p", "user")
+# Of the request, in the reply.
+REPEATED_FIELDS = ("instructions", "metadata", "parallel_tool_calls", "text", "tool_choice", "tools", "top_p", "user")
 # What ``include`` may ask for: nothing of it exists here, so that nothing is left out.
 NOTHING_TO_INCLUDE = (
     "reasoning.encrypted_content",
@@ -59,7 +59,7 @@ NOTHING_TO_INCLUDE = (
 )
 
 
-def _included(value: Any) -> Any:
+def _check_include(value: Any) -> Any:
     if not isinstance(value, list):
         raise wrong("must be a list of texts.", value=value)
     for entry in value:
@@ -80,7 +80,7 @@ class FlatSchema(NamedSchema):
 
 
 FlatForm = Annotated[
-    TextForm | ObjectForm | FlatSchema | RegexForm | GrammarForm | ChoiceForm, Field(discriminator="type"), TYPED
+    TextForm | ObjectForm | FlatSchema | RegexForm | GrammarForm | ChoiceForm, Field(discriminator="type"), IS_TYPED
 ]
 
 
@@ -91,7 +91,7 @@ class TextSpec(BodyObject):
     format: FlatForm | None = Field(None, description="its form")
 
 
-class ResponseBody(Sampled):
+class ResponseBody(OpenAIBody):
     """A conversation to be answered, in the form of OpenAI's Responses."""
 
     others = others_of("responses")
@@ -99,12 +99,12 @@ class ResponseBody(Sampled):
     input: Input = Field(description="what is to be answered: a text, or messages, calls and their results")
     instructions: AnyText | None = Field(None, description="a message of the system before all others")
     max_output_tokens: int | None = Field(
-        None, json_schema_extra=FROM_ONE, description="masks after the prompt: the answer's longest length in tokens"
+        None, json_schema_extra=POSITIVE, description="masks after the prompt: the answer's longest length in tokens"
     )
     text: TextSpec = Field(default_factory=TextSpec, description="what the answer must be")
     tools: FlatTools = Field([], description="functions that the answer may call")
     tool_choice: FlatToolChoice | None = Field(None, description="none, auto, required, or a function by its name")
-    include: Annotated[list[Any], BeforeValidator(_included)] = Field([], description="nothing more is told")
+    include: Annotated[list[Any], BeforeValidator(_check_include)] = Field([], description="nothing more is told")
     chat_template_kwargs: TemplateKwargs = Field({}, description="what else the chat template reads")
 
     @classmethod
@@ -117,7 +117,7 @@ class ResponseBody(Sampled):
             return f": {as_advice(meaning_here, RESPONSES_WORDS)}."
         return f".{slip}" if slip else ""
 
-    def tools_asked(self, raw: Mapping[str, Any]) -> Tools:
+    def requested_tools(self, raw: Mapping[str, Any]) -> Tools:
         """raw: the body as it was sent, which the chat template reads in chat's form."""
         templates = [
             {"type": "function", "function": {key: entry for key, entry in tool.items() if key != "type"}}
@@ -133,14 +133,14 @@ class ResponseBody(Sampled):
 def parse_response(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest:
     """What a body asks for. Raises ApiError, with fields as Responses call them, for what cannot be served."""
     fields, unknown = read_body(ResponseBody, body, defaults.refuses_unknown)
-    messages, tools = InputMessages.of(fields.instructions, fields.input), fields.tools_asked(body)
+    messages, tools = InputMessages.of(fields.instructions, fields.input), fields.requested_tools(body)
     check_order(messages)
     form = None if fields.text.format is None else fields.text.format.answer_form("text.format")
-    shared = of_sampled(fields, form, tools.named is not None or tools.mode == "required")
-    repeated = {name: body[name] for name in REPEATED if body.get(name) is not None}
+    shared = openai_fields(fields, form, tools.must_call)
+    repeated_fields = {name: body[name] for name in REPEATED_FIELDS if body.get(name) is not None}
     return parsed_request(
         AnswerRequest(
-            partial(ResponseWriter, sent=repeated),
+            partial(ResponseWriter, request_fields=repeated_fields),
             RESPONSES_WORDS,
             messages=messages,
             tools=tools,

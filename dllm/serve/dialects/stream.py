@@ -9,7 +9,7 @@ from dllm.contract.canvas import Request
 from dllm.record.collector import first_stop, within
 from dllm.record.results import Result
 
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are not a whole character yet
+PARTIAL_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are not a whole character yet
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class AnswerText:
     # token ids before an infilling, which belong to its text; None: a plain answer, which ends at its first end of text
     head: Sequence[int] | None = None
     least: int = 0  # tokens of the answer in whose text no stop string may begin
-    sent: str = ""  # what has been returned
-    marked: bool = False  # ``text`` writes more than results do: the marks around a thought
+    sent_text: str = ""  # of the pieces so far
+    has_marks: bool = False  # ``text`` writes more than results do: the marks around a thought
 
     @staticmethod
     def of(
@@ -51,10 +51,10 @@ class AnswerText:
     def follow(self, tokens: Sequence[int], final: int) -> tuple[str, Ending | None]:
         """What is new, and the answer's end if a stop string has been found. tokens: the answer; its first ``final``
         never change again."""
-        text_tokens, ended = self._text_tokens(tokens[:final])
+        text_tokens, has_ended = self._text_tokens(tokens[:final])
         text = self.text([*(self.head or ()), *text_tokens])
-        safe = text if ended else text.rstrip(UNFINISHED)
-        cut, final_length = self._cut(safe, text_tokens), len(safe) if ended else open_tail(safe, self.stop)
+        safe = text if has_ended else text.rstrip(PARTIAL_CHARACTER)
+        cut, final_length = self._cut(safe, text_tokens), len(safe) if has_ended else open_tail(safe, self.stop)
         # A longer stop string that began before ``cut`` may still come: it would cut earlier.
         if cut is not None and cut <= final_length:
             tokens = within(text_tokens, cut, self.text)
@@ -64,7 +64,7 @@ class AnswerText:
     def finish(self, result: Result) -> tuple[str, Ending]:
         """The rest, and the answer's end."""
         tokens = list(result.tokens)
-        text = self.text(tokens) if self.marked else result.text
+        text = self.text(tokens) if self.has_marks else result.text
         cut, stop = self._cut(text, tokens), None
         if cut is not None:
             text, tokens, stop = text[:cut], within(tokens, cut, self.text), self._stop_at(text, cut)
@@ -73,12 +73,11 @@ class AnswerText:
         reason = "length" if cut_off else "stop"
         return self._new(text), Ending(text, tokens, reason, stop)
 
-    def written(self, tokens: Sequence[int], final: int) -> Ending:
+    def ending_so_far(self, tokens: Sequence[int], final: int) -> Ending:
         """What has been returned of an answer whose first ``final`` tokens never change again, as if it ended there."""
         text_tokens, head = self._text_tokens(tokens[:final])[0], self.head or ()
-        return Ending(
-            self.sent, within(text_tokens, len(self.sent), lambda tokens: self.text([*head, *tokens])), "length"
-        )
+        sent_tokens = within(text_tokens, len(self.sent_text), lambda tokens: self.text([*head, *tokens]))
+        return Ending(self.sent_text, sent_tokens, "length")
 
     def _cut(self, text: str, tokens: Sequence[int]) -> int | None:
         """Where the first stop string begins that counts; None: none. tokens: of the text."""
@@ -99,8 +98,8 @@ class AnswerText:
 
     def _new(self, text: str) -> str:
         """What ``text`` adds to what was sent. A prefix that is final never becomes shorter or another one."""
-        assert text.startswith(self.sent), "the final text of an answer has changed"
-        new, self.sent = text[len(self.sent) :], text
+        assert text.startswith(self.sent_text), "the final text of an answer has changed"
+        new, self.sent_text = text[len(self.sent_text) :], text
         return new
 
 

@@ -18,7 +18,7 @@ class Thinking:
     """How the text of an answer begins with a thought, if it does."""
 
     marks: ThoughtMarks  # around it
-    opened: bool  # the prompt ends inside of one; else the answer's first text must be the mark
+    is_open: bool  # the prompt ends inside of one; else the answer's first text must be the mark
 
     @staticmethod
     def behind(prompt: Sequence[int], tokenizer: Tokenizer | None) -> Thinking | None:
@@ -55,8 +55,8 @@ class ThoughtSplitter:
     the answer, belongs to neither."""
 
     def __init__(self, thinking: Thinking) -> None:
-        self.marks, self.thinks = thinking.marks, thinking.opened  # thinks: there is a thought
-        self.part, self.unmarked = "unknown", "thought" if thinking.opened else "answer"  # if it begins with no mark
+        self.marks, self.thinks = thinking.marks, thinking.is_open  # thinks: there is a thought
+        self.part, self.unmarked = "unknown", "thought" if thinking.is_open else "answer"  # if it begins with no mark
         self.waiting, self.bare = "", True  # text that waits; nothing of the present part has been told
 
     def feed(self, text: str, final: bool = False) -> list[tuple[str, bool]]:
@@ -83,8 +83,8 @@ class ThoughtSplitter:
         end = self.waiting.find(self.marks.end)
         sure = end if end >= 0 else len(self.waiting) if final else open_tail(self.waiting, (self.marks.end,))
         text, after = self.waiting[:sure].lstrip() if self.bare else self.waiting[:sure], self.waiting[sure:]
-        pieces = self._pieces(kept := text.rstrip(), True)
-        self.waiting = text[len(kept) :] + after
+        pieces = self._pieces(body := text.rstrip(), True)
+        self.waiting = text[len(body) :] + after
         if end >= 0:
             self.part, self.bare, self.waiting = "answer", True, after[len(self.marks.end) :]
         return pieces

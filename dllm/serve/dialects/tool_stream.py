@@ -16,22 +16,23 @@ class CallSplitter:
     def __init__(self, use: ToolUse, choice: int) -> None:
         self.use, self.choice, self.text, self.sent = use, choice, "", 0
 
-    def feed(self, text: str, written: int | None = None) -> Iterator[TextPiece | CallStart | CallPiece]:
-        """What new text makes certain. White space waits for what follows: at the end it belongs to nothing. written:
-        the choice's tokens up to here."""
+    def feed(self, text: str, token_count: int | None = None) -> Iterator[TextPiece | CallStart | CallPiece]:
+        """What new text makes certain. White space waits for what follows: at the end it belongs to nothing.
+        token_count: of the choice up to here."""
         self.text += text
         begin = self.text.find(BEGIN)
         if self.use.single is not None:
             begins, new = self.sent == 0, self._new(len(self.text))
-            yield TextPiece(self.choice, "", written)
+            yield TextPiece(self.choice, "", token_count)
             if new and begins:
                 yield CallStart(self.choice, 0, self.use.single.name, new.lstrip())
             elif new:
                 yield CallPiece(self.choice, 0, new)
-        elif self.use.forced:
-            yield TextPiece(self.choice, "", written)
+        elif self.use.must_call:
+            yield TextPiece(self.choice, "", token_count)
         else:
-            yield TextPiece(self.choice, self._new(begin if begin >= 0 else open_tail(self.text, (BEGIN,))), written)
+            end = begin if begin >= 0 else open_tail(self.text, (BEGIN,))
+            yield TextPiece(self.choice, self._new(end), token_count)
 
     def _new(self, until: int) -> str:
         """What was not sent of the text until there, but the white space at its end."""
@@ -39,11 +40,11 @@ class CallSplitter:
         new, self.sent = self.text[self.sent : until], until
         return new
 
-    def finished(self, written: int | None = None) -> Iterator[TextPiece | CallStart]:
+    def finish(self, token_count: int | None = None) -> Iterator[TextPiece | CallStart]:
         """What is left at the end of the answer."""
         if self.use.single is not None:
             return
         text, calls = self.use.read(self.text)
-        yield TextPiece(self.choice, text[self.sent :], written)
+        yield TextPiece(self.choice, text[self.sent :], token_count)
         for at, call in enumerate(calls):
             yield CallStart(self.choice, at, call.name, call.arguments)

@@ -47,11 +47,16 @@ class Tool:
 class Tools:
     """What a request says of functions, in whatever form."""
 
-    listed: tuple[Tool, ...] = ()  # those that it describes
-    shown: tuple[Any, ...] = ()  # the same as a chat template reads them
+    functions: tuple[Tool, ...] = ()  # that it describes
+    template_tools: tuple[Any, ...] = ()  # the same as a chat template reads them
     mode: str | None = None  # none, auto or required; None: auto if there are any
-    named: str | None = None  # the one that must be called; None: as ``mode`` says
+    required_function: str | None = None  # its name; None: as ``mode`` says
     words: Mapping[str, str] = field(default_factory=lambda: {mode: json.dumps(mode) for mode in MODES})  # of the modes
+
+    @property
+    def must_call(self) -> bool:
+        """Whether an answer must be a call."""
+        return self.required_function is not None or self.mode == "required"
 
 
 NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores"
@@ -87,14 +92,14 @@ class FunctionTool(BodyObject):
 def distinct_names(field: str) -> AfterValidator:
     """The check of a list of tools, whose names are in a field of each."""
 
-    def checked(tools: list[Any]) -> list[Any]:
+    def check(tools: list[Any]) -> list[Any]:
         names = [tool.name for tool in tools]
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise wrong("is there twice. Rename one.", f"[{number}].{field}", name)
         return tools
 
-    return AfterValidator(checked)
+    return AfterValidator(check)
 
 
 few_tools = must(
@@ -121,19 +126,19 @@ class NamedChoice(BodyObject):
 def tool_choice_of(shape: str) -> BeforeValidator:
     """The check of ``tool_choice``: a mode, or a function as a route writes it."""
 
-    def checked(value: Any) -> Any:
+    def check(value: Any) -> Any:
         if not (isinstance(value, Mapping) and value.get("type") == "function") and not (
             is_text(value) and value in MODES
         ):
             raise wrong(f"must be one of {', '.join(MODES)}, or {shape}.{nearest(str(value), MODES)}", value=value)
         return value
 
-    return BeforeValidator(checked)
+    return BeforeValidator(check)
 
 
-Named = TypeVar("Named")
+NamedFunction = TypeVar("NamedFunction")
 ModeOr = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("<mode>")] | Annotated[Named, Tag("<named>")],
+    Annotated[Literal["none", "auto", "required"], Tag("<mode>")] | Annotated[NamedFunction, Tag("<named>")],
     Discriminator(lambda value: "<mode>" if isinstance(value, str) else "<named>"),
 ]
 ToolChoice = Annotated[ModeOr[NamedChoice], tool_choice_of('{"type": "function", "function": {"name": NAME}}')]
@@ -147,7 +152,7 @@ class CallableTools(BodyObject):
         None, description="none, auto, required, or a function by its name; auto needs a chat template that shows calls"
     )
 
-    def tools_asked(self, raw: Mapping[str, Any]) -> Tools:
+    def requested_tools(self, raw: Mapping[str, Any]) -> Tools:
         """raw: the body as it was sent, which the chat template reads."""
         tools = tuple(tool.function.tool(f"tools[{number}].function") for number, tool in enumerate(self.tools))
         name = self.tool_choice.function.name if isinstance(self.tool_choice, NamedChoice) else None
@@ -168,13 +173,13 @@ class ToolUse:
     """The tools of a request, one of them called or callable."""
 
     tools: tuple[Tool, ...]  # those that may be called
-    forced: bool  # a call must be made; else the model decides
-    named: bool = False  # the request names the function
+    must_call: bool  # else the model decides
+    is_named: bool = False  # the request names the function
 
     @property
     def single(self) -> Tool | None:
         """The only function that can be called, whose arguments are the whole text of an answer."""
-        return self.tools[0] if self.forced and len(self.tools) == 1 else None
+        return self.tools[0] if self.must_call and len(self.tools) == 1 else None
 
     @property
     def functions(self) -> list[dict[str, Any]]:
@@ -186,7 +191,7 @@ class ToolUse:
         stays text."""
         if self.single is not None:
             return "", [ToolCall(self.single.name, text.strip())]
-        if self.forced:
+        if self.must_call:
             call = _call_in(text, self.tools)
             assert call is not None, "the constraint allows nothing else"
             return "", [call]
@@ -202,25 +207,25 @@ class ToolUse:
         return (beside + text[at:]).rstrip() if calls else text, calls
 
 
-def tool_use(request: Tools, reads: bool, marked: bool) -> ToolUse | None:
+def tool_use(request: Tools, reads: bool, shows_calls: bool) -> ToolUse | None:
     """What a request says of tools; None: nothing, or that none is to be called. reads: the chat template reads
-    ``tools``. marked: it shows how a call is written. Raises ApiError."""
-    tools = request.listed
-    if request.named is not None:
-        return ToolUse((_tool_of_name(request.named, tools),), forced=True, named=True)
+    ``tools``. shows_calls: it shows how a call is written. Raises ApiError."""
+    tools = request.functions
+    if request.required_function is not None:
+        return ToolUse((_tool_of_name(request.required_function, tools),), must_call=True, is_named=True)
     mode = request.mode or ("auto" if tools else "none")
     if not tools or mode == "none":
         if mode == "required":
             sentence = f"tool_choice={request.words[mode]} needs tools to choose from. Send tools, too."
             raise ApiError(400, sentence, "tool_choice")
         return None
-    if mode == "auto" and not (reads and marked):
+    if mode == "auto" and not (reads and shows_calls):
         why = "does not say how a call is written" if reads else "has no place for tools"
         required, none = request.words["required"], request.words["none"]
         ways = f"Name a function, or write {required} (a call is then forced) or {none}"
         sentence = f"tool_choice={request.words[mode]} leaves it to the model, and its chat template {why}. {ways}."
         raise ApiError(400, sentence, "tool_choice")
-    return ToolUse(tools, forced=mode == "required")
+    return ToolUse(tools, must_call=mode == "required")
 
 
 def _tool_of_name(name: str, tools: Sequence[Tool]) -> Tool:

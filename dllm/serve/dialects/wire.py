@@ -29,7 +29,7 @@ from dllm.serve.http.typed import note_of
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
 STOP_UNUSED = "stop had no effect: a text that must be JSON ends where its form says."
 NO_SIZE = "a hole without a number (null) has no size on this server. Give it a number of masks."
-DRAWN = 2**31  # seeds that are drawn are below
+SEED_RANGE = 2**31  # seeds that are drawn are below
 NO_THOUGHT = "thinking_token_budget had no effect: no thought comes before this answer."
 SHARES = {"none": 0.0, "minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8, "xhigh": 0.95}  # of the answer's tokens
 
@@ -63,14 +63,14 @@ def parsed_request(request: AnswerRequest, defaults: Defaults) -> ParsedRequest:
     tokenizer, use = defaults.model.tokenizer, None
     reads = tokenizer is not None and "tools" in tokenizer.template_names
     if request.is_chat:
-        marked = reads and tokenizer is not None and BEGIN in tokenizer.template_of_tools
-        use = tool_use(request.tools, reads, marked)
+        shows_calls = reads and tokenizer is not None and BEGIN in tokenizer.template_of_tools
+        use = tool_use(request.tools, reads, shows_calls)
     request = _with_names(request, use)
-    given = request.diffusion.constraint.model_dump(exclude_unset=True)
-    constraint = parse_constraint(request.form, given, use, request.words)
+    options = request.diffusion.constraint.model_dump(exclude_unset=True)
+    constraint = parse_constraint(request.form, options, use, request.words)
     jobs, thinking, thinks = _jobs(request, constraint, defaults)
     whole = bool(request.stop) and isinstance(constraint, JsonSchema | FunctionCall)  # cut short, it would be no JSON
-    calls = any(one.role == "tool" or one.calls for one in request.messages or ())
+    calls = any(message.role == "tool" or message.calls for message in request.messages or ())
     notes = [
         NOT_SEEN * (use is not None and not reads),
         *request.notes,
@@ -92,19 +92,19 @@ def _with_names(request: AnswerRequest, use: ToolUse | None) -> AnswerRequest:
     }
     if request.diffusion.canvas is not None and request.length is None:
         short["max_tokens"] = request.words.name("diffusion.canvas")
-    if use is not None and use.forced:
+    if use is not None and use.must_call:
         places = {f"response_format.functions[{at}]": tool.place for at, tool in enumerate(use.tools)}
         places |= {f"response_format.functions[{at}].parameters": tool.schema for at, tool in enumerate(use.tools)}
         field = use.tools[0].schema if len(use.tools) == 1 else "tools"
         return request.calling({**short, **places, "response_format": field}, {f"{field}=call": "tools"})
     if request.form is not None:
-        held = {"response_format": request.form.field, **dict.fromkeys(_PLACES, request.form.place)}
-        return request.calling({**short, **held})
+        names = {"response_format": request.form.field, **dict.fromkeys(_FORM_PLACES, request.form.place)}
+        return request.calling({**short, **names})
     return request.calling(short) if short else request
 
 
 # What a form holds, as sentences about it call it.
-_PLACES = (
+_FORM_PLACES = (
     "response_format.json_schema.schema",
     "response_format.pattern",
     "response_format.grammar",
@@ -122,32 +122,32 @@ def _jobs(
         raise ApiError(400, "diffusion.snapshots goes with stream=true. Drop it, or stream.", "diffusion.snapshots")
     if constraint is not None and defaults.model.ids.mask is None:
         constraint = replace(constraint, joint=True)  # a model of noise decides whole blocks
-    asked = {name: value for name in diffusion.model_fields_set if (value := getattr(diffusion, name)) is not None}
+    settings = {name: value for name in diffusion.model_fields_set if (value := getattr(diffusion, name)) is not None}
     grows = _grows(request, constraint, defaults)
     length = _length(request, defaults, grows)
     limit = length if grows else None
-    sampling = replace(_sampling(request, defaults.sampling), **_ends_held(request, length))
-    defaults.parts.choose(asked, sampling, length, limit, words)  # refuses, before any prompt is read
-    made = _requests(request, length, defaults)
-    thinking = _thinking(made[0], defaults) if request.is_chat and constraint is None else None
+    sampling = replace(_sampling(request, defaults.sampling), **_end_rules(request, length))
+    defaults.parts.choose(settings, sampling, length, limit, words)  # refuses, before any prompt is read
+    rows = _requests(request, length, defaults)
+    thinking = _thinking(rows[0], defaults) if request.is_chat and constraint is None else None
     thinks = thinking is not None if request.is_chat else constraint is None
-    sampling = _bounded(request, sampling, thinks, defaults)
-    chosen = defaults.parts.choose(asked, sampling, length, limit, words)
+    sampling = _with_thought_budget(request, sampling, thinks, defaults)
+    usual_parts = defaults.parts.choose(settings, sampling, length, limit, words)
     follow = request.stream or (bool(request.stop) and not isinstance(constraint, JsonSchema | FunctionCall))
     temperature: Any = defaults.sampling.temperature if request.temperature is None else request.temperature
     jobs = []
-    for row in made:
+    for row in rows:
         seed = _seed(request, temperature > 0, defaults.seed)
         row = replace(row, temperature=temperature, constraint=constraint, seed=seed)
         with as_refusal("diffusion.sampler", words):
-            chosen.parts.sampler.prepare(row)  # refuses here what it could not write into the request later
+            usual_parts.parts.sampler.prepare(row)  # refuses here what it could not write into the request later
         answer = len(row.tokens) - row.answer_start
-        parts = chosen
+        parts = usual_parts
         if length not in (None, answer):
-            parts = defaults.parts.choose(asked, sampling, answer, answer if grows else None, words)
+            parts = defaults.parts.choose(settings, sampling, answer, answer if grows else None, words)
         room = len(row.tokens) if grows else 0
         if grows:
-            row = begun(row, defaults.begin or answer)
+            row = first_columns(row, defaults.begin or answer)
         if row.gap is not None:
             if not parts.parts.length.traits.probes:
                 raise ApiError(400, NO_SIZE, words.name("diffusion.canvas"))
@@ -158,8 +158,8 @@ def _jobs(
             with as_refusal(words=words):
                 refuse_replay(row, parts.parts, defaults.model.config, request.stop)
         # without ``follow`` only the end is told, which spares a copy in every turn
-        told = diffusion.snapshots, diffusion.trace, request.likeliest, request.logprobs
-        job = Job(row, parts, inf, follow, *told, tenant=request.cache_salt or "", grows_to=room)
+        reports = diffusion.snapshots, diffusion.trace, request.likeliest, request.logprobs
+        job = Job(row, parts, inf, follow, *reports, tenant=request.cache_salt or "", grows_to=room)
         jobs += [replace(job, request=replace(row, seed=seed + number)) for number in range(count)]
     return tuple(jobs), thinking, thinks
 
@@ -174,8 +174,8 @@ def count_prompt(request: AnswerRequest, defaults: Defaults) -> int:
 def check_model(name: str, defaults: Defaults) -> None:
     """Raise ApiError for a model that is not served."""
     if name not in defaults.names:
-        known = f"{defaults.listed_names} {'are' if defaults.aliases else 'is'}"
-        raise ApiError(404, f"model={name!r} is not served here; {known}.", "model", "model_not_found")
+        names = f"{defaults.listed_names} {'are' if defaults.aliases else 'is'}"
+        raise ApiError(404, f"model={name!r} is not served here; {names}.", "model", "model_not_found")
 
 
 def within_bounds(name: str, value: int, low: int, high: int, why: str = "") -> int:
@@ -187,16 +187,16 @@ def within_bounds(name: str, value: int, low: int, high: int, why: str = "") -> 
 
 def _sampling(request: AnswerRequest, ours: Sampling) -> Sampling:
     """The server's sampling with the request's. A top_p of 1 leaves everything in, and so is none."""
-    given: dict[str, Any] = {name: getattr(request, name) for name in ("temperature", "top_p", "top_k")}
-    given |= {
+    settings: dict[str, Any] = {name: getattr(request, name) for name in ("temperature", "top_p", "top_k")}
+    settings |= {
         name: getattr(request.diffusion, name)
         for name in ("guidance", "guidance_against", "guidance_ratio", "eos_last")
     }
-    given = {name: value for name, value in given.items() if value is not None}
-    if given.get("top_p") == 1:
-        given["top_p"] = None
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if settings.get("top_p") == 1:
+        settings["top_p"] = None
     with as_refusal(words=request.words):
-        return replace(ours, **given, thinking_budget=None)
+        return replace(ours, **settings, thinking_budget=None)
 
 
 def _thinking(row: Request, defaults: Defaults) -> Thinking | None:
@@ -205,11 +205,11 @@ def _thinking(row: Request, defaults: Defaults) -> Thinking | None:
     return None if row.infill else Thinking.behind(prompt, defaults.model.tokenizer)
 
 
-def _bounded(request: AnswerRequest, sampling: Sampling, thinks: bool, defaults: Defaults) -> Sampling:
+def _with_thought_budget(request: AnswerRequest, sampling: Sampling, thinks: bool, defaults: Defaults) -> Sampling:
     """The sampling with the budget of a thought, the request's or else the server's; none where no thought comes.
     Raises ApiError."""
-    asked = asked_budget(request, defaults)
-    budget = defaults.sampling.thinking_budget if asked is None else asked
+    request_budget = asked_budget(request, defaults)
+    budget = defaults.sampling.thinking_budget if request_budget is None else request_budget
     if budget in (None, -1) or not thinks:  # vLLM's -1: without a limit
         return sampling
     with as_refusal("thinking_token_budget", request.words):
@@ -220,12 +220,12 @@ def _bounded(request: AnswerRequest, sampling: Sampling, thinks: bool, defaults:
 def _grows(request: AnswerRequest, constraint: Constraint | None, defaults: Defaults) -> bool:
     """Whether an answer changes its length: not one that is given in part, has a form or a least length, is replayed by
     a trainer, or begins with a thought of bounded length."""
-    given = constraint is not None or request.diffusion.canvas is not None or request.diffusion.replay
-    bounded = request.ignore_eos or request.min_tokens > 0 or asked_budget(request, defaults) not in (None, -1)
-    return defaults.begin is not None and not given and not bounded
+    is_fixed = constraint is not None or request.diffusion.canvas is not None or request.diffusion.replay
+    has_bounds = request.ignore_eos or request.min_tokens > 0 or asked_budget(request, defaults) not in (None, -1)
+    return defaults.begin is not None and not is_fixed and not has_bounds
 
 
-def begun(row: Request, begin: int) -> Request:
+def first_columns(row: Request, begin: int) -> Request:
     """The request with the first ``begin`` masks of its answer at most."""
     end = row.answer_start + begin
     return replace(row, tokens=row.tokens[:end], masked=row.masked[:end])
@@ -233,26 +233,26 @@ def begun(row: Request, begin: int) -> Request:
 
 def _length(request: AnswerRequest, defaults: Defaults, grows: bool) -> int | None:
     """Masks after the prompt, of an answer that grows at most; None: the canvas says it."""
-    asked, words = request.length, request.words
+    requested_length, words = request.length, request.words
     if request.diffusion.canvas is not None:
         canvas, length = words.name("diffusion.canvas"), words.name("max_tokens")
         if request.stop:
             stop = words.name("stop")
             raise ApiError(400, f"{stop} ends an answer, and {canvas} has given parts after it. Drop one.", stop)
-        for name in (*[length] * (asked is not None), *["min_tokens"] * (request.min_tokens != 0)):
+        for name in (*[length] * (requested_length is not None), *["min_tokens"] * (request.min_tokens != 0)):
             raise ApiError(400, f"{name} and {canvas} both say how long the answer is. Drop one.", name)
         return None
     limit = defaults.model.config.max_length
     most = max(limit - FOR_THE_PROMPT, 1)
     why = f": the model's limit is {limit} tokens, and {FOR_THE_PROMPT} of them are left to the prompt"
-    if asked is None:
+    if requested_length is None:
         usual = min(most, defaults.length["limit"]) if grows else defaults.gen_length
         return max(usual, within_bounds("min_tokens", request.min_tokens, 0, most, why))
-    asked = min(asked, defaults.max_tokens or most, most) if request.fits else asked
-    return within_bounds(words.name("max_tokens"), asked, 1, most, why)
+    requested_length = min(requested_length, defaults.max_tokens or most, most) if request.fits else requested_length
+    return within_bounds(words.name("max_tokens"), requested_length, 1, most, why)
 
 
-def _ends_held(request: AnswerRequest, length: int | None) -> dict[str, Any]:
+def _end_rules(request: AnswerRequest, length: int | None) -> dict[str, Any]:
     """What of the sampling keeps an answer from ending: nowhere (``ignore_eos``), or not in its first ``min_tokens``
     tokens. Raises ApiError for more of them than the answer has."""
     least = request.min_tokens
@@ -264,11 +264,11 @@ def _ends_held(request: AnswerRequest, length: int | None) -> dict[str, Any]:
     return {"min_tokens": least}
 
 
-def _seed(request: AnswerRequest, heated: bool, ours: int) -> int:
+def _seed(request: AnswerRequest, is_random: bool, ours: int) -> int:
     """The seed of the first choice: as asked, else drawn where the answer depends on it."""
     if request.seed is not None:
         return request.seed
-    return secrets.randbelow(DRAWN) if heated else ours
+    return secrets.randbelow(SEED_RANGE) if is_random else ours
 
 
 def _requests(request: AnswerRequest, length: int | None, defaults: Defaults) -> list[Request]:
@@ -311,46 +311,46 @@ def _chat(request: AnswerRequest, prompts: Prompts) -> list[Message] | ChatPromp
     if unread := [name for name in variables if name not in names]:
         sentence = f"chat_template_kwargs.{unread[0]} is nothing that the model's chat template reads. Drop it."
         raise ApiError(400, sentence, "chat_template_kwargs")
-    tools = list(request.tools.shown) if request.tools.mode != "none" else []
+    tools = list(request.tools.template_tools) if request.tools.mode != "none" else []
     beside = {**variables, **({"tools": tools or None} if tools or variables else {})}
     return ChatPrompt(messages, beside, request.begin) if beside or request.begin else messages
 
 
 def _after(
     name: str,
-    said: str,
+    prefix: str,
     prompt: str | list[int] | list[Message] | ChatPrompt,
     answer: Request,
     request: AnswerRequest,
     prompts: Prompts,
     free: int,
 ) -> Request:
-    """The answer's row after a prompt. name: of the prompt's field. said: with what a sentence about one of several
+    """The answer's row after a prompt. name: of the prompt's field. prefix: with what a sentence about one of several
     prompts begins. free: the fewest tokens that the answer may have where its prompt leaves less than ``length``; 0: it
     must have all. Raises ApiError."""
     if isinstance(prompt, list) and is_whole(prompt[0]) and len(prompt) > prompts.config.max_length:
         # before any of the ids is looked at
-        _check_length(len(prompt), len(answer.tokens), name, said, request, prompts)
+        _check_length(len(prompt), len(answer.tokens), name, prefix, request, prompts)
     try:
         with as_refusal(name, request.words):
             tokens = prompts.encode(prompt)
-    except ApiError as refused:
-        raise ApiError(400, f"{said}{refused.message}", name, refused.code) from None
+    except ApiError as error:
+        raise ApiError(400, f"{prefix}{error.message}", name, error.code) from None
     left = prompts.config.max_length - len(tokens)
     if free and not answer.infill and free <= left < len(answer.tokens):
         answer = Request.answer([], left, prompts.ids.placeholder)
-    _check_length(len(tokens), len(answer.tokens), name, said, request, prompts)
+    _check_length(len(tokens), len(answer.tokens), name, prefix, request, prompts)
     masked = [False] * len(tokens) + [*answer.masked]
     gap = None if answer.gap is None else answer.gap + len(tokens)
     return Request([*tokens, *answer.tokens], masked, start=len(tokens), infill=answer.infill, gap=gap)
 
 
-def _check_length(prompt: int, answer: int, name: str, said: str, request: AnswerRequest, prompts: Prompts) -> None:
+def _check_length(prompt: int, answer: int, name: str, prefix: str, request: AnswerRequest, prompts: Prompts) -> None:
     if prompt + answer > (limit := prompts.config.max_length):
         field = request.words.name("max_tokens")
         raise ApiError(
             400,
-            f"{said}the prompt takes {prompt} tokens and its answer {answer}, together more than the model's "
+            f"{prefix}the prompt takes {prompt} tokens and its answer {answer}, together more than the model's "
             f"limit of {limit}. Shorten the prompt, or the answer ({field}).",
             name,
             "context_length_exceeded",
@@ -365,6 +365,6 @@ def asked_budget(request: AnswerRequest, defaults: Defaults) -> int | None:
     budget = request.thought_tokens
     if budget is None and request.effort is not None:
         budget = round(SHARES[request.effort] * (request.length or defaults.gen_length))
-    known = defaults.model.tokenizer is not None and defaults.model.tokenizer.thought_marks is not None
+    has_thoughts = defaults.model.tokenizer is not None and defaults.model.tokenizer.thought_marks is not None
     # nothing to end, where no thought can come
-    return budget if known or budget != 0 or request.effort is None else None
+    return budget if has_thoughts or budget != 0 or request.effort is None else None

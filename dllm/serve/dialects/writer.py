@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from dllm.prompts import Prompts
-from dllm.serve.dialects.reply_events import ReplyChoice, ReplyEvent, ReplyFailed, ReplyStart, Scored
+from dllm.serve.dialects.reply_events import ReplyChoice, ReplyEvent, ReplyFailure, ReplyStart, TokenScore
 from dllm.serve.dialects.wire import ParsedRequest
 
 PING_SECONDS = 15  # proxies close connections that are silent for 30 or 60
@@ -38,7 +38,7 @@ class Writer(ABC):
 
     def take(self, event: ReplyEvent) -> None:
         """Take an event in."""
-        if not isinstance(event, ReplyStart | ReplyFailed):
+        if not isinstance(event, ReplyStart | ReplyFailure):
             self.answers[event.choice].add(event)
 
     @abstractmethod
@@ -55,20 +55,20 @@ class Writer(ABC):
         return all(answer.end is not None for answer in self.answers.values())
 
     @property
-    def written(self) -> int:
+    def token_count(self) -> int:
         """The tokens of all answers."""
-        return sum(answer.written for answer in self.answers.values())
+        return sum(answer.token_count for answer in self.answers.values())
 
     @property
-    def cached(self) -> int | None:
+    def cached_tokens(self) -> int | None:
         """Tokens of the prompts that earlier requests had computed: of each prompt the fewest of its choices, since the
         others may know it of the first; None: nothing is shared."""
         fewest: dict[tuple[int, ...], int] = {}
         for choice, answer in self.answers.items():
             request = self.parsed.jobs[choice].request
             prompt = tuple(request.tokens[: request.answer_start])
-            if answer.end is not None and answer.end.cached is not None:
-                fewest[prompt] = min(answer.end.cached, fewest.get(prompt, answer.end.cached))
+            if answer.end is not None and answer.end.cached_tokens is not None:
+                fewest[prompt] = min(answer.end.cached_tokens, fewest.get(prompt, answer.end.cached_tokens))
         return sum(fewest.values()) if fewest else None
 
     def diffusion(self, answer: ReplyChoice, **more: Any) -> dict[str, Any]:
@@ -77,20 +77,20 @@ class Writer(ABC):
         return {**answer.end.cost, **self.parsed.diffusion_notes, **more}
 
 
-def token_text(token: Scored, mark: str = "") -> str:
+def token_text(token: TokenScore, mark: str = "") -> str:
     """The text of a token. Of one with a part of a character as OpenAI writes it: ``mark``, and escaped bytes."""
     text = token.piece.decode(errors="backslashreplace")
     return token.name or (text if text.encode() == token.piece else mark + text)
 
 
-def likely(token: Scored) -> dict[str, Any]:
+def likely(token: TokenScore) -> dict[str, Any]:
     """A token and its log-probability, as chat tells them."""
     return {"token": token_text(token), "logprob": token.logprob, "bytes": list(token.piece)}
 
 
-def scored_tokens(tokens: tuple[Scored, ...]) -> list[dict[str, Any]]:
+def scored_tokens(tokens: tuple[TokenScore, ...]) -> list[dict[str, Any]]:
     """The tokens of an answer with those that were likeliest in their places, as chat tells them."""
-    return [{**likely(one), "top_logprobs": [likely(other) for other in one.others]} for one in tokens]
+    return [{**likely(token), "top_logprobs": [likely(other) for other in token.others]} for token in tokens]
 
 
 _IN_ONE_LINE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -48,7 +48,7 @@ async def decisions_of(
         waited += reading.waited
         step = await apart(partial(advanced, work, reading.readings, names))
     costs = {"waited": waited, "seconds": time.monotonic() - began}
-    return replace(step, model=parsed.model, more=costs, unnamed=parsed.unnamed)
+    return replace(step, model=parsed.model, more=costs, unnamed=parsed.default_names)
 
 
 def advanced(

@@ -12,7 +12,7 @@ from dllm.prompts import Prompts
 from dllm.record.results import Result
 from dllm.record.trace import Trace, origin_of
 from dllm.scoring.rl.whole_blocks import block_of, replay_of
-from dllm.serve.dialects.reply_events import CanvasSnapshot, ChoiceEnded, ReplyEvent, Scored, TextPiece, ThoughtPiece
+from dllm.serve.dialects.reply_events import CanvasSnapshot, ChoiceEnd, ReplyEvent, TextPiece, ThoughtPiece, TokenScore
 from dllm.serve.dialects.stream import AnswerText, Ending
 from dllm.serve.dialects.thinking import ThoughtSplitter
 from dllm.serve.dialects.tool_stream import CallSplitter
@@ -47,7 +47,7 @@ class Decoding:
         marked = parsed.thinking is not None
         text, least = prompts.marked_text if marked else prompts.text, parsed.request.min_tokens
         self.texts = [
-            replace(AnswerText.of(job.request, text, self.ends, parsed.stop, least), marked=marked)
+            replace(AnswerText.of(job.request, text, self.ends, parsed.stop, least), has_marks=marked)
             for job in parsed.jobs
         ]
         self.splitters = [ThoughtSplitter(parsed.thinking) for _ in parsed.jobs] if parsed.thinking is not None else []
@@ -139,7 +139,7 @@ class Decoding:
         yield from self._pieces(row, new, count, final=True)
         ended = self._ended(row, ending, count, self._cost(row, finished, count), finished.cached)
         if self.parsed.request.logprobs:
-            ended = replace(ended, scored=tuple(self._scored(text, ending, finished)))
+            ended = replace(ended, tokens=tuple(self._scored(text, ending, finished)))
         if self.parsed.request.return_token_ids:
             ended = self._with_ids(ended, job, text, len(ending.tokens), finished.result)
         yield replace(ended, replay=self._replay(job, finished)) if self.parsed.request.diffusion.replay else ended
@@ -158,19 +158,19 @@ class Decoding:
             else:
                 yield TextPiece(row, text, written)
         if final and self.calls:
-            yield from self.calls[row].finished(written)
+            yield from self.calls[row].finish(written)
 
-    def _ended(self, row: int, ending: Ending, written: int, cost: dict[str, Any], cached: int | None) -> ChoiceEnded:
+    def _ended(self, row: int, ending: Ending, written: int, cost: dict[str, Any], cached: int | None) -> ChoiceEnd:
         thinking, tokens = self.parsed.thinking, 0
         if thinking is not None:
             tokens = min(thinking.tokens(ending.tokens, self.texts[row].text), written)
-        return ChoiceEnded(row, ending.reason, written, cost, ending.stop, thought_tokens=tokens, cached=cached)
+        return ChoiceEnd(row, ending.reason, written, cost, ending.stop, thought_tokens=tokens, cached_tokens=cached)
 
     def _so_far(self, row: int, tokens: list[int], final: int) -> int | None:
         """The tokens of what has been told of a row's text, if each chunk tells its usage."""
         if not self.parsed.request.usage_so_far:
             return None
-        return decoded_count(self.parsed.jobs[row], self.texts[row], self.texts[row].written(tokens, final))
+        return decoded_count(self.parsed.jobs[row], self.texts[row], self.texts[row].ending_so_far(tokens, final))
 
     def _failure(self, failed: Failed) -> ApiError:
         if failed.kind == "timeout":
@@ -217,7 +217,7 @@ class Decoding:
         replay = replay_of(prompt, canvas, finished.result.turns, stop, block)
         return {"token_ids": replay.tokens[:stop], "meta_info": replay.meta_info()}
 
-    def _with_ids(self, ended: ChoiceEnded, job: Job, text: AnswerText, count: int, result: Result) -> ChoiceEnded:
+    def _with_ids(self, ended: ChoiceEnd, job: Job, text: AnswerText, count: int, result: Result) -> ChoiceEnd:
         """The choice with the ids of its prompt and of its answer, the end of a text included, and with the forward
         that left each of them; 0: none did. count: tokens of the answer's text."""
         canvas = result.canvas
@@ -241,7 +241,7 @@ class Decoding:
             "turns": None,
         }
 
-    def _scored(self, text: AnswerText, ending: Ending, finished: Done) -> list[Scored]:
+    def _scored(self, text: AnswerText, ending: Ending, finished: Done) -> list[TokenScore]:
         """The reply's tokens, whose pieces make up its text: of an infilling with its head, without its ends of text;
         before a stop string that begins inside a token, with the part of that token."""
         result: Result = finished.result
@@ -253,21 +253,21 @@ class Decoding:
         else:
             entries = entries[: len(result.tokens)]
         tokens, bytes_left = [token for token, _, _ in entries], len(ending.text.encode())
-        out: list[Scored] = []
+        out: list[TokenScore] = []
         for (token, (own, drawn), pairs), piece in zip(entries, self.prompts.pieces(tokens), strict=True):
             if bytes_left <= 0 and len(out) >= len(ending.tokens):
                 break
             name = "" if self.prompts.tokenizer else self.prompts.words([token])[0]
             beside = tuple(self._alone(*pair) for pair in pairs)
             numbers = own if isfinite(own) else UNKNOWN, beside, drawn if isfinite(drawn) else None
-            out.append(Scored(piece[: max(bytes_left, 0)], name, *numbers))
+            out.append(TokenScore(piece[: max(bytes_left, 0)], name, *numbers))
             bytes_left -= len(piece)
         return out
 
-    def _alone(self, token: int, p: float) -> Scored:
+    def _alone(self, token: int, p: float) -> TokenScore:
         """A token that might have been in a place, by itself: special ones by name."""
         piece = self.prompts.token_bytes(token)
-        return Scored(piece, "" if piece else self.prompts.words([token])[0], p if isfinite(p) else UNKNOWN)
+        return TokenScore(piece, "" if piece else self.prompts.words([token])[0], p if isfinite(p) else UNKNOWN)
 
 
 def too_late(seconds: float) -> ApiError:
