@@ -213,7 +213,7 @@ class Decoder:
                         observe(turn)
                     yield from ((at + row, self._result(collector, row, batch)) for row in finished)
             # A request without a single mask never enters the loop.
-            yield from ((at + row, self._result(collector, row, batch)) for row in collector.untouched())
+            yield from ((at + row, self._result(collector, row, batch)) for row in collector.without_turns())
 
     def _result(self, collector: Collector, row: int, batch: Sequence[Request]) -> Result:
         """The result of a row. Its trace, if it has one, knows what it takes to decode it again."""

@@ -13,13 +13,13 @@ from dllm.record.trace import Trace
 
 @dataclass(frozen=True)
 class OpenGuesses:
-    """One forward's view of the open positions; it commits ``committed`` to ``tokens``."""
+    """One forward's view of the open positions; it commits ``commit_positions`` to ``tokens``."""
 
     block: int  # number of the open block
     positions: list[int]  # the open ones, ascending
     argmax: list[int]  # the likeliest token at each
     confidence: list[float]  # the probability of that token
-    committed: list[int]  # positions that the turn committed
+    commit_positions: list[int]  # positions that the turn committed
     tokens: list[int]  # what it committed there
 
     def ranking(self) -> list[tuple[int, int]]:
@@ -28,7 +28,7 @@ class OpenGuesses:
         return [(self.positions[at], self.argmax[at]) for at in order]
 
     def commits(self) -> dict[int, int]:
-        return dict(zip(self.committed, self.tokens, strict=True))
+        return dict(zip(self.commit_positions, self.tokens, strict=True))
 
 
 @dataclass

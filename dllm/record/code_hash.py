@@ -18,7 +18,7 @@ from dllm.common.digest import digest
 from dllm.compose.importing import imported_class
 
 OURS = __name__.partition(".")[0]
-INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+PYTHON_FOLDERS = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def targets(config: Mapping[str, Any]) -> Iterator[str]:
@@ -84,7 +84,7 @@ def is_hashed(module: ModuleType) -> bool:
     if getattr(module, "__file__", None) is None:
         return False
     ours = module.__name__.partition(".")[0] == OURS
-    return ours or not any(file_of(module).is_relative_to(folder.resolve()) for folder in INSTALLED)
+    return ours or not any(file_of(module).is_relative_to(folder.resolve()) for folder in PYTHON_FOLDERS)
 
 
 def source_text(module: ModuleType) -> str:

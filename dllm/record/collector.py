@@ -16,13 +16,13 @@ from dllm.record.cost import CostModel
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch, machine_load
 from dllm.record.trace import Trace
-from dllm.record.turns import Known, TurnRecord, record_turn
+from dllm.record.turns import LastGuesses, TurnRecord, record_turn
 
 Text = Callable[[Sequence[int]], str]
 Words = Callable[[Sequence[int]], list[str]]
 
 
-def numbered(tokens: Sequence[int]) -> list[str]:
+def id_words(tokens: Sequence[int]) -> list[str]:
     """Words of tokens if there is no tokenizer."""
     return [f"<{token}>" for token in tokens]
 
@@ -39,7 +39,7 @@ class Row:
     began: float = 0.0  # the second at which it joined
     nfe: int = 0  # forwards that ran it
     query_tokens: float = 0.0  # query tokens of these forwards
-    computed: float = 0.0  # query tokens that were computed, averaged over layers
+    computed_tokens: float = 0.0  # query tokens that were computed, averaged over layers
     flops: float = 0.0  # of these forwards, by ``CostModel``
     bytes: float = 0.0  # that they read and wrote, without the weights
     idle: float = 0.0  # forwards in which it waited
@@ -50,8 +50,8 @@ class Row:
 
 
 class Collector:
-    """Collects a batch of requests, named 0, 1, ... as on the canvas; others may join it. watch: started here, and
-    paused while a trace is recorded; other observers pause it by ``pause``."""
+    """Collects a batch of requests, named 0, 1, ... as on the canvas; others may join it. watch: it starts here, and
+    pauses while a trace is recorded; other observers pause it by ``pause``."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Collector:
         text: Text,
         stop: Sequence[str],
         trace: bool,
-        words: Words = numbered,
+        words: Words = id_words,
         cost: CostModel | None = None,
         watch: Stopwatch | None = None,
     ) -> None:
@@ -68,7 +68,7 @@ class Collector:
         self.requests: dict[int, Request] = dict(enumerate(requests))
         self.rows: dict[int, Row] = {}
         self.records: dict[int, list[TurnRecord]] = {number: [] for number in self.requests}
-        self.guesses: dict[int, Known] = {number: {} for number in self.requests}
+        self.guesses: dict[int, LastGuesses] = {number: {} for number in self.requests}
         self.first: dict[int, list[int]] = {}  # the first canvas of each, where it shows noise
         self.began: dict[int, float] = {}  # seconds at which one joined that was not there from the start
         self.watch = watch or Stopwatch()
@@ -91,7 +91,7 @@ class Collector:
                 self._record(turn, turn.canvas.row_id)
         return self._finish(turn) if turn.finished else []
 
-    def untouched(self) -> list[int]:
+    def without_turns(self) -> list[int]:
         """Numbers of the requests that had no turn, because nothing in them was masked."""
         return [number for number in self.requests if number not in self.rows]
 
@@ -106,7 +106,7 @@ class Collector:
 
     def _finish(self, turn: Turn) -> list[int]:
         seconds, cpu_seconds = self.watch.seconds(), self.watch.cpu_seconds()
-        owner, canvas, ledger, finished = turn.step.owner, turn.candidates, turn.ledger, []
+        owner, canvas, ledger, names = turn.step.owner, turn.candidates, turn.ledger, []
         price = [torch.zeros_like(ledger.idle)] * 2
         if self.cost is not None:
             price = [self.cost.spent_flops(ledger), self.cost.spent_bytes(ledger)]
@@ -115,15 +115,15 @@ class Collector:
         fixed = ledger.commit_turn.masked_fill(owner.per_row(canvas.masked), 0)
         places = torch.stack([canvas.row_id, canvas.start, canvas.end, canvas.initial_end], 1)[owner.first].tolist()
         for row in turn.finished:
-            at, (queries, computed, flops, moved, idle) = int(owner.first[row]), spent[row]
+            at, (queries, computed_tokens, flops, moved, idle) = int(owner.first[row]), spent[row]
             name, start, end, until = places[row]
-            finished.append(name)
+            names.append(name)
             self.rows[name] = Row(
                 canvas.tokens[at].tolist(), start, end, until, fixed[row].tolist(), self.began.get(name, 0.0),
-                int(turn.view.blocks.turn[row]), queries, computed, flops, moved, idle, seconds, cpu_seconds,
+                int(turn.view.blocks.turn[row]), queries, computed_tokens, flops, moved, idle, seconds, cpu_seconds,
                 fixed.device.type, turn.constraints.report(row),
             )  # fmt: skip
-        return finished
+        return names
 
     def results(self) -> list[Result]:
         return [self.result(number) for number in self.requests]
@@ -132,36 +132,36 @@ class Collector:
         request = self.requests[number]
         start, length = request.answer_start, len(request.tokens)
         row = self.rows.get(number) or Row(list(request.tokens), start, length, length, [0] * length)
-        answer = slice(row.start, row.until)
-        canvas = row.tokens[answer]
-        decided = canvas[: row.end - row.start]
+        columns = slice(row.start, row.until)
+        canvas = row.tokens[columns]
+        answer = canvas[: row.end - row.start]
         if request.infill_prefix is not None:
-            tokens, reason = self._filled(decided), "length"
+            tokens, reason = self._infill_tokens(answer), "length"
             text = self.text([*request.infill_prefix, *tokens])
         else:
-            tokens, text, reason = self._answer(decided)
+            tokens, text, reason = self._answer(answer)
         # An answer may hold given tokens, such as a sampler's anchor. Only those before its end count.
-        probed = [length - sum(request.masked) + tried for tried, _ in request.probes]  # columns of these forwards
-        kept = length if request.infill_prefix is not None else start + len(tokens)
-        given = list(request.masked[start:kept]).count(False)
+        probe_columns = [length - sum(request.masked) + size for size, _ in request.probes]
+        answer_end = length if request.infill_prefix is not None else start + len(tokens)
+        given_count = list(request.masked[start:answer_end]).count(False)
         return Result(
             prompt_tokens=list(request.tokens[:start]),
             tokens=tokens,
             text=text,
             canvas=canvas,
-            nfe=row.nfe + len(probed),
-            query_tokens=round(row.query_tokens) + sum(probed),
+            nfe=row.nfe + len(probe_columns),
+            query_tokens=round(row.query_tokens) + sum(probe_columns),
             seconds=row.seconds,
             cpu_seconds=row.cpu_seconds,
             load=machine_load(),
             device=row.device,
             stop_reason=reason,
             seed=request.seed,
-            turns=row.turns[answer],
-            given_tokens=given,
-            flops=row.flops + self._probing(probed),
-            bytes=row.bytes + (row.nfe + len(probed)) * self._weights(),
-            computed_tokens=round(row.computed) + sum(probed),
+            turns=row.turns[columns],
+            given_tokens=given_count,
+            flops=row.flops + self._probe_flops(probe_columns),
+            bytes=row.bytes + (row.nfe + len(probe_columns)) * self._weights(),
+            computed_tokens=round(row.computed_tokens) + sum(probe_columns),
             idle_forwards=round(row.idle),
             began=row.began,
             words=self.words(canvas),
@@ -172,11 +172,11 @@ class Collector:
     def _weights(self) -> float:
         return 0.0 if self.cost is None else self.cost.weights()
 
-    def _probing(self, probed: Sequence[int]) -> float:
-        """Operations of the forwards that found the size of a gap. probed: their columns, all scored."""
-        if self.cost is None or not probed:
+    def _probe_flops(self, columns: Sequence[int]) -> float:
+        """Operations of the forwards that found the size of a gap. columns: of each forward, all scored."""
+        if self.cost is None or not columns:
             return 0.0
-        rows = torch.tensor(probed)[:, None]
+        rows = torch.tensor(columns)[:, None]
         return float(self.cost.flops(ForwardCost(rows, rows, torch.zeros_like(rows), rows, rows[:, 0])).sum())
 
     def _trace(self, number: int) -> Trace:
@@ -186,18 +186,18 @@ class Collector:
             for token, masked in zip(request.tokens, request.masked, strict=True)
         ]
         masks = self.first.get(number, masks)[: len(masks)]
-        given = [int(not masked) for masked in request.masked]
+        given_columns = [int(not masked) for masked in request.masked]
         records = self.records[number]
-        changes = [entry for record in records for entry in (*record.candidates, *record.edited)]
-        committed = [token for commits in changes for token in commits.tokens]
-        guessed = [token for record in records for token in record.guesses.tokens]
-        shown = [token for record in records for entry in record.shown for token in entry.tokens]
-        mixed = [token for record in records if record.mixtures for entry in record.mixtures.tokens for token in entry]
-        tokens = sorted({*masks, *committed, *guessed, *shown, *mixed, self.ids.eos})
+        ids = {*masks, self.ids.eos}
+        for record in records:
+            ids.update(record.guesses.tokens, *(record.mixtures.tokens if record.mixtures else ()))
+            ids.update(*(commits.tokens for commits in (*record.candidates, *record.edited)))
+            ids.update(*(noise.tokens for noise in record.shown))
+        tokens = sorted(ids)
         words = dict(zip(tokens, self.words(tokens), strict=True))
         return Trace(
             masks,
-            given,
+            given_columns,
             self.ids.mask,
             self.ids.eos,
             request.answer_start,
@@ -207,7 +207,7 @@ class Collector:
             [list(entry) for entry in request.probes],
         )
 
-    def _filled(self, canvas: list[int]) -> list[int]:
+    def _infill_tokens(self, canvas: list[int]) -> list[int]:
         """The tokens of an infilled canvas: an end of text in one gap does not end what is given after it."""
         return [token for token in canvas if token != self.ids.eos and token not in self.ids.stops]
 

@@ -44,12 +44,12 @@ def machine(name: str) -> Machine:
     Raises UserError for an unknown name.
     """
     if name == "this":
-        return measured(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        return measured_rates(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     in_choices("machine", name, [*MACHINES, "this"])
     return MACHINES[name]
 
 
-def measured(device: torch.device, dtype: torch.dtype | None = None) -> Machine:
+def measured_rates(device: torch.device, dtype: torch.dtype | None = None) -> Machine:
     """The rates of this machine in a large matrix product and a large copy, the best of five measurements."""
     from torch.utils.benchmark import Timer
 
@@ -94,11 +94,11 @@ class CostModel:
         """FLOPs [B] of all forwards of the rows."""
         return self._flops(ledger.queries, ledger.pairs, ledger.values, ledger.scored)
 
-    def _flops(self, queries: Tensor, pairs: Tensor, values: Tensor, scored: Tensor) -> Tensor:
+    def _flops(self, queries: Tensor, pairs: Tensor, values: Tensor, head_rows: Tensor) -> Tensor:
         c, alike = self.config, queries.shape[1] == 1
         layers, widths = (number.sum(0, keepdim=True) if alike else number for number in (self.rows, self.widths[:, 0]))
         attention = 4 * (pairs * widths.to(pairs.device)).sum(1)
-        alone = 2 * c.width * (c.kv_width * values.sum(1) + self.heads * c.vocab * scored)
+        alone = 2 * c.width * (c.kv_width * values.sum(1) + self.heads * c.vocab * head_rows)
         return (queries * layers.to(queries.device)).sum(1) + attention + alone
 
     @property
@@ -125,21 +125,21 @@ class CostModel:
         """The same [B] of all forwards of the rows."""
         return self._bytes(ledger.kv_tokens, ledger.scored)
 
-    def _bytes(self, read: Tensor, scored: Tensor) -> Tensor:
-        keys = self.widths[:, 1].sum(0, keepdim=True) if read.shape[1] == 1 else self.widths[:, 1]
-        return self.width * (2 * (read * keys.to(read.device)).sum(1) + self.config.vocab * scored)
+    def _bytes(self, tokens: Tensor, head_rows: Tensor) -> Tensor:
+        keys = self.widths[:, 1].sum(0, keepdim=True) if tokens.shape[1] == 1 else self.widths[:, 1]
+        return self.width * (2 * (tokens * keys.to(tokens.device)).sum(1) + self.config.vocab * head_rows)
 
     def weights(self) -> float:
         """The least bytes of weights that a forward reads. The embedding is a lookup and does not count."""
         c = self.config
         return self.width * (sum(self._layer(index) for index in range(c.layers)) + c.width * c.vocab)
 
-    def floor(self, flops: float, moved: float, machine: Machine) -> float:
+    def floor(self, flops: float, traffic: float, machine: Machine) -> float:
         """The least seconds of one forward: its arithmetic or its memory traffic, the longer of the two.
 
-        flops, moved: summed over the batch. moved: bytes without the weights.
+        flops, traffic: summed over the batch. traffic: bytes without the weights.
         """
-        return max(flops / machine.flops, (moved + self.weights()) / machine.bytes)
+        return max(flops / machine.flops, (traffic + self.weights()) / machine.bytes)
 
     def _layer(self, index: int) -> float:
         """Weights that a layer multiplies one row with."""

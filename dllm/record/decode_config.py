@@ -49,10 +49,10 @@ def of_request(settings: Mapping[str, Any], request: Request) -> dict[str, Any]:
 
 def model_settings(model: Model) -> dict[str, Any]:
     """Where the model is, and how it was loaded. A shipped one goes by its name, wherever dllm is installed."""
-    shipped, network = is_shipped(model.path), model.transformer
+    network = model.transformer
     return {
         "name": model.name,
-        "path": model.path.name if shipped else str(model.path),
+        "path": model.path.name if is_shipped(model.path) else str(model.path),
         "device": network.device.type,
         "dtype": str(network.dtype).removeprefix("torch."),
         "mask_id": next(iter(model.ids.mask_tokens), None),

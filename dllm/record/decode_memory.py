@@ -22,13 +22,13 @@ from dllm.kernels.head_statistics import CHUNK_ROWS
 from dllm.models.config import ModelConfig
 from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
 
-ENTERED = 3  # tensors [.., D] that a layer holds besides its own: embeddings, and what entered it as a sum of two
+INPUT_TENSORS = 3  # tensors [.., D] that a layer holds besides its own: embeddings, and what entered it as a sum of two
 CANVAS_BYTES = 110  # of a column's ids, masks and positions, measured
 FLOAT = 4  # bytes of a logit, and of an angle
-MOST_ROWS_ASKED = 1 << 16  # rows
+MAX_ROWS = 1 << 16  # rows
 # Logits that exist at once, in float32: with the argmax's probability alone, with a second one, with an entropy.
 STATISTIC_VALUES, SECOND_VALUES, ENTROPY_VALUES = 2, 4, 5
-DRAWN_VALUES = 7  # the same where they are stored, tempered and drawn from
+SAMPLING_VALUES = 7  # the same where they are stored, tempered and drawn from
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class MemoryModel:
     def use(self, rows: int, length: int) -> MemoryUse:
         """Of ``rows`` of ``length`` columns each, prompt and answer together."""
         columns = rows * length * (2 if self.parts.sampling.guidance else 1)
-        kept = rows * self.parts.kept_numbers(length, self.config) * self.size
-        held = columns * (self.layer_numbers * self.size + self.angle_bytes + CANVAS_BYTES)
-        return MemoryUse(self.weights, kept, int(held), self._logits(rows, length, columns))
+        cache_bytes = rows * self.parts.kept_numbers(length, self.config) * self.size
+        layer_bytes = columns * (self.layer_numbers * self.size + self.angle_bytes + CANVAS_BYTES)
+        return MemoryUse(self.weights, cache_bytes, int(layer_bytes), self._logits(rows, length, columns))
 
     @property
     def angle_bytes(self) -> int:
@@ -83,17 +83,17 @@ class MemoryModel:
         """The most that the rows of a layer hold at once, in its attention or in its MLP."""
         config = self.config
         query, key = max(config.attention_widths(layer) for layer in range(config.layers))
-        entered = (ENTERED + 2) * config.width  # and their sum, and its norm
-        return entered + max(self._rotation(query, key), query + config.width + self._mlp())
+        inputs = (INPUT_TENSORS + 2) * config.width  # and their sum, and its norm
+        return inputs + max(self._rotation(query, key), query + config.width + self._mlp())
 
     def _rotation(self, query: int, key: int) -> float:
         """Projections, and what turns them: three tensors of queries and keys, four of float32 where these are wide."""
-        projected = query + 2 * key
+        projections = query + 2 * key
         if self.config.qk_norm:  # queries and keys are normed, then turn one after the other
-            return projected + query + key + self._turned() * query
-        return projected + self._turned() * (query + key)
+            return projections + query + key + self._rotation_tensors() * query
+        return projections + self._rotation_tensors() * (query + key)
 
-    def _turned(self) -> float:
+    def _rotation_tensors(self) -> float:
         return 4 * FLOAT / self.size if self.config.rope_float32 and self.size < FLOAT else 3
 
     def _mlp(self) -> int:
@@ -102,17 +102,17 @@ class MemoryModel:
         dense = (
             0
             if moe is not None and len(moe.sparse_layers) == config.layers
-            else self._gated(config.mlp_width, config.width)
+            else self._gate(config.mlp_width, config.width)
         )
         if moe is None:
             return dense
         own, inner = moe.top_k * config.width, moe.top_k * moe.width  # a row of a column for each of its experts
-        between = max(2 * own + 3 * inner + own // moe.experts, own + self._gated(inner, 0))  # as they leave, or inside
-        routed = max(between, 3 * own)  # as they left, in order, and weighed
-        shared = config.width + self._gated(moe.shared_width, config.width)
-        return max(dense if len(moe.sparse_layers) < config.layers else 0, routed, shared)
+        between = max(2 * own + 3 * inner + own // moe.experts, own + self._gate(inner, 0))  # as they leave, or inside
+        experts = max(between, 3 * own)  # as they left, in order, and weighed
+        shared = config.width + self._gate(moe.shared_width, config.width)
+        return max(dense if len(moe.sparse_layers) < config.layers else 0, experts, shared)
 
-    def _gated(self, inner: int, out: int) -> int:
+    def _gate(self, inner: int, out: int) -> int:
         """Of ``inner`` features, and of the ``out`` features of the product that follows."""
         return max(4 * inner, 3 * inner + out)
 
@@ -127,21 +127,21 @@ class MemoryModel:
         )
         answer = min(self.answer, length)
         block = all(need.region == "block" for need in needs)
-        scored = rows * (min(self.parts.blocks.widest(answer), answer) if block else answer)
-        wanted = {name for need in needs for name in need.statistics}
+        scored_rows = rows * (min(self.parts.blocks.widest(answer), answer) if block else answer)
+        statistics = {name for need in needs for name in need.statistics}
         if self.parts.sampling.plain:
-            scored = min(scored, CHUNK_ROWS)
+            scored_rows = min(scored_rows, CHUNK_ROWS)
             numbers = (
                 ENTROPY_VALUES
-                if "entropy" in wanted
+                if "entropy" in statistics
                 else SECOND_VALUES
-                if wanted & {"second", "gap"}
+                if statistics & {"second", "gap"}
                 else STATISTIC_VALUES
             )
         else:
-            numbers = DRAWN_VALUES
+            numbers = SAMPLING_VALUES
         hidden = columns * (self.config.width * self.size + CANVAS_BYTES)
-        return int(hidden + scored * self.config.vocab * numbers * FLOAT)
+        return int(hidden + scored_rows * self.config.vocab * numbers * FLOAT)
 
 
 def longest_fit(model: MemoryModel, room: float, rows: int) -> int:
@@ -151,7 +151,7 @@ def longest_fit(model: MemoryModel, room: float, rows: int) -> int:
 
 def most_rows(model: MemoryModel, room: float, length: int) -> int:
     """The most rows of ``length`` columns that fit ``room`` bytes, at most ``MOST_ROWS_ASKED``; 0: not one."""
-    return _last(lambda rows: model.use(rows, length).most <= room, MOST_ROWS_ASKED)
+    return _last(lambda rows: model.use(rows, length).most <= room, MAX_ROWS)
 
 
 def _last(fits: Callable[[int], bool], most: int) -> int:

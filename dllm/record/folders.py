@@ -54,12 +54,12 @@ def read_environment(folder: Path) -> dict[str, Any]:
     a file that holds anything else."""
     file = folder / ENVIRONMENT
     try:
-        found = json.loads(file.read_bytes()) if file.is_file() else {}
+        content = json.loads(file.read_bytes()) if file.is_file() else {}
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not isinstance(found.get("content", {}), dict):
+        content = None
+    if not isinstance(content, dict) or not isinstance(content.get("content", {}), dict):
         raise UserError(f"{file} is broken. Restore it, or delete it: what has changed since is then not known.")
-    return found
+    return content
 
 
 def key_of(row: ResultRow) -> SampleKey:

@@ -58,7 +58,7 @@ def results_frame(*folders: str | os.PathLike[str], by: str = "item", mixed: boo
         refuse_versions(cells, WAY_OUT)
     settings = [settings_of(cell) for cell in cells]
     rows = [(mine, entries) for mine, cell in zip(settings, cells, strict=True) for entries in rows_of[by](cell)]
-    columns = [*ordered(settings), *dict.fromkeys(key for _, entries in rows for key in entries)]
+    columns = [*setting_columns(settings), *dict.fromkeys(key for _, entries in rows for key in entries)]
     return data_frame("results_frame", [mine | entries for mine, entries in rows], columns)
 
 
@@ -79,7 +79,7 @@ def typed_settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield option.replace(".", "/"), typed_name(config, option)
 
 
-def ordered(settings: Sequence[Entries]) -> list[str]:
+def setting_columns(settings: Sequence[Entries]) -> list[str]:
     """The columns of the settings: the cell, then group by group, then the rest."""
     places = {group: place for place, group in enumerate(("cell", "version", *SETTINGS_FIRST))}
 

@@ -58,7 +58,7 @@ def snapshots(
         canvas = turn.candidates
         answer = slice(int(canvas.start[0]), int(canvas.initial_end[0]))
         tokens, masked = canvas.tokens[0, answer].tolist(), canvas.masked[0, answer].tolist()
-        before, old, scored, guessed, sure = (
+        before, old, scored, guess_tokens, sure = (
             turn.followed(value, blank)[0, answer].tolist()
             for value, blank in (
                 (turn.canvas.masked, 1),
@@ -71,16 +71,16 @@ def snapshots(
             turn=int(turn.view.blocks.turn[0]),
             tokens=tokens,
             words=[
-                HOLE if hidden else "" if token in ends else word
-                for hidden, token, word in zip(masked, tokens, words(tokens), strict=True)
+                HOLE if is_mask else "" if token in ends else word
+                for is_mask, token, word in zip(masked, tokens, words(tokens), strict=True)
             ],
-            committed=[at for at, hidden in enumerate(masked) if before[at] and not hidden],
-            remasked=[at for at, hidden in enumerate(masked) if hidden and not before[at]],
-            edited=[at for at, hidden in enumerate(masked) if not (hidden or before[at]) and tokens[at] != old[at]],
+            committed=[at for at, is_mask in enumerate(masked) if before[at] and not is_mask],
+            remasked=[at for at, is_mask in enumerate(masked) if is_mask and not before[at]],
+            edited=[at for at, is_mask in enumerate(masked) if not (is_mask or before[at]) and tokens[at] != old[at]],
             provisional={
-                at: Guess(guessed[at], sure[at], "" if guessed[at] in ends else words([guessed[at]])[0])
-                for at, hidden in enumerate(masked)
-                if hidden and scored[at]
+                at: Guess(guess_tokens[at], sure[at], "" if guess_tokens[at] in ends else words([guess_tokens[at]])[0])
+                for at, is_mask in enumerate(masked)
+                if is_mask and scored[at]
             },
             done=0 in turn.finished,
         )

@@ -55,13 +55,13 @@ def _independent(groups: Sequence[Sequence[float]], z: float) -> float:
 
 def quantile(values: Sequence[float], share: float) -> float:
     """The value below which ``share`` of them lie, linear between neighbours; 0 for none."""
-    ordered = sorted(values)
-    if not ordered:
+    ascending = sorted(values)
+    if not ascending:
         return 0.0
-    place = share * (len(ordered) - 1)
+    place = share * (len(ascending) - 1)
     low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    high = min(low + 1, len(ascending) - 1)
+    return ascending[low] + (place - low) * (ascending[high] - ascending[low])
 
 
 def mean(values: Sequence[float]) -> float | None:

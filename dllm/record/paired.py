@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, variance
 
-ADDED = 2  # pseudo-items, one won and one lost
+PSEUDO_ITEMS = 2  # one won and one lost
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ def paired_difference(groups: Sequence[Sequence[float]], z: float = 1.96) -> Pai
     means = [fmean(group) for group in groups]
     count = len(groups) ** 2 / sum(1 / len(group) for group in groups)  # all items, where sub-tasks have equally many
     spread = (count - 1) * sum(map(_variance_of_mean, groups)) / len(groups) ** 2
-    mean, total = fmean(means), count + ADDED
-    added = (ADDED + ADDED * mean**2 * count / total) / total
-    half = z * sqrt((count * spread / total + added) / total)
+    mean, total = fmean(means), count + PSEUDO_ITEMS
+    pseudo_variance = (PSEUDO_ITEMS + PSEUDO_ITEMS * mean**2 * count / total) / total
+    half = z * sqrt((count * spread / total + pseudo_variance) / total)
     centre = mean * count / total
     return PairedDifference(mean, max(-1.0, centre - half), min(1.0, centre + half), sum(map(len, groups)))
 

@@ -14,7 +14,7 @@ from dllm.record.turns import TurnRecord
 
 
 @dataclass(frozen=True)
-class KnownThere:
+class PositionState:
     """What one decode knew of a position in a forward, and what it did."""
 
     word: str  # the token that it committed there, else its last proposal; empty: it made none
@@ -36,45 +36,45 @@ class Parting:
 
     forward: int  # its number, from 1
     position: int  # the first that differs after it, from the answer's start
-    known: tuple[KnownThere, KnownThere]  # of either decode
+    states: tuple[PositionState, PositionState]  # of either decode
 
 
-def parting(one: Trace, other: Trace) -> Parting | None:
+def parting(first: Trace, second: Trace) -> Parting | None:
     """Where the traces of one prompt part (None: they are equal)."""
-    before = [list(trace.answers()) for trace in (one, other)]
+    before = [list(trace.answers()) for trace in (first, second)]
     for number in range(1, max(map(len, before))):
         after = [canvases[min(number, len(canvases) - 1)] for canvases in before]
         if after[0] != after[1]:
             at = next(
                 (at for at, pair in enumerate(zip(*after, strict=False)) if pair[0] != pair[1]), min(map(len, after))
             )
-            return Parting(number, at, (known_at(one, number, at), known_at(other, number, at)))
+            return Parting(number, at, (state_at(first, number, at), state_at(second, number, at)))
     return None
 
 
-def known_at(trace: Trace, forward: int, position: int) -> KnownThere:
+def state_at(trace: Trace, forward: int, position: int) -> PositionState:
     """What a decode knew of a position in a forward, by its number from 1."""
     path = trace.path()
     if forward > len(path):
-        return KnownThere("", None, None, "has ended")
-    record, kept = path[forward - 1]
-    for edits, commits in enumerate(record.written(kept)):
-        for at, token, confidence, entropy, forced in commits.rows():
+        return PositionState("", None, None, "has ended")
+    record, candidate = path[forward - 1]
+    for edits, commits in enumerate(record.written(candidate)):
+        for at, token, confidence, entropy, is_forced in commits.rows():
             if at == position:
-                does = "replaces it by" if edits else "is made to commit" if forced else "commits"
+                does = "replaces it by" if edits else "is made to commit" if is_forced else "commits"
                 spread = None if isnan(entropy) else entropy
-                return KnownThere(trace.words.get(token, f"<{token}>"), confidence, spread, does)
+                return PositionState(trace.words.get(token, f"<{token}>"), confidence, spread, does)
     for does, places in (
         ("takes it back", record.remasked),
         ("fills it", record.filled),
         ("takes it back", record.rolled),
     ):
-        if kept < len(places) and position in places[kept]:
-            return KnownThere("", None, None, does)
-    found = last_guess([record for record, _ in path[:forward]], position)
-    if found is None:
-        return KnownThere("", None, None, "waits")
-    return KnownThere(trace.words.get(found[0], f"<{found[0]}>"), found[1] or None, None, "waits with")
+        if candidate < len(places) and position in places[candidate]:
+            return PositionState("", None, None, does)
+    guess = last_guess([record for record, _ in path[:forward]], position)
+    if guess is None:
+        return PositionState("", None, None, "waits")
+    return PositionState(trace.words.get(guess[0], f"<{guess[0]}>"), guess[1] or None, None, "waits with")
 
 
 def last_guess(records: Sequence[TurnRecord], position: int) -> tuple[int, float] | None:
@@ -87,8 +87,8 @@ def last_guess(records: Sequence[TurnRecord], position: int) -> tuple[int, float
     return None
 
 
-def parted_rows(
-    one: Sequence[int], other: Sequence[int], fixed: tuple[Sequence[int], Sequence[int]]
+def parting_of_rows(
+    first: Sequence[int], second: Sequence[int], fixed: tuple[Sequence[int], Sequence[int]]
 ) -> tuple[int, int]:
     """The same from results alone: forward and position of the first difference of two canvases. fixed: the forward
     that fixed each of their positions, 0 where none did. Raises ValueError where nothing differs."""
@@ -96,7 +96,7 @@ def parted_rows(
     places = [
         (min(turn or late for turn in turns), at)
         for at, (tokens, turns) in enumerate(
-            zip(zip(one, other, strict=False), zip(*fixed, strict=False), strict=False)
+            zip(zip(first, second, strict=False), zip(*fixed, strict=False), strict=False)
         )
         if tokens[0] != tokens[1] or turns[0] != turns[1]
     ]

@@ -25,7 +25,7 @@ NARROWEST = 2048  # width of the narrowest model in these tables, LLaDA2-mini; t
 
 
 @dataclass(frozen=True)
-class Published:
+class PaperRow:
     """A row of a paper's table."""
 
     source: str  # paper and table
@@ -58,48 +58,48 @@ class Published:
         return [line for line in lines if line]
 
 
-def reported(published: Mapping[str, Any]) -> list[Published]:
-    """The rows of a file. Where a source gives no figures there is one row, without any."""
-    shared = {key: value for key, value in published.items() if key not in ("experiment", "rows")}
-    return [_row({**shared, **row}) for row in published["rows"] or [{}]]
+def rows_of_table(table: Mapping[str, Any]) -> list[PaperRow]:
+    """The rows of a file's table. Where a source gives no figures there is one row, without any."""
+    shared = {key: value for key, value in table.items() if key not in ("experiment", "rows")}
+    return [_row({**shared, **row}) for row in table["rows"] or [{}]]
 
 
-def _row(entries: Mapping[str, Any]) -> Published:
+def _row(entries: Mapping[str, Any]) -> PaperRow:
     """unlike of a file is one sentence: why no run of ours can be compared. benchmark: another than the task's."""
     reasons = [entries.get("unlike"), (name := entries.get("benchmark")) and f"their questions are those of {name}"]
-    return Published(**{**entries, "unlike": tuple(filter(None, reasons))})
+    return PaperRow(**{**entries, "unlike": tuple(filter(None, reasons))})
 
 
-def beside(config: Mapping[str, Any], width: int | None, architecture: str | None = None) -> Published | None:
+def beside(config: Mapping[str, Any], width: int | None, architecture: str | None = None) -> PaperRow | None:
     """The published row whose settings are nearest to a run's; None where the run names no paper.
 
     width, architecture: of the network that decoded; None where they are not known. They tell a demo model, and a
     checkpoint of another kind, that replaces the published one.
     """
-    published = config.get("published")
-    if not published:
+    table = config.get("published")
+    if not table:
         return None
-    rows, name = reported(published), str(published["experiment"])
+    rows, name = rows_of_table(table), str(table["experiment"])
     if name not in choices("experiment"):
         return replace(rows[0], unlike=(f"this version of dllm has no experiment={name}",))
-    ours, small = compared(config), []
+    ours, reasons = comparable_settings(config), []
     if width is not None and width < NARROWEST:
-        small = [f"a demo model, {width} wide, not {NARROWEST} or more"]
-    named = config["model"].get("expects", config["model"].get("architecture"))  # None: of an older version, or of any
-    if architecture and named and architecture != named:
-        small.append(f"a checkpoint of {architecture} under model={config['model']['name']}, which is of {named}")
+        reasons = [f"a demo model, {width} wide, not {NARROWEST} or more"]
+    expected = config["model"].get("expects", config["model"].get("architecture"))  # None: older version, or any
+    if architecture and expected and architecture != expected:
+        reasons.append(f"a checkpoint of {architecture} under model={config['model']['name']}, which is of {expected}")
     apart = [differences(ours, settings_of_row(name, row.settings)) for row in rows]
     nearest = min(range(len(rows)), key=lambda number: len(apart[number]))
-    return replace(rows[nearest], unlike=(*rows[nearest].unlike, *small, *apart[nearest]))
+    return replace(rows[nearest], unlike=(*rows[nearest].unlike, *reasons, *apart[nearest]))
 
 
 @lru_cache
 def settings_of_row(experiment: str, settings: str) -> Mapping[str, Any]:
     """The settings of a row, by the names that users type."""
-    return compared(plain_config(composed([f"experiment={experiment}", *shlex.split(settings)])))
+    return comparable_settings(plain_config(composed([f"experiment={experiment}", *shlex.split(settings)])))
 
 
-def compared(config: Mapping[str, Any]) -> dict[str, Any]:
+def comparable_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings in which a run must agree with a published one."""
     # Grids became runs of their own; two names for one part do not differ.
     mine = {key: value for key, value in config.items() if key not in ("grids", CHOICES)}

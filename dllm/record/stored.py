@@ -71,9 +71,9 @@ def stored_cells(folder: Path) -> list[StoredCell]:
 
 def _instead(folder: Path, places: Sequence[Path]) -> str:
     """What a folder without a cell holds."""
-    refused = refused_cells(folder)
-    if refused:
-        return f": each of its {len(refused)} combinations was refused, such as: {refused[0].sentence.rstrip('.')}"
+    refusals = refused_cells(folder)
+    if refusals:
+        return f": each of its {len(refusals)} combinations was refused, such as: {refusals[0].sentence.rstrip('.')}"
     return ": its samples are of prompts, which have no scores, or are not finished" if places else ""
 
 
@@ -115,8 +115,8 @@ def _mapping(file: Path, groups: Sequence[str] = ()) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError):
         content = None
     if not isinstance(content, Mapping) or not all(isinstance(content.get(group), Mapping) for group in groups):
-        broken = f"{file.parent} is not a whole run folder: its {file.name} is missing or broken"
-        raise UserError(f"{broken}. Restore it, or move the folder away.")
+        sentence = f"{file.parent} is not a whole run folder: its {file.name} is missing or broken"
+        raise UserError(f"{sentence}. Restore it, or move the folder away.")
     return content
 
 
@@ -127,10 +127,10 @@ def refuse_versions(cells: Sequence[StoredCell], way_out: str) -> None:
         for version in cell.versions:
             by_version.setdefault(version, []).append(str(cell.folder))
     if len(by_version) > 1:
-        parts = [f"{version} ({_named(folders)})" for version, folders in by_version.items()]
+        parts = [f"{version} ({_names(folders)})" for version, folders in by_version.items()]
         raise UserError(f"these cells are of {len(by_version)} versions of dllm: {'; '.join(parts)}. {way_out}")
 
 
-def _named(folders: Sequence[str]) -> str:
+def _names(folders: Sequence[str]) -> str:
     more = len(folders) - MAX_NAMED
     return ", ".join(folders[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

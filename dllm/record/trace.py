@@ -13,7 +13,7 @@ from dllm.common.atomic_write import write_or_refuse
 from dllm.common.errors import Refusal, UserError
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request
-from dllm.record.trace_data import NoTrace, checked, data_frame, json_of, jsonable, turn_of
+from dllm.record.trace_data import NoTrace, data_frame, entries_of, json_of, jsonable, turn_of
 from dllm.record.turns import TurnRecord
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ class Trace:
             canvas[self.start + position] = self.eos_id
         for position in record.rolled[number]:
             canvas[self.start + position] = self._mask
-        for shown in record.shown[number : number + 1]:
-            for position, token in zip(shown.positions, shown.tokens, strict=True):
+        for noise in record.shown[number : number + 1]:
+            for position, token in zip(noise.positions, noise.tokens, strict=True):
                 canvas[self.start + position] = token
         if record.length is not None:
             canvas = record.length.canvas(canvas, self.start, self._mask, self.eos_id)
@@ -176,15 +176,15 @@ class Trace:
                 self.words.get(token),
                 confidence,
                 entropy,
-                forced,
-                edited > 0,
-                own,
-                drawn,
+                is_forced,
+                is_edit > 0,
+                own_logprob,
+                drawn_logprob,
             )
             for record in self.turns
             for number in range(len(record.candidates))
-            for edited, commits in enumerate(record.written(number))
-            for (position, token, confidence, entropy, forced), (own, drawn) in zip(
+            for is_edit, commits in enumerate(record.written(number))
+            for (position, token, confidence, entropy, is_forced), (own_logprob, drawn_logprob) in zip(
                 commits.rows(), commits.log_probabilities(), strict=True
             )
         ]
@@ -213,7 +213,7 @@ def trace_in(data: Any) -> Trace:
     """The trace in the object of a file, or in what it has under ``trace``. Raises NoTrace for anything else."""
     whole = isinstance(data, Mapping) and "trace" in data
     inner = data["trace"] if whole else data
-    entries = checked(Trace, {**inner, "origin": {}} if isinstance(inner, Mapping) else inner, "it")
+    entries = entries_of(Trace, {**inner, "origin": {}} if isinstance(inner, Mapping) else inner, "it")
     entries["origin"] = {name: value for name, value in data.items() if name != "trace"} if whole else {}
     try:
         entries["turns"] = [turn_of(turn) for turn in entries["turns"]]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 RecordType = TypeVar("RecordType")
-COMPRESSED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"\x28\xb5": "zstd", b"BZ": "bzip2", b"\xfd7": "xz"}  # first bytes
+COMPRESSIONS = {b"\x1f\x8b": "gzip", b"PK": "zip", b"\x28\xb5": "zstd", b"BZ": "bzip2", b"\xfd7": "xz"}  # first bytes
 
 
 class NoTrace(ValueError):
@@ -46,9 +46,9 @@ def json_of(file: Path) -> Any:
         raise NoTrace("is a folder") from None
     except OSError as error:
         raise NoTrace(f"cannot be read ({error.strerror})") from None
-    packed = next((name for begin, name in COMPRESSED.items() if raw.startswith(begin)), None)
-    if packed is not None:
-        raise NoTrace(f"is compressed ({packed}): unpack it first")
+    compression = next((name for begin, name in COMPRESSIONS.items() if raw.startswith(begin)), None)
+    if compression is not None:
+        raise NoTrace(f"is compressed ({compression}): unpack it first")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -82,32 +82,32 @@ def cut_off(text: str, error: json.JSONDecodeError) -> bool:
 FORMER = {"steered": "corrected"}  # names of older versions' fields
 
 
-def checked(kind: type, data: Any, what: str) -> dict[str, Any]:
+def entries_of(kind: type, data: Any, what: str) -> dict[str, Any]:
     """``data`` if it has the fields of the dataclass ``kind``. Raises NoTrace where one is missing, or unknown."""
     if not isinstance(data, Mapping):
         raise NoTrace(f"is not a trace of this program ({what} is not an object)")
-    required = {entry.name: entry.default is MISSING and entry.default_factory is MISSING for entry in fields(kind)}
+    is_required = {entry.name: entry.default is MISSING and entry.default_factory is MISSING for entry in fields(kind)}
     if former := next((name for name in FORMER if name in data), None):
         raise NoTrace(
             f"is of an older version of dllm ({what} has {former!r}, now {FORMER[former]!r}): record it again"
         )
-    lacking = [name for name, needed in required.items() if needed and name not in data]
+    lacking = [name for name, required in is_required.items() if required and name not in data]
     if {"canvas", "nfe", "tokens"} <= data.keys():
         raise NoTrace("is not a trace of this program (it is a result, whose trace is in the folder traces beside it)")
-    if lacking or ("turns" in required and "turns" not in data):
+    if lacking or ("turns" in is_required and "turns" not in data):
         raise NoTrace(f"is not a trace of this program ({what} has no {(lacking or ['turns'])[0]!r})")
-    if more := [name for name in data if name not in required]:
+    if more := [name for name in data if name not in is_required]:
         raise NoTrace(f"is of a newer version of dllm ({what} has {more[0]!r})")
     return dict(data)
 
 
 def _part(kind: type[RecordType], data: Any) -> RecordType:
-    return kind(**checked(kind, data, "a turn of it"))
+    return kind(**entries_of(kind, data, "a turn of it"))
 
 
 def turn_of(data: Any) -> TurnRecord:
     """A turn from its data. Raises NoTrace for anything else."""
-    entries = checked(TurnRecord, data, "a turn of it")
+    entries = entries_of(TurnRecord, data, "a turn of it")
     return TurnRecord(
         **{
             **entries,

@@ -121,8 +121,8 @@ class TurnRecord:
     replaced: list[list[int]] = field(default_factory=list)
     # tokens that replaced others; empty where the sampler never edits
     edited: list[Commits] = field(default_factory=list)
-    # proposals of its forward that differ from the last recorded ones of their masks; told, and not compared, since
-    # the last digit may be another in a batch of another size
+    # proposals of its forward that differ from the last recorded ones of their masks; not compared, since the last
+    # digit may be another in a batch of another size
     guesses: RecordedGuesses = field(default_factory=RecordedGuesses, compare=False)
     # what undecided positions show from then on, for each candidate; empty where the sampler never says it
     shown: list[ShownTokens] = field(default_factory=list)
@@ -137,37 +137,37 @@ class TurnRecord:
         return [self.candidates[number], *self.edited[number : number + 1]]
 
 
-Known = dict[int, tuple[int, float]]  # by position: what a trace has told last of the proposal there
+LastGuesses = dict[int, tuple[int, float]]  # by position: token and probability that the trace recorded last
 
 
 def record_turn(
-    turn: Turn, row: int, seconds: float, cost: CostModel | None = None, known: Known | None = None
+    turn: Turn, row: int, seconds: float, cost: CostModel | None = None, last: LastGuesses | None = None
 ) -> TurnRecord:
-    """What ``turn`` did to batch row ``row``, and what it cost. known: of this row; brought up to date."""
+    """What ``turn`` did to batch row ``row``, and what it cost. last: of this row; it is brought up to date."""
     blocks, view, work = turn.view.blocks, turn.view, turn.cost
     start = int(view.canvas.start[row])
-    rows, tried = ((owner.row == row).nonzero()[:, 0].tolist() for owner in (turn.step.owner, turn.tried_owner))
+    rows, candidates = ((owner.row == row).nonzero()[:, 0].tolist() for owner in (turn.step.owner, turn.tried_owner))
     return TurnRecord(
         turn=int(blocks.turn[row]),
-        kept=tried.index(int(turn.chosen[row])),
+        kept=candidates.index(int(turn.chosen[row])),
         candidates=[_commits(turn, turn.step.commit, n, row, start) for n in rows],
         remasked=[_positions(turn.step.remask, n, start) for n in rows],
-        filled=[_positions(_filled(turn, n, row), None, start) for n in rows],
-        rolled=[_positions(_rolled(turn, n, row), None, start) for n in rows],
-        queries=work.queries[tried].sum(0).tolist(),
+        filled=[_positions(_fill_mask(turn, n, row), None, start) for n in rows],
+        rolled=[_positions(_rollback_mask(turn, n, row), None, start) for n in rows],
+        queries=work.queries[candidates].sum(0).tolist(),
         block=(int(blocks.index[row]), int(blocks.begin[row]) - start, int(blocks.end[row]) - start),
         seconds=seconds,
-        keys=work.keys[tried].amax(0).tolist(),
-        refreshed=work.refreshed[tried].sum(0).tolist(),
-        flops=0.0 if cost is None else float(cost.flops(work)[tried].sum()),
-        bytes=0.0 if cost is None else float(cost.bytes(work)[tried].sum()) + cost.weights(),
-        computed=work.computed[tried].sum(0).tolist(),
+        keys=work.keys[candidates].amax(0).tolist(),
+        refreshed=work.refreshed[candidates].sum(0).tolist(),
+        flops=0.0 if cost is None else float(cost.flops(work)[candidates].sum()),
+        bytes=0.0 if cost is None else float(cost.bytes(work)[candidates].sum()) + cost.weights(),
+        computed=work.computed[candidates].sum(0).tolist(),
         corrected=_positions(turn.marks.corrected, row, start),
         refused=[_positions(turn.marks.refused, n, start) for n in rows],
         replaced=[_positions(turn.marks.replaced, n, start) for n in rows],
         edited=[] if turn.step.edit is None else [_commits(turn, turn.step.edit, n, row, start) for n in rows],
-        guesses=_guesses(turn, row, start, {} if known is None else known),
-        shown=[] if turn.step.shown is None else [_shown(turn, n, row, start) for n in rows],
+        guesses=_guesses(turn, row, start, {} if last is None else last),
+        shown=[] if turn.step.shown is None else [_shown_tokens(turn, n, row, start) for n in rows],
         doubted=_positions(turn.view.scores.statistics.get("doubted"), row, start),
         length=_length(turn, row, start),
         mixtures=mixtures_of(turn, row, start),
@@ -200,8 +200,8 @@ def _length(turn: Turn, row: int, start: int) -> LengthRecord | None:
     return LengthRecord(before - start, at - start if inserted else 0, inserted, appended, filled, cut)
 
 
-def _guesses(turn: Turn, row: int, start: int, known: Known) -> RecordedGuesses:
-    """The proposals at masks of a row that differ from those ``known``. None for a rule that renoises: its
+def _guesses(turn: Turn, row: int, start: int, last: LastGuesses) -> RecordedGuesses:
+    """The proposals at masks of a row that differ from the ``last`` ones. None for a rule that renoises: its
     proposals are draws, and those that it shows are recorded as shown."""
     if turn.step.shown is not None:
         return RecordedGuesses()
@@ -209,13 +209,13 @@ def _guesses(turn: Turn, row: int, start: int, known: Known) -> RecordedGuesses:
     columns = (masked & scores.scored[row]).nonzero()[:, 0]
     sure = scores.confidence[row][columns].nan_to_num().clamp(min=0).tolist()
     tokens = scores.token[row][columns].tolist()
-    now = {at - start: (token, round(p, 2)) for at, token, p in zip(columns.tolist(), tokens, sure, strict=True)}
-    hidden = set(_positions(masked, None, start))
-    for position in known.keys() - hidden:  # if it is remasked, its guess is told again
-        del known[position]
-    changed = {position: guess for position, guess in now.items() if known.get(position) != guess}
-    known |= changed
-    return RecordedGuesses(list(changed), [token for token, _ in changed.values()], [p for _, p in changed.values()])
+    guesses = {at - start: (token, round(p, 2)) for at, token, p in zip(columns.tolist(), tokens, sure, strict=True)}
+    places = set(_positions(masked, None, start))
+    for position in last.keys() - places:  # if it is remasked, its guess is recorded again
+        del last[position]
+    news = {position: guess for position, guess in guesses.items() if last.get(position) != guess}
+    last |= news
+    return RecordedGuesses(list(news), [token for token, _ in news.values()], [p for _, p in news.values()])
 
 
 def probabilities(turn: Turn) -> Tensor:
@@ -275,21 +275,21 @@ def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) ->
     )
 
 
-def _shown(turn: Turn, candidate: int, row: int, start: int) -> ShownTokens:
+def _shown_tokens(turn: Turn, candidate: int, row: int, start: int) -> ShownTokens:
     canvas, accepted = turn.decided, turn.step.accepted
     columns = (canvas.undecided[candidate] & turn.view.blocks.in_open[row]).nonzero()[:, 0]
     drawn = [False] * len(columns) if accepted is None else accepted[candidate][columns].tolist()
     return ShownTokens((columns - start).tolist(), canvas.tokens[candidate][columns].tolist(), drawn)
 
 
-def _filled(turn: Turn, candidate: int, row: int) -> Tensor:
+def _fill_mask(turn: Turn, candidate: int, row: int) -> Tensor:
     was_masked = turn.view.canvas.masked[row] | turn.step.remask[candidate]
     return was_masked & ~turn.decided.masked[candidate] & ~turn.step.commit[candidate]
 
 
-def _rolled(turn: Turn, candidate: int, row: int) -> Tensor:
-    undone = turn.view.canvas.masked[row] | turn.step.remask[candidate]
-    return turn.decided.masked[candidate] & (turn.step.commit[candidate] | ~undone)
+def _rollback_mask(turn: Turn, candidate: int, row: int) -> Tensor:
+    was_masked = turn.view.canvas.masked[row] | turn.step.remask[candidate]
+    return turn.decided.masked[candidate] & (turn.step.commit[candidate] | ~was_masked)
 
 
 def _positions(where: Tensor | None, row: int | None, start: int) -> list[int]:

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         say(write(files, options.output, panes))
         if (found := parting_of(panes)) is not None:
             say(f"They part in forward {found.forward}, at position {found.position} of the answer:")
-            for file, known in zip(files, found.known, strict=True):
+            for file, known in zip(files, found.states, strict=True):
                 say(f"  {file}: {known}")
     except UserError as error:
         complain("Error:", error)

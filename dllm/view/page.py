@@ -121,7 +121,7 @@ def trace_page(panes: Sequence[Pane]) -> str:
     title = " and ".join(dict.fromkeys(pane.title for pane in panes))
     content = [{**pane_data(pane), "heading": heading} for pane, heading in zip(panes, headings(panes), strict=True)]
     found = parting_of(panes)
-    parted = found and {"forward": found.forward, "position": found.position, "known": [*map(str, found.known)]}
+    parted = found and {"forward": found.forward, "position": found.position, "known": [*map(str, found.states)]}
     data = json.dumps({"colours": colours, "panes": content, "parting": parted}, separators=(",", ":"))
     parts = {
         "TITLE": escape(title),

@@ -13,13 +13,13 @@ from rich.text import Text
 from dllm.common.terminal import as_text
 from dllm.compose.labels import cell_label
 from dllm.record.measures import Measures, Totals, are_shares, by_task, in_percent, mean, scores_by_task, scores_of
-from dllm.record.published import Published
+from dllm.record.published import PaperRow
 from dllm.record.results import ResultRow
 
 HEADS = ("n", "score", "95 %", "TPF", "NFE", "tokens/s", "p50 s", "p95 s")
 
 
-def scores_table(rows: Sequence[ResultRow], published: Published | None = None, totals: Totals | None = None) -> Group:
+def scores_table(rows: Sequence[ResultRow], published: PaperRow | None = None, totals: Totals | None = None) -> Group:
     """Sub-tasks, and all of them together. score: percent; TPF: useful tokens per forward; p50, p95: latency. Other
     metrics than the score have a table of their own. A ? marks a speed that was measured on a busy machine.
 
@@ -101,7 +101,7 @@ def task_cells(rows: Sequence[ResultRow], totals: Totals | None = None) -> list[
     ]
 
 
-def published_cells(paper: Published) -> list[str]:
+def published_cells(paper: PaperRow) -> list[str]:
     """A paper's figures under the heads of ours; what it does not report is left empty."""
     figures = {"score": paper.score, "TPF": paper.tpf, "NFE": paper.nfe, "tokens/s": paper.tokens_per_second}
     return ["" if (value := figures.get(head)) is None else f"{value:g}" for head in HEADS]
@@ -127,7 +127,7 @@ def headline(config: Mapping[str, Any], rows: Sequence[ResultRow], totals: Total
     return f"{cell_label(config)}: {numbers}{doubt}"
 
 
-def published_line(paper: Published | None) -> str:
+def published_line(paper: PaperRow | None) -> str:
     """A paper's figures below a cell of a sweep, in a line of their own; empty without any."""
     if paper is None:
         return ""

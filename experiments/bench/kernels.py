@@ -28,7 +28,7 @@ from dllm.kernels import (
     silu_times,
 )
 from dllm.kernels.dispatch import use_triton
-from dllm.record.cost import Machine, measured
+from dllm.record.cost import Machine, measured_rates
 
 Run = Callable[[bool], object]
 
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gpu = torch.cuda.is_available()
     device, dtype = torch.device("cuda" if gpu else "cpu"), torch.bfloat16 if gpu else torch.float32
     ways = {"torch": False} | ({"triton": True} if use_triton("auto", device) else {})
-    machine = measured(device, dtype)
+    machine = measured_rates(device, dtype)
     name = torch.cuda.get_device_name() if gpu else f"CPU, {options.threads} threads, load {os.getloadavg()[0]:.1f}"
     print(f"{name}, {str(dtype)[6:]}, ceiling {machine.flops / 1e12:.2f} TFLOP/s, {machine.bytes / 1e9:.0f} GB/s")
     print("kernel               shape                 way         p50 us     p95 us      GB/s   TFLOP/s  of ceiling")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dllm.kernels.dispatch import obstacle, use_triton
-from dllm.record.cost import Machine, measured
+from dllm.record.cost import Machine, measured_rates
 from experiments.bench import kernels as bench_kernels
 from experiments.gpu_hour.cards import peak_bytes
 from experiments.gpu_hour.cells import BUILD, REAL, TEXT, Cell, accepted, grid, lags, texts, tiny
@@ -91,7 +91,7 @@ def ranks(setup: Setup) -> Task:
 
 def rates(setup: Setup) -> dict[str, Any]:
     """The ceilings: a large product and a large copy."""
-    found, gpu = measured(setup.device, setup.dtype), setup.device.type == "cuda"
+    found, gpu = measured_rates(setup.device, setup.dtype), setup.device.type == "cuda"
     properties = torch.cuda.get_device_properties(setup.device) if gpu else None
     return {
         "flops": found.flops,

@@ -25,8 +25,8 @@ from dllm.parts import (
     DenoisedBlock,
     Evaluation,
     Options,
+    PaperRow,
     Parts,
-    Published,
     Sampling,
     Setting,
     beside,
@@ -38,7 +38,7 @@ from dllm.parts import (
     plain_config,
     read_model_config,
     relevant,
-    reported,
+    rows_of_table,
     validate,
     with_reference,
 )
@@ -84,7 +84,7 @@ def config_of(name: str, settings: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_says_what_its_figures_are_and_where_they_are_from(name: str) -> None:
-    data, rows = DATA[name], reported(DATA[name])
+    data, rows = DATA[name], rows_of_table(DATA[name])
     assert data["experiment"] == name and (CONF / f"{name}.yaml").read_text().startswith("# @package _global_\n# ")
     known = r"arXiv 2\d{3}\.\d{5}|the checkpoint's generation_config.json|model card of [\w.-]+/[\w.-]+"
     assert all(re.search(known, row.source) for row in rows)
@@ -100,7 +100,7 @@ def test_the_page_lists_every_file_with_what_was_read_and_what_is_open() -> None
     lines = {name.strip("`"): cells for name, *cells in published_rows.lines()}
     assert sorted(lines) == sorted(NAMES)
     for name, (read, count, still_open) in lines.items():
-        rows = reported(DATA[name])
+        rows = rows_of_table(DATA[name])
         figures = [row.has_figures for row in rows]
         assert count == f"{sum(figures)} of {len(rows)}" and all(row.source in read for row in rows)
         assert all(
@@ -226,7 +226,7 @@ LINES = [line for line in CHOOSING.splitlines() if line.startswith("|") and "`ex
 def test_a_setting_to_start_from_has_the_figures_of_its_row(line: str) -> None:
     found = re.search(r"`experiment=(published/\w+) ?([^`]*)`", line)
     assert found is not None
-    (row,) = [row for row in reported(DATA[found[1]]) if row.settings == found[2]]
+    (row,) = [row for row in rows_of_table(DATA[found[1]]) if row.settings == found[2]]
     figures = [row.score, row.tokens_per_second, row.tpf]
     said = re.findall(r"(?<![-\w.])\d+(?:\.\d+)?(?= |,)", line.split("`")[2].split("|")[1])
     assert [float(number) for number in said] == [figure for figure in figures if figure is not None]
@@ -302,7 +302,7 @@ def test_a_run_without_a_paper_has_no_figures_beside_it() -> None:
     assert beside(plain_config(composed(["task=gsm8k"])), 4096) is None
     gone = {"published": {"experiment": "published/gone", "source": "arXiv 2501.00001", "rows": [{"score": 1.0}]}}
     found = beside(gone, 4096)
-    assert found == Published(
+    assert found == PaperRow(
         "arXiv 2501.00001", score=1.0, unlike=("this version of dllm has no experiment=published/gone",)
     )
 

@@ -33,7 +33,7 @@ from dllm.parts import (
     jumps,
     lossless_minimum,
     machine,
-    measured,
+    measured_rates,
 )
 
 
@@ -211,5 +211,5 @@ def test_machines_by_name() -> None:
     assert machine("l4").bytes == 0.3e12
     with pytest.raises(UserError, match="Did you mean 'h200'"):
         machine("h20")
-    here = measured(torch.device("cpu"))
+    here = measured_rates(torch.device("cpu"))
     assert 1e8 < here.flops < 1e15 and 1e8 < here.bytes < 1e13

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dllm import Decoder, load, part
-from dllm.parts import Model, Trace, parted_rows, parting
+from dllm.parts import Model, Trace, parting, parting_of_rows
 
 ASKED = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Ida"]'
 
@@ -50,7 +50,7 @@ def test_it_is_where_the_frames_differ_first(
     if found is None:
         assert first == second
         return
-    for known, trace in zip(found.known, (one, other), strict=True):
+    for known, trace in zip(found.states, (one, other), strict=True):
         frame = trace.to_frame()
         there = frame[(frame.position == found.position) & (frame.turn == frame.turn.min() + found.forward - 1)]
         assert known.does == (
@@ -63,10 +63,10 @@ def test_it_is_where_the_frames_differ_first(
 def test_a_decode_that_ends_earlier_parts_there(model: Model) -> None:
     whole = traced(model, "static")
     found = parting(replace(whole, turns=whole.turns[:3]), whole)
-    assert found is not None and found.forward == 4 and str(found.known[0]) == "has ended"
-    assert found.known[1].does in ("commits", "is made to commit")
+    assert found is not None and found.forward == 4 and str(found.states[0]) == "has ended"
+    assert found.states[1].does in ("commits", "is made to commit")
 
 
 def test_results_alone_tell_the_place() -> None:
-    assert parted_rows([5, 6, 7], [5, 6, 8], ([1, 1, 2], [1, 3, 2])) == (1, 1)  # another forward fixed the second
-    assert parted_rows([5, 6, 7], [5, 6, 8], ([1, 1, 2], [1, 1, 4])) == (2, 2)
+    assert parting_of_rows([5, 6, 7], [5, 6, 8], ([1, 1, 2], [1, 3, 2])) == (1, 1)  # another forward fixed the second
+    assert parting_of_rows([5, 6, 7], [5, 6, 8], ([1, 1, 2], [1, 1, 4])) == (2, 2)

@@ -125,13 +125,13 @@ def parting_lines(first: Any, second: Any) -> Iterator[str]:
         yield "The decodes are equal, forward by forward."
         return
     yield f"They part in forward {part.forward}, at position {part.position} of the answer:"
-    for name, facts in zip(("one", "other"), part.known, strict=True):
+    for name, facts in zip(("one", "other"), part.states, strict=True):
         yield f"  {name}: {facts}"
 
 
 def row_lines(first: Side, second: Side) -> Iterator[str]:
     """How many answers are equal, where the first that is not parts, and what the runs cost and score."""
-    from dllm.record.parting import parted_rows, parting
+    from dllm.record.parting import parting, parting_of_rows
 
     pairs = {
         key: (row, second.rows[key])
@@ -151,7 +151,7 @@ def row_lines(first: Side, second: Side) -> Iterator[str]:
         if key in first.traces and key in second.traces and parting(first.traces[key], second.traces[key]) is not None:
             yield from parting_lines(first.traces[key], second.traces[key])
         else:
-            forward, position = parted_rows(row["canvas"], its["canvas"], (row["turns"], its["turns"]))
+            forward, position = parting_of_rows(row["canvas"], its["canvas"], (row["turns"], its["turns"]))
             traced = key in first.traces and key in second.traces
             more = (
                 "Their traces are equal, so a results.jsonl was edited."

@@ -18,7 +18,7 @@ from dllm.compose.labels import cell_label
 from dllm.compose.naming import typed_name
 from dllm.compose.parts import build_part, class_of
 from dllm.record.folders import key_of
-from dllm.record.published import Published, beside
+from dllm.record.published import PaperRow, beside
 from dllm.tasks.build import task_of
 from dllm.view.scores import headline, published_line, scores_table
 
@@ -94,7 +94,7 @@ def evaluate_sweep(
     return evaluated, name_failures(engine)
 
 
-def published_beside(cell: Cell) -> Published | None:
+def published_beside(cell: Cell) -> PaperRow | None:
     """A paper's figures beside a cell's; None where it names no paper."""
     answers = cell.evaluation.answers
     return beside(cell.evaluation.config, answers.width, answers.architecture)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from dllm.record.cost import Machine
-from dllm.record.published import Published, beside
+from dllm.record.published import PaperRow, beside
 from dllm.view.report import figures
 from dllm.view.report.figures import aup
 from dllm.view.report.methods import Method, each_setting, methods
@@ -198,18 +198,18 @@ def _numbers(values: Sequence[_Value]) -> list[str]:
     return ["" if value is None or value != value else f"{value:.4g}" for value in values]
 
 
-def _figures(paper: Published) -> list[_Value]:
+def _figures(paper: PaperRow) -> list[_Value]:
     return [paper.score, None, None, paper.tokens_per_second, paper.tpf, paper.nfe, paper.speedup]
 
 
-def _source(paper: Published) -> str:
+def _source(paper: PaperRow) -> str:
     return f"{paper.source}{f' ({paper.note})' if paper.note else ''}"
 
 
 WHOLE_RANGE = (0.0, 100.0)  # where no answer could be judged
 
 
-def verdict(paper: Published, interval: tuple[float, float] | None) -> str:
+def verdict(paper: PaperRow, interval: tuple[float, float] | None) -> str:
     """Whether a cell reproduces a published score: whether that score is inside the 95 % interval of the cell's."""
     if not paper.has_figures:
         return "no figures are published"
