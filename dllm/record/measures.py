@@ -180,7 +180,7 @@ class Measures:
     p50: float  # median of the seconds from a sample's first turn to its last
     p95: float  # 95 % quantile of these
     warning: str = ""  # why the times are doubtful; empty if they are not
-    computed: int = 0  # query tokens that the network ran, padding included
+    computed_tokens: int = 0  # query tokens that the network ran, padding included
     idle: int = 0  # forwards in which a row waited; 0 for rows of older versions, which lack it
 
     @staticmethod

@@ -22,10 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         files = [options.trace] if options.other is None else [options.trace, options.other]
         panes = panes_of(files)
         say(write(files, options.output, panes))
-        if (found := parting_of(panes)) is not None:
-            say(f"They part in forward {found.forward}, at position {found.position} of the answer:")
-            for file, known in zip(files, found.states, strict=True):
-                say(f"  {file}: {known}")
+        if (part := parting_of(panes)) is not None:
+            say(f"They part in forward {part.forward}, at position {part.position} of the answer:")
+            for file, state in zip(files, part.states, strict=True):
+                say(f"  {file}: {state}")
     except UserError as error:
         complain("Error:", error)
         raise SystemExit(2) from None
@@ -37,8 +37,8 @@ def panes_of(traces: Sequence[Path]) -> list[Pane]:
 
 
 def write(traces: Sequence[Path], output: Path | None = None, panes: Sequence[Pane] | None = None) -> Path:
-    """The page of trace files; returns where it is. panes: what ``panes_of`` them gave (None: it is asked). Raises
-    UserError for a file that is not a trace, or a full disk."""
+    """Write the page of trace files. Returns where it is. panes: those of the files (None: ``panes_of`` makes them).
+    Raises UserError for a file that is not a trace, or a full disk."""
     panes = panes_of(traces) if panes is None else panes
     stems = "-".join(file.stem for file in traces)
     output = output or traces[0].with_name(f"{stems}.html")

@@ -55,10 +55,10 @@ class CanvasRenderer:
 
     def row(self, picture: Picture, row: int, last: int) -> tuple[Text, int]:
         """A row as text, and how many characters come before its first mask."""
-        columns = picture.shown[row].nonzero()[:, 0].tolist()
+        columns = picture.in_answer[row].nonzero()[:, 0].tolist()
         masked, edges = picture.masked[row].tolist(), picture.edges[row].tolist()
         text, open_at = Text(overflow="fold", no_wrap=False), -1
-        if len(picture.shown) > 1:
+        if len(picture.in_answer) > 1:
             text.append(f"{row + 1:>2} ", DIM_STYLE)
         pieces = self.pieces(picture, row, last)
         for at in columns:
@@ -77,17 +77,17 @@ class CanvasRenderer:
             for values in (picture.tokens, picture.masked, picture.fixed, picture.fresh, picture.guess, picture.sure)
         )
         begin, end = picture.span[row].tolist()
-        pieces, marks, marked = [], picture.marked(row), self.shades.marked
+        pieces, marks, with_marks = [], picture.column_marks(row), self.shades.with_marks
         noise = picture.noise[row].tolist()
         for at, token in enumerate(tokens):
             if masked[at] and noise[at]:
                 pieces.append((self.word(token), DIM_STYLE))
             elif masked[at] and sure[at] >= 0 and self.shades.guesses:
-                pieces.append((self.word(guess[at]), marked(self.shades.guess(sure[at]), marks[at])))
+                pieces.append((self.word(guess[at]), with_marks(self.shades.guess(sure[at]), marks[at])))
             elif masked[at]:
                 pieces.append((self.glyphs.open if begin <= at < end else self.glyphs.mask, DIM_STYLE))
             elif fixed[at] > 0:
-                pieces.append((self.word(token), marked(self.shades.turn(fixed[at], last, fresh[at]), marks[at])))
+                pieces.append((self.word(token), with_marks(self.shades.turn(fixed[at], last, fresh[at]), marks[at])))
             else:
                 pieces.append(("" if fixed[at] < 0 else self.word(token), Style.null()))
         return pieces
@@ -135,7 +135,7 @@ class CanvasRenderer:
         line, plain = Text("constraint: ", DIM_STYLE, no_wrap=True), self.shades.guess(1)
         for kind in marks:
             line.append(" · " if kind != marks[0] else "", DIM_STYLE)
-            line.append(kind, self.shades.marked(plain, [kind])).append(f" {words[kind]}", DIM_STYLE)
+            line.append(kind, self.shades.with_marks(plain, [kind])).append(f" {words[kind]}", DIM_STYLE)
         return [line] if marks else []
 
 
@@ -186,7 +186,7 @@ class Shades:
         return bool(self.guesses) and len(self.turns) != 1
 
     def guess(self, probability: float) -> Style:
-        """After and of the letters of a guess of this probability, 0 to 1."""
+        """The style of a guess of this probability, 0 to 1."""
         return self.guesses[min(max(int(probability * len(self.guesses)), 0), len(self.guesses) - 1)]
 
     def turn(self, turn: int, last: int, fresh: bool = False) -> Style:
@@ -195,7 +195,7 @@ class Shades:
         style = self.turns[round(share * (len(self.turns) - 1))] if self.turns else turn_style(turn, last)
         return style + self.fresh if fresh else style
 
-    def marked(self, style: Style, marks: Sequence[str]) -> Style:
+    def with_marks(self, style: Style, marks: Sequence[str]) -> Style:
         """The style of what a constraint changed in these ways."""
         for mark in marks:
             style += self.marks[mark]

@@ -9,7 +9,7 @@ from typing import TypeVar
 from dllm.record.trace import Trace
 from dllm.record.turns import Commits, LengthRecord, RecordedGuesses, ShownMixtures, ShownTokens, TurnRecord
 
-Positioned = TypeVar("Positioned", Commits, RecordedGuesses, ShownTokens, ShownMixtures)
+RecordPart = TypeVar("RecordPart", Commits, RecordedGuesses, ShownTokens, ShownMixtures)
 
 
 def on_final_columns(trace: Trace) -> Trace:
@@ -32,19 +32,19 @@ def on_final_columns(trace: Trace) -> Trace:
     ]
     assert trace.mask_id is not None, "rows of noise keep their lengths"
     tokens = [trace.prompt[trace.start + n] if n < answer else trace.mask_id for n in order]
-    given = [trace.given[trace.start + n] if n < answer else 0 for n in order]
+    is_given = [trace.given[trace.start + n] if n < answer else 0 for n in order]
     return replace(
-        trace, prompt=trace.prompt[: trace.start] + tokens, given=trace.given[: trace.start] + given, turns=turns
+        trace, prompt=trace.prompt[: trace.start] + tokens, given=trace.given[: trace.start] + is_given, turns=turns
     )
 
 
 def after_change(length: LengthRecord, columns: list[int], order: list[int]) -> list[int]:
     """The numbers of the columns after a change. New ones come into ``order``, too, where they belong."""
-    inserted = list(range(len(order), len(order) + length.inserted))
-    if inserted:
+    new = list(range(len(order), len(order) + length.inserted))
+    if new:
         at = order.index(columns[length.at]) + 1
-        order[at:at] = inserted
-        columns = columns[: length.at + 1] + inserted + columns[length.at + 1 :]
+        order[at:at] = new
+        columns = columns[: length.at + 1] + new + columns[length.at + 1 :]
     last = order.index(columns[-1]) + 1 if columns else 0
     more = length.appended + length.filled
     order += range(len(order), len(order) + max(0, more - len(order[last:])))  # those that were cut off come again
@@ -61,16 +61,16 @@ def by_place(record: TurnRecord, now: Sequence[int], then: Sequence[int]) -> Tur
     def each(lists: Sequence[Sequence[int]]) -> list[list[int]]:
         return [at(positions) for positions in lists]
 
-    lost = sorted({*now} - {*then})
+    cut = sorted({*now} - {*then})
     ends = [] if record.length is None else list(then[len(then) - record.length.filled :]) * bool(record.length.filled)
     number, begin, end = record.block
     bounds = (now[begin] if begin < len(now) else len(now), now[end - 1] + 1 if 0 < end <= len(now) else end)
     return replace(
         record,
-        candidates=[moved(commits, at) for commits in record.candidates],
-        edited=[moved(commits, at) for commits in record.edited],
-        shown=[moved(tokens, at) for tokens in record.shown],
-        guesses=moved(record.guesses, at),
+        candidates=[with_positions(commits, at) for commits in record.candidates],
+        edited=[with_positions(commits, at) for commits in record.edited],
+        shown=[with_positions(tokens, at) for tokens in record.shown],
+        guesses=with_positions(record.guesses, at),
         remasked=each(record.remasked),
         refused=each(record.refused),
         replaced=each(record.replaced),
@@ -78,11 +78,11 @@ def by_place(record: TurnRecord, now: Sequence[int], then: Sequence[int]) -> Tur
         doubted=at(record.doubted),
         block=(number, *bounds),
         length=None,
-        mixtures=record.mixtures and moved(record.mixtures, at),
+        mixtures=record.mixtures and with_positions(record.mixtures, at),
         filled=[[*places, *ends] for places in each(record.filled)],
-        rolled=[[*places, *lost] for places in each(record.rolled)],
+        rolled=[[*places, *cut] for places in each(record.rolled)],
     )
 
 
-def moved(part: Positioned, at: Callable[[Sequence[int]], list[int]]) -> Positioned:
+def with_positions(part: RecordPart, at: Callable[[Sequence[int]], list[int]]) -> RecordPart:
     return replace(part, positions=at(part.positions))

@@ -60,7 +60,7 @@ class LiveView:
     def __call__(self, turn: Turn) -> None:
         """Called with every turn: updates the picture, and draws it when it is time."""
         now = time.perf_counter()
-        picture = self._begun(turn)
+        picture = self._picture_of(turn)
         picture.propose(turn)
         self._linger()
         picture.update(turn)
@@ -69,18 +69,18 @@ class LiveView:
         if self.animate:
             self._linger()
         elif now >= self.next or len(turn.finished) == len(turn.active):
-            began = time.perf_counter()
+            begin = time.perf_counter()
             self.draw()
-            ended = time.perf_counter()
-            self.next = ended + max(INTERVAL, (ended - began) / MAX_SHARE)
+            end = time.perf_counter()
+            self.next = end + max(INTERVAL, (end - begin) / MAX_SHARE)
 
-    def _begun(self, turn: Turn) -> Picture:
+    def _picture_of(self, turn: Turn) -> Picture:
         """The picture of the batch, new in its first turn, with the rows that have joined it."""
         if self.picture is None or (int(turn.canvas.row_id[0]) == 0 and int(turn.view.blocks.turn[0]) == 1):
             self.picture, self.turn, self.next = Picture.of(turn.canvas), 0, 0.0
             self.picture.open(turn, before=True)
             self._linger()
-        self.picture = self.picture.joined(turn.canvas)
+        self.picture = self.picture.join(turn.canvas)
         return self.picture
 
     def _linger(self) -> None:
@@ -98,10 +98,10 @@ class LiveView:
         """The rows under way (without any, all) that fit, each in its share of the screen, the legend
         while there are masks, and the status line."""
         busy = bool(picture.masked.any())
-        rows = (picture.masked if busy else picture.shown).any(1).nonzero()[:, 0].tolist()
+        rows = (picture.masked if busy else picture.in_answer).any(1).nonzero()[:, 0].tolist()
         last = max(int(picture.fixed.max()), 1)
-        explained = height >= LEGEND_HEIGHT and bool(picture.masked.any())
-        legend = self.brush.legend(width, last, picture.marks(), bool(picture.noise.any())) if explained else []
+        has_legend = busy and height >= LEGEND_HEIGHT
+        legend = self.brush.legend(width, last, picture.marks(), bool(picture.noise.any())) if has_legend else []
         space = height - len(legend)
         fitting = rows[: max(1, space - 2)]
         share = max(1, (space - 1) // max(len(fitting), 1))
@@ -113,11 +113,11 @@ class LiveView:
     def _status(self, picture: Picture, last: int, width: int) -> Text:
         useful = picture.useful(self.brush.ends)
         speed = f"{useful / self.spent:.0f} tokens/s" if self.spent > 0 else ""
-        undone = picture.undone()
+        remask_count = picture.remask_count()
         words = [
             f"forward {self.turn}",
-            f"{picture.committed()} of {picture.given} committed",
-            f"{undone} remasked" if undone else "",
+            f"{picture.commit_count()} of {picture.mask_total} committed",
+            f"{remask_count} remasked" if remask_count else "",
             speed,
             self.note,
         ]

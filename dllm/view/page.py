@@ -45,7 +45,7 @@ SIGNS = {
 }
 
 
-class Played(Protocol):
+class Playable(Protocol):
     """What the page shows of a trace (``dllm.record.trace``)."""
 
     prompt: list[int]
@@ -64,12 +64,12 @@ class Pane:
     """One trace as the page shows it."""
 
     title: str  # above the canvas
-    trace: Played  # the decode that it plays
+    trace: Playable  # the decode that it plays
     # the chosen parts, such as {"sampler": "confidence(threshold=0.7)"}
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(run: str, data: Mapping[str, Any], trace: Played) -> Pane:
+    def of(run: str, data: Mapping[str, Any], trace: Playable) -> Pane:
         """From the content of a trace file, its trace, and the name of the run that it is in (empty: in none)."""
         facts = setting_facts(data["config"]) if data["config"] else {}
         name = f"{run}: {sample_of(data)}" if run else sample_of(data)
@@ -79,7 +79,7 @@ class Pane:
         )
 
 
-def prompt_title(trace: Played) -> str:
+def prompt_title(trace: Playable) -> str:
     """The beginning of a trace's prompt, on one line and without the marks of a chat template; empty where it says
     nothing."""
     text = "".join(trace.words.get(token, "") for token in trace.prompt[: trace.start])
@@ -120,9 +120,9 @@ def trace_page(panes: Sequence[Pane]) -> str:
     colours = [hexes(turn, last) for turn in range(1, last + 1)]
     title = " and ".join(dict.fromkeys(pane.title for pane in panes))
     content = [{**pane_data(pane), "heading": heading} for pane, heading in zip(panes, headings(panes), strict=True)]
-    found = parting_of(panes)
-    parted = found and {"forward": found.forward, "position": found.position, "known": [*map(str, found.states)]}
-    data = json.dumps({"colours": colours, "panes": content, "parting": parted}, separators=(",", ":"))
+    split = parting_of(panes)
+    place = split and {"forward": split.forward, "position": split.position, "known": [*map(str, split.states)]}
+    data = json.dumps({"colours": colours, "panes": content, "parting": place}, separators=(",", ":"))
     parts = {
         "TITLE": escape(title),
         "STYLE": page_asset("trace.css"),
@@ -138,7 +138,7 @@ def trace_page(panes: Sequence[Pane]) -> str:
 def parting_of(panes: Sequence[Pane]) -> Parting | None:
     """Where two decodes of one prompt part; None: there are not two, their prompts differ, or they are equal."""
     traces = [pane.trace for pane in panes if isinstance(pane.trace, Trace)]
-    if len(traces) != 2 or len({tuple(one.prompt[: one.start]) for one in traces}) > 1:  # noqa: PLR2004
+    if len(traces) != 2 or len({tuple(trace.prompt[: trace.start]) for trace in traces}) > 1:  # noqa: PLR2004
         return None
     return parting(*traces)
 
@@ -160,8 +160,8 @@ def marks_legend(panes: Sequence[Pane]) -> str:
         "corrected": any(turn.corrected for turn in turns),
         "replaced": any(any(turn.replaced) for turn in turns),
         "waits": any(any(turn.refused) for turn in turns),
-        "drawn": any(any(drawn.drawn) for turn in turns for drawn in turn.shown),
-        "noise": any(shown.positions for turn in turns for shown in turn.shown),
+        "drawn": any(any(noise.drawn) for turn in turns for noise in turn.shown),
+        "noise": any(noise.positions for turn in turns for noise in turn.shown),
         "mixed": any(turn.mixtures for turn in turns),
     }
     kinds = {
@@ -197,30 +197,30 @@ def pane_data(pane: Pane) -> dict[str, Any]:
         "answer": trace.prompt[trace.start :],
         "given": trace.given[trace.start :],
         "noise": any(turn.shown for turn in trace.turns),
-        "turns": [turn_data(record, kept) for record, kept in trace.path()],
+        "turns": [turn_data(record, candidate) for record, candidate in trace.path()],
     }
 
 
-def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
-    """One turn as the kept candidate saw it. Within a turn: remask, commit and edit, fill, roll back, in this order."""
-    edit = record.edited[kept] if record.edited else Commits()
-    noise = record.shown[kept] if record.shown else ShownTokens()
+def turn_data(record: TurnRecord, candidate: int) -> dict[str, Any]:
+    """One turn as that candidate saw it. Within a turn: remask, commit and edit, fill, roll back, in this order."""
+    edit = record.edited[candidate] if record.edited else Commits()
+    noise = record.shown[candidate] if record.shown else ShownTokens()
     return {
-        "commit": commit_data(record.candidates[kept]),
+        "commit": commit_data(record.candidates[candidate]),
         "edit": commit_data(edit),
-        "remask": record.remasked[kept],
-        "fill": record.filled[kept],
-        "roll": record.rolled[kept],
+        "remask": record.remasked[candidate],
+        "fill": record.filled[candidate],
+        "roll": record.rolled[candidate],
         "block": record.block,
         "queries": record.queries,
         "refreshed": record.refreshed,
         "corrected": record.corrected,
         "doubted": record.doubted,
-        "refused": of_kept(record.refused, kept),
-        "replaced": of_kept(record.replaced, kept),
+        "refused": of_candidate(record.refused, candidate),
+        "replaced": of_candidate(record.replaced, candidate),
         "candidates": len(record.candidates),
-        "kept": kept,
-        "seconds": rounded(record.seconds),
+        "kept": candidate,
+        "seconds": six_digits(record.seconds),
         "flops": record.flops,
         "guess": {"at": record.guesses.positions, "token": record.guesses.tokens, "p": record.guesses.confidence},
         "shown": {"at": noise.positions, "token": noise.tokens, "drawn": [int(own) for own in noise.drawn]},
@@ -244,22 +244,22 @@ def mixture_data(mixtures: ShownMixtures | None) -> dict[str, Any]:
     }
 
 
-def of_kept(positions: Sequence[list[int]], kept: int) -> list[int]:
-    """The positions of the kept candidate. Traces of versions without constraints have none."""
-    return positions[kept] if positions else []
+def of_candidate(positions: Sequence[list[int]], candidate: int) -> list[int]:
+    """The positions of a candidate. Traces of versions without constraints have none."""
+    return positions[candidate] if positions else []
 
 
 def commit_data(commits: Commits) -> dict[str, Any]:
     return {
         "at": commits.positions,
         "token": commits.tokens,
-        "p": [rounded(p) for p in commits.confidence],
-        "forced": [int(forced) for forced in commits.forced],
-        "entropy": [rounded(h) for h in commits.entropy],
-        "drawn": [rounded(p) for p in commits.drawn],
+        "p": [six_digits(p) for p in commits.confidence],
+        "forced": [int(is_forced) for is_forced in commits.forced],
+        "entropy": [six_digits(h) for h in commits.entropy],
+        "drawn": [six_digits(p) for p in commits.drawn],
     }
 
 
-def rounded(number: float | None) -> float | None:
+def six_digits(number: float | None) -> float | None:
     """Six digits, which halve the file and are more than the page shows. None for nan, which JSON lacks."""
     return float(f"{number:.6g}") if number is not None and isfinite(number) else None

@@ -28,14 +28,14 @@ class Picture:
     guess: Tensor  # the last proposal for each column
     sure: Tensor  # its probability; -1: none
     edges: Tensor  # [R, L + 1], whether a block begins or ends here
-    shown: Tensor  # columns of the answer
+    in_answer: Tensor  # columns of the answer
     span: Tensor  # [R, 2], the open block
     corrected: Tensor  # a constraint chose the guess, or the token, where the model's own did not fit
     refused: Tensor  # a commit that the last turn put off, since it did not go with the others
     noise: Tensor  # undecided, and the next forward sees noise there
     replaced: Tensor  # committed with another token than was proposed, which goes with the others
     remasked: Tensor  # masks that were committed before the last turn
-    given: int  # masks at the start
+    mask_total: int  # masks at the start and those inserted since
 
     @staticmethod
     def of(canvas: Canvas) -> Picture:
@@ -48,12 +48,12 @@ class Picture:
             canvas.tokens.new_zeros((rows, length + 1)).bool(), no.clone(), canvas.tokens.new_zeros((rows, 2)),
             no.clone(), no.clone(), no.clone(), no.clone(), no.clone(), int(canvas.undecided.sum()),
         )  # fmt: skip
-        picture.shown[canvas.row_id] = canvas.valid & (canvas.columns >= canvas.start[:, None])
+        picture.in_answer[canvas.row_id] = canvas.valid & (canvas.columns >= canvas.start[:, None])
         picture.fixed[canvas.row_id] = torch.where(canvas.masked, -1, 0)
         picture.tokens[canvas.row_id], picture.masked[canvas.row_id] = canvas.tokens, canvas.undecided
         return picture
 
-    def joined(self, canvas: Canvas) -> Picture:
+    def join(self, canvas: Canvas) -> Picture:
         """The picture with those rows of ``canvas`` [b], named in the order in which they joined, that it lacks."""
         there = len(self.tokens)
         fresh = canvas.select((canvas.row_id >= there).nonzero()[:, 0])
@@ -65,7 +65,7 @@ class Picture:
             if isinstance(old, Tensor):
                 wide = [max(old.shape[1], new.shape[1])]
                 parts[entry.name] = torch.cat([padded(old, wide), padded(new[there:], wide)])
-        return Picture(**parts, given=self.given + more.given)
+        return Picture(**parts, mask_total=self.mask_total + more.mask_total)
 
     def propose(self, turn: Turn) -> None:
         """Note the proposals of this turn's forward. A position that it did not score keeps its last one."""
@@ -117,8 +117,8 @@ class Picture:
             setattr(self, entry.name, wide)
         at = self._at(canvas)
         self.fixed[at] = torch.where(reshape.filled, turn[:, None], self.fixed[at])
-        self.shown[at] = canvas.valid & (canvas.columns >= canvas.start[:, None])
-        self.given += int((reshape.change.end - reshape.before.end).sum())
+        self.in_answer[at] = canvas.valid & (canvas.columns >= canvas.start[:, None])
+        self.mask_total += int((reshape.change.end - reshape.before.end).sum())
 
     def _at(self, canvas: Canvas) -> tuple[Tensor, Tensor]:
         """Where the rows of ``canvas`` are in the picture, which may have had wider ones."""
@@ -132,7 +132,7 @@ class Picture:
         self.edges[names, blocks.end.clamp(max=last)] = True
         self.span[names] = torch.stack([blocks.begin, blocks.open_end], 1)
 
-    def marked(self, row: int) -> list[tuple[str, ...]]:
+    def column_marks(self, row: int) -> list[tuple[str, ...]]:
         """What a constraint did in each column of a row: names of marks."""
         columns = zip(*(getattr(self, mark)[row].tolist() for mark in MARKS), strict=True)
         return [tuple(mark for mark, there in zip(MARKS, column, strict=True) if there) for column in columns]
@@ -143,20 +143,20 @@ class Picture:
 
     def copy(self) -> Picture:
         """The state now, on the host."""
-        copied: dict[str, Any] = {
+        tensors: dict[str, Any] = {
             entry.name: value.to("cpu", copy=True)
             for entry in fields(self)
             if isinstance(value := getattr(self, entry.name), Tensor)
         }
-        return replace(self, **copied)
+        return replace(self, **tensors)
 
-    def committed(self) -> int:
+    def commit_count(self) -> int:
         """Masks of the answers that are committed."""
-        return self.given - int((self.masked & self.shown).sum())
+        return self.mask_total - int((self.masked & self.in_answer).sum())
 
-    def undone(self) -> int:
+    def remask_count(self) -> int:
         """Positions that the last turn remasked."""
-        return int((self.remasked & self.shown).sum())
+        return int((self.remasked & self.in_answer).sum())
 
     def useful(self, ends: list[int]) -> int:
         """Committed tokens that are none of ``ends``."""

@@ -26,7 +26,7 @@ from dllm.view.picture import MARKS, Picture
 
 DURATION = 8.0  # seconds that the slower decode takes on the screen
 FOOTER = 4  # lines below the lanes
-SAMPLED = 12  # pictures of a film that are measured for the lines it takes
+SAMPLES = 12  # pictures of a film that are measured for the lines it takes
 
 
 @dataclass
@@ -74,8 +74,8 @@ class RaceLane:
         useful = self.row["useful_tokens"] if turns == total else self.film.pictures[turns].useful(ends)
         rate = f"{useful / turns if turns else 0:.2f} tokens per forward"
         if turns < total:
-            return f"forward {turns} of {total} · {shown_seconds(seconds)} · {rate}"
-        return f"{'finished first' if first else 'finished'}: {total} forwards · {shown_seconds(self.end)} · {rate}"
+            return f"forward {turns} of {total} · {seconds_text(seconds)} · {rate}"
+        return f"{'finished first' if first else 'finished'}: {total} forwards · {seconds_text(self.end)} · {rate}"
 
 
 class Race:
@@ -122,7 +122,7 @@ class Race:
 
     def _height(self, pictures: Sequence[Picture]) -> int:
         """The most lines that one of the pictures takes, by a sample of them."""
-        some = [*pictures[:: max(1, len(pictures) // SAMPLED)], pictures[-1]]
+        some = [*pictures[:: max(1, len(pictures) // SAMPLES)], pictures[-1]]
         rows = (self.brush.row(picture, 0, len(pictures))[0] for picture in some)
         return max(len(row.wrap(self.brush.console, self.brush.console.width)) for row in rows)
 
@@ -137,6 +137,6 @@ class Race:
         ]
 
 
-def shown_seconds(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
     """Seconds with three digits below one second, else with one below a minute."""
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -19,18 +19,18 @@ from dllm.record.results import ResultRow
 HEADS = ("n", "score", "95 %", "TPF", "NFE", "tokens/s", "p50 s", "p95 s")
 
 
-def scores_table(rows: Sequence[ResultRow], published: PaperRow | None = None, totals: Totals | None = None) -> Group:
+def scores_table(rows: Sequence[ResultRow], paper: PaperRow | None = None, totals: Totals | None = None) -> Group:
     """Sub-tasks, and all of them together. score: percent; TPF: useful tokens per forward; p50, p95: latency. Other
     metrics than the score have a table of their own. A ? marks a speed that was measured on a busy machine.
 
-    published: a paper's figures, which get a line of their own below ours. totals: metrics over all answers."""
+    paper: its figures get a line of their own below ours. totals: metrics over all answers."""
     totals = totals or {}
     names = [name for kind in ((row["scores"] for row in rows), totals.values()) for mine in kind for name in mine]
     others = sorted({*names} - {"score"})
     table = task_table(rows, HEADS, lambda mine: task_cells(mine, totals))
-    if published is not None and published.has_figures:
+    if paper is not None and paper.has_figures:
         table.add_section()
-        table.add_row("published", *published_cells(published))
+        table.add_row("published", *published_cells(paper))
     tables: list[Table | Text] = [table]
     if others:
         tables.append(task_table(rows, others, lambda mine: [metric_cell(mine, name, totals) for name in others]))
@@ -39,7 +39,7 @@ def scores_table(rows: Sequence[ResultRow], published: PaperRow | None = None, t
         tables.append(as_text(f"?: the machine was busy ({doubt}). Decode again.", "dim"))
     if any(row.get("device") == "endpoint" for row in rows):
         tables.append(as_text("Empty: an endpoint tells no forwards. Its tokens/s are those of one request.", "dim"))
-    tables += [as_text(line, "dim") for line in published.sentences()] if published is not None else []
+    tables += [as_text(line, "dim") for line in paper.sentences()] if paper is not None else []
     return Group(*tables)
 
 
@@ -85,13 +85,13 @@ def task_cells(rows: Sequence[ResultRow], totals: Totals | None = None) -> list[
     interval = (
         f"{100 * measures.low:.0f}-{100 * measures.high:.0f}" if measures.judged and are_shares(scores_of(rows)) else ""
     )
-    judged = (
+    count = (
         f"{measures.samples}"
         if measures.judged in (0, measures.samples)
         else f"{measures.judged} of {measures.samples}"
     )
     return [
-        judged,
+        count,
         score_text(rows, "score", totals or {}),
         interval,
         *((f"{measures.tpf:.2f}", f"{measures.nfe:.1f}") if measures.forwards else ("", "")),
@@ -131,6 +131,6 @@ def published_line(paper: PaperRow | None) -> str:
     """A paper's figures below a cell of a sweep, in a line of their own; empty without any."""
     if paper is None:
         return ""
-    named = zip(HEADS, published_cells(paper), strict=True)
-    numbers = ", ".join(f"{head} {value}" for head, value in named if value) or "no figures"
+    figures = zip(HEADS, published_cells(paper), strict=True)
+    numbers = ", ".join(f"{head} {value}" for head, value in figures if value) or "no figures"
     return f"\n  published: {numbers}; {paper.sentences()[-1]}"

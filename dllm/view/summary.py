@@ -16,7 +16,7 @@ def summary_lines(rows: Sequence[ResultRow]) -> dict[str, str]:
     """The table's lines by name: sums over samples, in which a forward of several rows counts for each of them.
     A speed that was measured on a busy machine says so."""
     measures, reasons = Measures.of(rows), Counter(row["stop_reason"] for row in rows)
-    listed = ", ".join(f"{name} {count}" for name, count in reasons.most_common())
+    stops = ", ".join(f"{name} {count}" for name, count in reasons.most_common())
     cells = {"samples": f"{measures.samples}"} if measures.samples != 1 else {}
     return cells | {
         "tokens (useful)": f"{measures.tokens}",
@@ -24,8 +24,8 @@ def summary_lines(rows: Sequence[ResultRow]) -> dict[str, str]:
         "tokens per forward": f"{measures.tpf:.2f}",
         "tokens per second": f"{measures.speed:.1f}{f' ? ({measures.warning})' if measures.warning else ''}",
         "query tokens": f"{measures.query_tokens}",
-        "computed tokens": f"{measures.computed}",
-        "stopped by": next(iter(reasons), "") if measures.samples == 1 else listed,
+        "computed tokens": f"{measures.computed_tokens}",
+        "stopped by": next(iter(reasons), "") if measures.samples == 1 else stops,
     }
 
 
@@ -46,8 +46,8 @@ def summary_table(columns: Mapping[str, Sequence[ResultRow]]) -> Table:
 
 def matches(rows: Sequence[ResultRow], others: Sequence[ResultRow]) -> str:
     """How many samples have the same tokens in both."""
-    expected = {(row["id"], row["sample"]): row["tokens"] for row in others}
-    same = sum(expected.get((row["id"], row["sample"])) == row["tokens"] for row in rows)
+    tokens_of = {(row["id"], row["sample"]): row["tokens"] for row in others}
+    same = sum(tokens_of.get((row["id"], row["sample"])) == row["tokens"] for row in rows)
     if len(rows) == 1:
         return "yes" if same else "no"
     return f"{same} of {len(rows)}"
@@ -63,8 +63,8 @@ def text_table(columns: Mapping[str, Sequence[ResultRow]]) -> Table:
         table.add_column(as_text(name), ratio=1, overflow="fold")
     for row in next(iter(columns.values())):
         key = (row["id"], row["sample"])
-        matching = [next((r for r in rows if (r["id"], r["sample"]) == key), None) for rows in columns.values()]
-        texts = [as_text(answer_text(r) if r else "") for r in matching]
+        samples = [next((r for r in rows if (r["id"], r["sample"]) == key), None) for rows in columns.values()]
+        texts = [as_text(answer_text(r) if r else "") for r in samples]
         table.add_row(*([as_text(sample_label(row))] if many else []), *texts)
     return table
 

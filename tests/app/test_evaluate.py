@@ -21,7 +21,7 @@ from dllm.app.runs import evaluation
 from dllm.parts import (
     ENDING,
     MAX_WAITING,
-    Compared,
+    Comparison,
     DecisionCount,
     FinishedSample,
     Fixed,
@@ -35,7 +35,7 @@ from dllm.parts import (
     bits,
     methods,
     part,
-    pooled,
+    pooled_settings,
     quantile,
     read_cells,
     scored,
@@ -88,9 +88,9 @@ def test_a_metric_over_all_answers_is_made_again_from_the_results(run: Run) -> N
     kept = (A / "totals.json").read_text()
     assert json.loads(kept)["totals"]["odd"] == pytest.approx(dict.fromkeys(("score", "length"), truth["odd"] / 100))
 
-    (cell,) = pooled(read_cells(A)[0])
+    (cell,) = pooled_settings(read_cells(A)[0])
     assert cell.scores == pytest.approx(truth) and cell.interval is None and cell.quality == fmean(cell.scores.values())
-    assert not Compared.of(cell, cell).groups and aup_intervals(methods([cell])) == [None]
+    assert not Comparison.of(cell, cell).groups and aup_intervals(methods([cell])) == [None]
     (line,) = results_frame("runs/a", by="cell").itertuples()
     assert line.score == pytest.approx(cell.quality / 100) and line.score_low is None and line.judged == 0
 

@@ -25,7 +25,7 @@ from dllm.parts import (
     expanded,
     grids_of,
     parsed_override,
-    pooled,
+    pooled_settings,
     read_cells,
 )
 from dllm.parts import combinations as combinations
@@ -64,7 +64,11 @@ def test_seeds_that_change_nothing_are_said_once_and_their_spread_is_a_dash(run:
     """At temperature 0 a rule that draws nothing decodes the same under every seed; a random order does not."""
     outcome = run(*SMALL, "sampler=confidence,order", "seed=0,1,2")
     assert outcome.err.count("seeds change nothing") == outcome.err.count("sampler=confidence draws nothing") == 1
-    (one,) = (one for one in pooled(read_cells(SWEEP)[0]) if "confidence" in one.config["sampler"]["_target_"].lower())
+    (one,) = (
+        one
+        for one in pooled_settings(read_cells(SWEEP)[0])
+        if "confidence" in one.config["sampler"]["_target_"].lower()
+    )
     assert one.seeds == [0, 1, 2] and one.spread == 0 and one.seeds_change_nothing
     assert "seeds change nothing" not in run(*SMALL, "sampler=confidence", "seed=0,1", "sampling.temperature=1.0").err
     assert "seeds change nothing" not in run(*SMALL, "sampler=confidence", "seed=3").err

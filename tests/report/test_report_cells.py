@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dllm import UserError
-from dllm.parts import Compared, baseline, methods, origin, paired, processor_name, read_cells, write_report
+from dllm.parts import Comparison, baseline, differences_of, methods, origin, processor_name, read_cells, write_report
 from tests.report.report_cells import cell, points
 
 STAMP = {
@@ -124,7 +124,7 @@ def test_results_without_their_configuration_are_a_sentence(sweep: Path) -> None
 
 def test_differences_are_those_of_the_same_items(sweep: Path) -> None:
     """static at 4: shuffle falls by 100, copy stays; the oracle stays. Half of items is -50 in the mean."""
-    found = paired(points(*read_cells(sweep)[0]))
+    found = differences_of(points(*read_cells(sweep)[0]))
     assert found is not None and found.notes[0].startswith("Baseline: static, per step=1 (a). ")
     lines = {(line[0], line[1]): line[2:6] for line in found.whole.rows}
     assert lines.keys() == {("confidence", "defaults"), ("oracle", "defaults"), ("static", "per step=4")}
@@ -141,11 +141,11 @@ def test_an_item_that_cannot_be_paired_is_left_out_and_counted(tmp_path: Path) -
         cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1, 1, None, 1], "sort": [1]}, 8, prompt="asked"),
         cell(tmp_path / "b", ["sampler=confidence"], {"copy": [0, 1, None, 1], "shuffle": [0]}, 4, prompt="asked"),
     )
-    compared = Compared.of(other, base)
+    compared = Comparison.of(other, base)
     assert compared.groups == {"lists/copy": [-1, 0]} and compared.left_out == 5  # 2 unjudged, 3 of one cell alone
     other = replace(other, rows=[{**other.rows[0], "prompt": "in other words"}, *other.rows[1:]])
-    assert Compared.of(other, base).groups == {"lists/copy": [0]}
-    found = paired([base, other])
+    assert Comparison.of(other, base).groups == {"lists/copy": [0]}
+    found = differences_of([base, other])
     assert found is not None and found.whole.rows == [["confidence", "defaults", "1", "6", "0.0", "-92.4", "+92.4"]]
 
 
@@ -158,7 +158,7 @@ def test_answers_to_one_item_count_as_one(tmp_path: Path) -> None:
         for number, row in enumerate(one.rows):
             row |= {"id": "same", "sample": number}
     base, other = points(*cells)
-    assert Compared.of(other, base).groups == {"lists/copy": [-0.5]}
+    assert Comparison.of(other, base).groups == {"lists/copy": [-0.5]}
 
 
 def test_settings_that_share_no_item_are_named(tmp_path: Path) -> None:
@@ -167,12 +167,12 @@ def test_settings_that_share_no_item_are_named(tmp_path: Path) -> None:
         cell(tmp_path / "b", ["sampler=eb"], {"copy": [1]}, 4),
         cell(tmp_path / "c", ["sampler=wino"], {"sort": [1]}, 4),
     )
-    found = paired(settings)
+    found = differences_of(settings)
     assert found is not None and "Baseline: confidence, defaults (a)." in found.notes[0]  # none has one token a step
     assert found.notes[1] == "Not compared, since they share no judged item with the baseline: wino, defaults."
-    assert paired(settings[:1]) is None
+    assert differences_of(settings[:1]) is None
     unjudged = points(cell(tmp_path / "d", ["sampler=static"], {"copy": [None]}, 8))
-    assert paired([*unjudged, replace(settings[0], rows=[])]) is None
+    assert differences_of([*unjudged, replace(settings[0], rows=[])]) is None
 
 
 def test_a_model_with_an_adapter_is_another_model(tmp_path: Path) -> None:

@@ -15,7 +15,16 @@ from typing import Any
 
 import pytest
 
-from dllm.parts import ReportTable, SettingResults, baselines, code_hash, named_settings, paired, read_cells, targets
+from dllm.parts import (
+    ReportTable,
+    SettingResults,
+    baselines,
+    code_hash,
+    differences_of,
+    named_settings,
+    read_cells,
+    targets,
+)
 from dllm.view.report import setting_tables as tables
 from tests.report.report_cells import config_of, row, stored
 
@@ -207,7 +216,7 @@ def test_methods_are_summed_up_by_their_pooled_points(bed: Bed) -> None:
 def test_differences_pair_items_and_seeds(bed: Bed) -> None:
     mine, truth = of_model(bed, LLADA)
     (base,) = (one for one in baselines(mine, "confidence + T=0.7, threshold=0.9"))
-    found = paired(mine, base)
+    found = differences_of(mine, base)
     assert found is not None and found.notes[0].startswith("Baseline: confidence + T=0.7, threshold=0.9 (")
     there = truth["confidence + T=0.7", "threshold=0.9"]
     table = lines(found.whole)

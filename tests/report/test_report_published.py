@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dllm.parts import composed, plain_config, published, write_report
+from dllm.parts import composed, plain_config, published_table, write_report
 from tests.report.report_cells import cell, points, row, stored
 
 FACTOR = ["experiment=published/factor"]
@@ -33,12 +33,12 @@ def test_the_report_shows_ours_beside_theirs(tmp_path: Path) -> None:
 def test_a_demo_model_is_told_by_its_width(tmp_path: Path) -> None:
     made = cell(tmp_path / "a", FACTOR, {"copy": [1]}, 4)
     made.environment["width"] = 128  # type: ignore[index]
-    found = published(points(made))
+    found = published_table(points(made))
     assert found is not None and "a demo model, 128 wide" in found.rows[1][found.heads.index("verdict")]
 
 
 def test_a_method_without_figures_says_so(tmp_path: Path) -> None:
-    found = published(points(cell(tmp_path / "a", ["experiment=published/credit"], {"copy": [1]}, 4)))
+    found = published_table(points(cell(tmp_path / "a", ["experiment=published/credit"], {"copy": [1]}, 4)))
     assert found is not None
     theirs = found.rows[1]
     assert "no figures are published" in theirs and "78.1" not in theirs and "5.48 times" in " ".join(theirs)
@@ -54,12 +54,12 @@ def test_a_method_without_figures_says_so(tmp_path: Path) -> None:
 def test_the_same_settings_reproduce_a_score_or_differ(tmp_path: Path, right: int, verdict: str) -> None:
     config = plain_config(composed(FACTOR))
     rows = [row("gsm8k", number, float(number < right), 4) for number in range(1000)]
-    table = published(points(stored(tmp_path / "a", config, rows)))
+    table = published_table(points(stored(tmp_path / "a", config, rows)))
     assert table is not None
     assert table.rows[1][table.heads.index("verdict")] == verdict
 
 
 def test_answers_without_a_score_reproduce_nothing(tmp_path: Path) -> None:
     made = stored(tmp_path / "a", plain_config(composed(FACTOR)), [row("gsm8k", 0, None, 4)])
-    table = published(points(made))
+    table = published_table(points(made))
     assert table is not None and "our score is missing" in table.rows[1][table.heads.index("verdict")]

@@ -228,7 +228,7 @@ def test_a_method_that_is_not_there_is_named_with_those_that_are(several: Path) 
 
 
 def test_every_method_is_in_every_panel_and_the_highlighted_one_stands_out(several: Path) -> None:
-    found = chosen_settings(named_settings(read_cells(several)[0]), highlighted="eb")
+    found = chosen_settings(named_settings(read_cells(several)[0]), highlight="eb")
     (figure,) = plots.curves_of_tasks(found).values()
     for axis in [axis for axis in figure.axes if axis.get_visible()]:
         assert len([line for line in axis.lines if len(line.get_xdata())]) == len({one.method for one in found})

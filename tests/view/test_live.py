@@ -107,7 +107,7 @@ def test_the_picture_holds_the_final_tokens_and_the_turns_of_the_result(model: M
     picture = view.picture
     assert picture is not None
     for number, result in enumerate(results):
-        shown = picture.shown[number]
+        shown = picture.in_answer[number]
         assert picture.tokens[number][shown].tolist() == result.canvas
         assert picture.fixed[number][shown].tolist() == result.turns
 

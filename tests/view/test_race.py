@@ -97,7 +97,7 @@ def test_both_clocks_are_the_recorded_seconds(run_race: Race) -> None:
         assert lane.film.seconds == pytest.approx([cost * n for n in range(1, forwards + 1)])
         assert lane.end == lane.row["seconds"] and forwards == lane.row["nfe"]
         last = lane.film.pictures[-1]
-        assert last.tokens[0][last.shown[0]].tolist() == lane.row["canvas"]
+        assert last.tokens[0][last.in_answer[0]].tolist() == lane.row["canvas"]
         for seconds in (0.0, 0.2, 0.25, 1.49, 1.5, 2.9, 3.0, 100.0):
             turns = lane.turns(seconds)
             assert turns == min(int(seconds / cost), forwards)

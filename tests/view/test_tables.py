@@ -164,5 +164,5 @@ def test_the_picture_and_the_stream_follow_what_is_replaced(tiny: Path) -> None:
         assert snapshot.edited == (edited - start).tolist() and not set(snapshot.edited) & set(snapshot.committed)
         assert bool(picture.fresh[0][edited].all())
         seen += len(edited)
-    assert seen and picture.fixed[0][picture.shown[0]].tolist() == result.turns
-    assert picture.tokens[0][picture.shown[0]].tolist() == result.canvas
+    assert seen and picture.fixed[0][picture.in_answer[0]].tolist() == result.turns
+    assert picture.tokens[0][picture.in_answer[0]].tolist() == result.canvas

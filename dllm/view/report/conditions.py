@@ -10,11 +10,11 @@ from dllm.compose.naming import inner_default, own_options, part_at, part_words,
 from dllm.record.folders import relevant
 from dllm.record.measures import by_task
 from dllm.view.report.page_pieces import task_words
-from dllm.view.report.pooling import POOLED, CellResults
+from dllm.view.report.pooling import POOLED_KEYS, CellResults
 
 DECODING_GROUPS = ("sampler", "blocks", "cache", "constraint", "eos", "length")
 RULES = ("sampler", "blocks")  # whose options a table hides where all are the usual ones
-OWN_ROWS = (*POOLED, "gen_length", "eos")  # what other lines of the report say of every cell
+OWN_ROWS = (*POOLED_KEYS, "gen_length", "eos")  # what other lines of the report say of every cell
 
 
 def unusual_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def _head(key: str) -> str:
     return key.partition(".")[0]
 
 
-def settings_said(cells: Sequence[CellResults]) -> str:
+def settings_text(cells: Sequence[CellResults]) -> str:
     """``sampling.temperature=0.5; cache=dual (36 of 72 cells)``: each setting with its values that are not usual. The
     number of cells is where others have the usual value."""
     values_of: dict[str, list[Any]] = {}
@@ -47,11 +47,11 @@ def settings_said(cells: Sequence[CellResults]) -> str:
         for key, value in unusual_settings(cell.config).items():
             if _head(key) not in OWN_ROWS:
                 values_of.setdefault(key, []).append(value)
-    texts = [f"{key}={_listed(values)}{share(len(values), len(cells))}" for key, values in values_of.items()]
+    texts = [f"{key}={_value_list(values)}{share(len(values), len(cells))}" for key, values in values_of.items()]
     return "; ".join(texts) or "all are the usual ones"
 
 
-def _listed(values: Sequence[Any]) -> str:
+def _value_list(values: Sequence[Any]) -> str:
     """Each value once; numbers by size, the others as they come."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         values = sorted(values)
@@ -62,7 +62,7 @@ def share(count: int, total: int) -> str:
     return "" if count == total else f" ({count} of {total} cells)"
 
 
-def defaults_said(cells: Sequence[CellResults]) -> str:
+def defaults_text(cells: Sequence[CellResults]) -> str:
     """``confidence(threshold=0.9); fixed(block_length=32)``: the options of rules and schedules, as they are where no
     one set them."""
     options_of: dict[str, dict[str, str]] = {}
@@ -72,8 +72,8 @@ def defaults_said(cells: Sequence[CellResults]) -> str:
         own, options = own_options(config, place), part_at(config, place)
         usual = {key: value_text(value) for key, value in options.items() if _is_option(key, value) and key not in own}
         options_of.setdefault(typed_name(config, place), {}).update(usual)
-    listed = {name: ", ".join(f"{key}={value}" for key, value in usual.items()) for name, usual in options_of.items()}
-    return "; ".join(f"{name}({options})" for name, options in listed.items() if options)
+    texts = {name: ", ".join(f"{key}={value}" for key, value in usual.items()) for name, usual in options_of.items()}
+    return "; ".join(f"{name}({options})" for name, options in texts.items() if options)
 
 
 def _is_option(key: str, value: Any) -> bool:

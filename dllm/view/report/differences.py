@@ -28,20 +28,20 @@ SAMPLE = [*ITEM, "run", "prompt"]  # what two samples share that can be compared
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """A setting beside the baseline."""
 
     differences: Series  # of every item that both judged, by sub-task and item; answers to an item count as one
     left_out: int  # how many items could not be paired
 
     @staticmethod
-    def of(setting: SettingResults, base: SettingResults) -> Compared:
+    def of(setting: SettingResults, base: SettingResults) -> Comparison:
         if not (setting.by_answer and base.by_answer):
-            return Compared(Series(dtype=float), 0)  # a score over all answers belongs to no item
+            return Comparison(Series(dtype=float), 0)  # a score over all answers belongs to no item
         both = setting.frame[[*SAMPLE, "score"]].merge(base.frame[[*SAMPLE, "score"]], on=SAMPLE)
         differences = (both["score_x"] - both["score_y"]).groupby([both[name] for name in ITEM]).mean().dropna()
         items = concat([setting.frame[ITEM], base.frame[ITEM]]).drop_duplicates()
-        return Compared(differences, len(items) - len(differences))
+        return Comparison(differences, len(items) - len(differences))
 
     @cached_property
     def groups(self) -> dict[str, list[float]]:
@@ -57,10 +57,10 @@ class Compared:
         return paired_difference([self.groups[task]]) if task in self.groups else None
 
 
-def baseline_of(compared: Sequence[Method]) -> SettingResults:
+def baseline_of(group: Sequence[Method]) -> SettingResults:
     """One token per step, or else the first setting that has a score."""
-    scored = [method.only(lambda s: bool(s.scores)) for method in compared]
-    return baseline(scored) or next(s for _, s in each_setting(scored))
+    with_scores = [method.only(lambda s: bool(s.scores)) for method in group]
+    return baseline(with_scores) or next(s for _, s in each_setting(with_scores))
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Differences:
     every_task: ReportTable  # a line for each setting and sub-task, with its interval
 
 
-def paired(settings: Sequence[SettingResults], base: SettingResults | None = None) -> Differences | None:
+def differences_of(settings: Sequence[SettingResults], base: SettingResults | None = None) -> Differences | None:
     """base: what the others are compared with; None: one token per step, or else the first one that has a score.
 
     None where there is nothing to compare: no other setting than the baseline, or no score.
@@ -82,38 +82,38 @@ def paired(settings: Sequence[SettingResults], base: SettingResults | None = Non
     if not any(s.scores for s in settings) or (base is None and len(settings) < 2):
         return None
     base = base or baseline_of(all_methods)
-    here = (base.suite, base.model, base.method, base.name)
+    own = (base.suite, base.model, base.method, base.name)
     others = [
-        (s, Compared.of(s, base)) for _, s in each_setting(all_methods) if (s.suite, s.model, s.method, s.name) != here
+        (s, Comparison.of(s, base)) for _, s in each_setting(all_methods) if (s.suite, s.model, s.method, s.name) != own
     ]
     notes = [f"Baseline: {base.method}, {base.name} ({base.folders}). {METHOD}"]
-    unpaired = [f"{s.method}, {s.name}" for s, compared in others if not compared.groups]
-    if unpaired:
-        notes.append(f"Not compared, since they share no judged item with the baseline: {'; '.join(unpaired)}.")
-    rows = [([s.method, s.name], compared) for s, compared in others if compared.groups]
+    without_pairs = [f"{s.method}, {s.name}" for s, comparison in others if not comparison.groups]
+    if without_pairs:
+        notes.append(f"Not compared, since they share no judged item with the baseline: {'; '.join(without_pairs)}.")
+    rows = [([s.method, s.name], comparison) for s, comparison in others if comparison.groups]
     if not others:
         return None
     names = list(dict.fromkeys(task for s in settings for task in s.scores))
     heads = [*NAME_HEADS, "items", "left out", "difference", "low", "high", "worse", "better"]
-    whole = ReportTable(heads, [[*name, *_whole(compared)] for name, compared in rows]).without_empty()
-    by_task = [[*name, *(points(d) + mark(d) for d in map(compared.of_task, names))] for name, compared in rows]
+    whole = ReportTable(heads, [[*name, *_whole(comparison)] for name, comparison in rows]).without_empty()
+    by_task = [[*name, *(points(d) + mark(d) for d in map(comparison.of_task, names))] for name, comparison in rows]
     every = [
-        [*name, task_words(task), f"{own.items}", points(own), *ends(own)]
-        for name, compared in rows
+        [*name, task_words(task), f"{single.items}", points(single), *ends(single)]
+        for name, comparison in rows
         for task in names
-        if (own := compared.of_task(task)) is not None
+        if (single := comparison.of_task(task)) is not None
     ]
     every_heads = [*NAME_HEADS, "sub-task", "items", "difference", "low", "high"]
     tasks = ReportTable([*NAME_HEADS, *map(task_words, names)], by_task)
     return Differences(notes, whole, tasks, ReportTable(every_heads, every, words=3))
 
 
-def _whole(compared: Compared) -> list[str]:
+def _whole(comparison: Comparison) -> list[str]:
     """The cells of a setting, over all sub-tasks."""
-    whole, single = compared.whole, [task for task in map(compared.of_task, compared.groups) if task is not None]
+    whole, single = comparison.whole, [task for task in map(comparison.of_task, comparison.groups) if task is not None]
     worse, better = sum(task.high < 0 for task in single), sum(task.low > 0 for task in single)
     items = f"{whole.items if whole else 0}"
-    return [items, f"{compared.left_out or ''}", points(whole), *ends(whole), f"{worse or ''}", f"{better or ''}"]
+    return [items, f"{comparison.left_out or ''}", points(whole), *ends(whole), f"{worse or ''}", f"{better or ''}"]
 
 
 def mark(difference: PairedDifference | None) -> str:
@@ -121,14 +121,14 @@ def mark(difference: PairedDifference | None) -> str:
 
 
 def points(difference: PairedDifference | None) -> str:
-    return "" if difference is None else signed(difference.mean)
+    return "" if difference is None else signed_points(difference.mean)
 
 
 def ends(difference: PairedDifference | None) -> tuple[str, str]:
     """The ends of the interval."""
-    return ("", "") if difference is None else (signed(difference.low), signed(difference.high))
+    return ("", "") if difference is None else (signed_points(difference.low), signed_points(difference.high))
 
 
-def signed(share: float) -> str:
+def signed_points(share: float) -> str:
     """In points; nothing is not a gain."""
     return f"{100 * share:+.1f}" if abs(share) >= 5e-4 else "0.0"

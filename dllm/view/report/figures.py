@@ -23,13 +23,13 @@ def pb_discrete(points: Points, level: float) -> float | None:
 
 def pb_interpolated(points: Points, level: float) -> float | None:
     """PBx with the score interpolated between settings: the most tokens per step at which it reaches ``level``."""
-    ordered = sorted(points)
+    ascending = sorted(points)
     crossings = [
         a[0] + (level - a[1]) / (b[1] - a[1]) * (b[0] - a[0])
-        for a, b in zip(ordered, ordered[1:], strict=False)
+        for a, b in zip(ascending, ascending[1:], strict=False)
         if min(a[1], b[1]) < level <= max(a[1], b[1])
     ]
-    return max([*crossings, *(step for step, score in ordered if score >= level)], default=None)
+    return max([*crossings, *(step for step, score in ascending if score >= level)], default=None)
 
 
 def pareto(points: Points) -> list[bool]:
@@ -116,10 +116,10 @@ def budget_use(setting: SettingResults) -> float | None:
     """Percent of the rule's budget that its forwards without forced commits use, on average."""
     shares = []
     for row in setting.rows:
-        for bits, commits, forced in zip(row["bits"], row["commits"], row["forced"], strict=True):
-            allowed = bits_bound(setting.config["sampler"], commits, width(setting, row))
-            if allowed and commits and not forced:
-                shares.append(bits / allowed)
+        for bits, commits, forced_count in zip(row["bits"], row["commits"], row["forced"], strict=True):
+            bound = bits_bound(setting.config["sampler"], commits, width(setting, row))
+            if bound and commits and not forced_count:
+                shares.append(bits / bound)
     return 100 * sum(shares) / len(shares) if shares else None
 
 
@@ -141,20 +141,20 @@ def accuracy_under_parallelism(points: Points, best: float, alpha: float = 3.0, 
     more than ``drop`` points less than the slowest: the leaderboard refuses such a curve. Others that far below the
     slowest do not count.
     """
-    ordered = sorted(points)
-    if not ordered or best <= 0:
+    ascending = sorted(points)
+    if not ascending or best <= 0:
         return 0.0
-    slowest = ordered[0][1]
-    if slowest - ordered[-1][1] > drop:
+    slowest = ascending[0][1]
+    if slowest - ascending[-1][1] > drop:
         return None
-    curve = [(speed, score) for speed, score in ordered if score >= slowest - drop]
-    weighed = [score * min(1.0, exp(-alpha * (1 - score / best))) for _, score in curve]
-    steps = zip(curve, curve[1:], weighed, weighed[1:], strict=False)
+    curve = [(speed, score) for speed, score in ascending if score >= slowest - drop]
+    heights = [score * min(1.0, exp(-alpha * (1 - score / best))) for _, score in curve]
+    steps = zip(curve, curve[1:], heights, heights[1:], strict=False)
     return curve[0][0] * slowest + sum((b[0] - a[0]) * (u + v) / 2 for a, b, u, v in steps)
 
 
 def fast_enough(points: Points, drop: float = 5.0) -> Points:
     """The curve up to its fastest point that scores no more than ``drop`` points less than the slowest."""
-    ordered = sorted(points)
-    good = [number for number, (_, score) in enumerate(ordered) if score >= ordered[0][1] - drop]
-    return ordered[: good[-1] + 1] if good else ordered
+    ascending = sorted(points)
+    good = [number for number, (_, score) in enumerate(ascending) if score >= ascending[0][1] - drop]
+    return ascending[: good[-1] + 1] if good else ascending

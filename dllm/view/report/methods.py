@@ -37,7 +37,7 @@ class Method:
 
     @property
     def is_highlighted(self) -> bool:
-        return any(setting.highlighted for setting in self.settings)
+        return any(setting.is_highlighted for setting in self.settings)
 
 
 def methods(settings: Sequence[SettingResults]) -> list[Method]:
@@ -81,16 +81,16 @@ def _unusual_count(setting: SettingResults) -> int:
 
 
 def chosen_settings(
-    settings: Sequence[SettingResults], wanted: Sequence[str] = (), highlighted: str | None = None
+    settings: Sequence[SettingResults], names: Sequence[str] = (), highlight: str | None = None
 ) -> list[SettingResults]:
-    """The settings of the methods ``wanted``, in that order (empty: of all). highlighted: the method to draw
-    before others. Raises UserError for a method that there is not."""
-    places = [matching(settings, name, "--methods") for name in wanted]
-    bright = matching(settings, highlighted, "--highlight") if highlighted is not None else set()
-    ranks = {name: rank for rank, names in reversed(list(enumerate(places))) for name in names}
-    chosen = [setting for setting in settings if not wanted or setting.method in ranks]
+    """The settings of the methods ``names``, in that order (empty: of all). highlight: the method to draw before
+    others. Raises UserError for a method that there is not."""
+    places = [matching(settings, name, "--methods") for name in names]
+    bright = matching(settings, highlight, "--highlight") if highlight is not None else set()
+    ranks = {name: rank for rank, matches in reversed(list(enumerate(places))) for name in matches}
+    some = [setting for setting in settings if not names or setting.method in ranks]
     return [
-        replace(setting, rank=ranks.get(setting.method, 0), highlighted=setting.method in bright) for setting in chosen
+        replace(setting, rank=ranks.get(setting.method, 0), is_highlighted=setting.method in bright) for setting in some
     ]
 
 
@@ -107,24 +107,24 @@ def _words(text: str) -> set[str]:
     return {word.strip().replace(" ", "_") for word in text.split(",")}
 
 
-def _called(setting: SettingResults) -> set[str]:
+def _name_words(setting: SettingResults) -> set[str]:
     """The words that may name a setting: of its names, and its settings as one types them."""
-    typed = {f"{key}={value_text(value)}" for key, value in setting.first.settings.items()}
-    return _words(setting.method) | _words(setting.name) | typed
+    assignments = {f"{key}={value_text(value)}" for key, value in setting.first.settings.items()}
+    return _words(setting.method) | _words(setting.name) | assignments
 
 
-def baselines(settings: Sequence[SettingResults], wanted: str) -> list[SettingResults]:
-    """The settings called so, by method, as ``METHOD, SETTING``, or by settings that no other has (``threshold=0.8``,
-    ``sampler=static``); one for each suite and model that has any. Raises UserError for a name that there is not, and
-    where it means several of a model."""
-    mine = [setting for setting in settings if wanted in (setting.method, f"{setting.method}, {setting.name}")]
-    mine = mine or [setting for setting in settings if _words(wanted) <= _called(setting)]
-    mine = mine or [setting for setting in settings if setting.method in matching(settings, wanted, "--baseline")]
+def baselines(settings: Sequence[SettingResults], name: str) -> list[SettingResults]:
+    """The settings that ``name`` means: a method, ``METHOD, SETTING``, or settings that no other has
+    (``threshold=0.8``, ``sampler=static``); one for each suite and model that has any. Raises UserError for a name that
+    there is not, and where it means several of a model."""
+    mine = [setting for setting in settings if name in (setting.method, f"{setting.method}, {setting.name}")]
+    mine = mine or [setting for setting in settings if _words(name) <= _name_words(setting)]
+    mine = mine or [setting for setting in settings if setting.method in matching(settings, name, "--baseline")]
     groups: dict[tuple[object, ...], list[SettingResults]] = {}
     for setting in mine:
         groups.setdefault((setting.suite, setting.model), []).append(setting)
     for group in groups.values():
         if len(group) > 1:
-            listed = "; ".join(f"{setting.method}, {setting.name}" for setting in group)
-            raise UserError(f"--baseline {wanted!r} means {len(group)} settings: name one of {listed}.")
+            names = "; ".join(f"{setting.method}, {setting.name}" for setting in group)
+            raise UserError(f"--baseline {name!r} means {len(group)} settings: name one of {names}.")
     return mine

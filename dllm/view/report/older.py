@@ -28,24 +28,24 @@ class Codes:
             for part, code in codes_of(cell):
                 self.newest[part] = code or self.newest.get(part)
         self.present = {part: code and (todays(part[1]) or code) for part, code in self.newest.items()}
-        self.all_older = bool(cells) and all(self.edited(cell) for cell in cells)
+        self.all_older = bool(cells) and all(self.edited_parts(cell) for cell in cells)
         if self.all_older:
             self.present = self.newest
 
-    def edited(self, cell: CellResults) -> list[str]:
+    def edited_parts(self, cell: CellResults) -> list[str]:
         """The parts of a cell whose code is another one now, by their names."""
         older = [part for part, code in codes_of(cell) if code != self.present[part]]
         return [f"{group}={typed_name(cell.config, group)}" for group, _ in older]
 
     def marks(self) -> dict[str, str]:
         """What marks each older cell, by its folder. Two versions of older code have two marks."""
-        older = {str(cell.folder): cell for cell in self.cells if self.edited(cell)}
+        older = {str(cell.folder): cell for cell in self.cells if self.edited_parts(cell)}
         versions: dict[str, set[str]] = {}
         for cell in older.values():
-            versions.setdefault(settings_alone(cell), set()).add(_codes_as_one(cell))
+            versions.setdefault(settings_alone(cell), set()).add(_codes_digest(cell))
         several = {key for key, codes in versions.items() if len(codes) > 1}
         return {
-            folder: f"{OLDER_CODE} {_codes_as_one(cell)[:6]}" if settings_alone(cell) in several else OLDER_CODE
+            folder: f"{OLDER_CODE} {_codes_digest(cell)[:6]}" if settings_alone(cell) in several else OLDER_CODE
             for folder, cell in older.items()
         }
 
@@ -55,7 +55,7 @@ class Codes:
             yield "All cells were decoded by other code of their parts than today's. Their numbers are of that code."
         folders: dict[str, list[str]] = {}
         for cell in self.cells:
-            for part in self.edited(cell):
+            for part in self.edited_parts(cell):
                 folders.setdefault(part, []).append(str(cell.folder))
         for part, places in folders.items():
             was = f"{part} was edited after cells were decoded, which are marked '{OLDER_CODE}'"
@@ -78,7 +78,7 @@ def todays(classes: tuple[str, ...]) -> str | None:
         return None
 
 
-def _codes_as_one(cell: CellResults) -> str:
+def _codes_digest(cell: CellResults) -> str:
     """The hashes of its parts' code, as one."""
     return json_digest(cell.codes)
 

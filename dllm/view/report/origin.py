@@ -16,7 +16,7 @@ from dllm.record.cost import Machine
 from dllm.record.environment import PACKAGE, checkout_state, environment_stamp
 from dllm.record.frame import typed_settings
 from dllm.record.stored import RefusedCell, refuse_versions, version_in
-from dllm.view.report.conditions import defaults_said, eos_of, items_of, length_of, settings_said, share
+from dllm.view.report.conditions import defaults_text, eos_of, items_of, length_of, settings_text, share
 from dllm.view.report.page_pieces import ReportTable
 from dllm.view.report.pooling import CellResults, SettingResults
 
@@ -27,12 +27,12 @@ NOT_NOTED = "not noted"
 def origin(cells: Sequence[CellResults]) -> ReportTable:
     """A line for each fact. Where cells differ, every value has the number of cells that it holds for."""
     rows = [[name, spread(cells, values)] for name, values in FACTS.items()]
-    settings = [["settings that are not usual", settings_said(cells)], ["defaults", defaults_said(cells)]]
-    ends = [["seeds", seeds_said(cells)], ["cells", f"{len(cells)}"], ["report made", made_now()]]
+    settings = [["settings that are not usual", settings_text(cells)], ["defaults", defaults_text(cells)]]
+    ends = [["seeds", seeds_text(cells)], ["cells", f"{len(cells)}"], ["report made", made_now()]]
     return ReportTable(["about", "these numbers"], [*settings, *rows, *ends])
 
 
-def seeds_said(cells: Sequence[CellResults]) -> str:
+def seeds_text(cells: Sequence[CellResults]) -> str:
     """The seeds by size, each with its number of cells where there are several."""
     counts = Counter(cell.config["seed"] for cell in cells)
     return "; ".join(f"{seed}{share(count, len(cells))}" for seed, count in sorted(counts.items()))
@@ -47,16 +47,16 @@ def mixed_versions(cells: Sequence[CellResults]) -> list[str]:
     return []
 
 
-def refusals(refused: Sequence[RefusedCell], cells: Sequence[CellResults]) -> ReportTable:
+def refusals(combinations: Sequence[RefusedCell], cells: Sequence[CellResults]) -> ReportTable:
     """Every combination that was refused, by the settings that tell it from other cells, with the reason."""
-    mine = [dict(typed_settings(r.config)) if r.config else {} for r in refused]
+    mine = [dict(typed_settings(r.config)) if r.config else {} for r in combinations]
     values: dict[str, set[str]] = {}
     for settings in [*mine, *(dict(typed_settings(cell.config)) for cell in cells)]:
         for key, value in settings.items():
             values.setdefault(key, set()).add(str(value))
-    shown = {key for key, texts in values.items() if len(texts) > 1} | {"sampler", "blocks", "cache"}
-    names = [" ".join(f"{key}={value}" for key, value in settings.items() if key in shown) for settings in mine]
-    rows = [[name or r.folder.name, r.sentence] for name, r in zip(names, refused, strict=True)]
+    keys = {key for key, texts in values.items() if len(texts) > 1} | {"sampler", "blocks", "cache"}
+    names = [" ".join(f"{key}={value}" for key, value in settings.items() if key in keys) for settings in mine]
+    rows = [[name or r.folder.name, r.sentence] for name, r in zip(names, combinations, strict=True)]
     return ReportTable(["settings", "why"], sorted(rows))
 
 
@@ -117,10 +117,10 @@ FACTS: dict[str, Callable[[CellResults], list[str]]] = {
 
 def warnings(settings: Sequence[SettingResults], rates: Machine | None) -> list[str]:
     """Sentences on speeds in doubt, and on a floor of another machine."""
-    sentences, doubted = [], sum(bool(setting.measures.warning) for setting in settings)
+    sentences, doubts = [], sum(bool(setting.measures.warning) for setting in settings)
     cells = [cell for setting in settings for cell in setting.cells]
-    if doubted:
-        busy = f"The machine was busy during {doubted} of {len(settings)} settings"
+    if doubts:
+        busy = f"The machine was busy during {doubts} of {len(settings)} settings"
         sentences.append(f"{busy}: their speeds are too low, and none is called Pareto-optimal for its speed.")
     apart = [cell for cell in cells if rates is not None and not ran_on(rates.name, cell)]
     others = sorted({stamped_device(cell.environment) for cell in apart})

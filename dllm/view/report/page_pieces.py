@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from string import Template
 
-WRAPPED = 60  # characters of a text that is wrapped
+WRAP = 60  # characters of a text that is wrapped
 LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -45,7 +45,7 @@ class ReportTable:
 
     def html(self) -> str:
         def line(cells: Sequence[str], tag: str, bright: bool = False) -> str:
-            kinds = ["n" if at >= self.words else "w" if len(cell) > WRAPPED else "" for at, cell in enumerate(cells)]
+            kinds = ["n" if at >= self.words else "w" if len(cell) > WRAP else "" for at, cell in enumerate(cells)]
             out = [
                 f"<{tag}{f' class={kind}' if kind else ''}>{escape(cell)}</{tag}>"
                 for kind, cell in zip(kinds, cells, strict=True)

@@ -44,7 +44,7 @@ STYLE: dict[RcKeyType, Any] = {
     "figure.dpi": 100, "savefig.dpi": DPI, "axes.axisbelow": True,
 }  # fmt: skip
 # Marks that belong to no method; their names in the legend.
-STAR, FILLED, CROSS = "one token per step", "filled: Pareto-optimal", "crossed: busy machine"
+STAR, FILL, CROSS = "one token per step", "filled: Pareto-optimal", "crossed: busy machine"
 LOSSLESS = "lossless minimum"
 FORWARD, SECOND, COMPUTE = "useful tokens per forward", "useful tokens per second", "useful tokens per TFLOP"
 CAPTION = (
@@ -81,9 +81,9 @@ def per_teraflop(setting: SettingResults) -> float:
 def styles(settings: Sequence[SettingResults]) -> Styles:
     """The look of each method, the same in all pictures of a report. 70 methods look different, curves first."""
     every = [method for group in by_model(settings).values() for method in group]
-    ordered = sorted(every, key=lambda m: (m.settings[0].rank, -len(m.settings), m.name))
-    curves = {method.name for method in ordered if len(method.settings) > 1}
-    names = dict.fromkeys(method.name for method in ordered)
+    ranking = sorted(every, key=lambda m: (m.settings[0].rank, -len(m.settings), m.name))
+    curves = {method.name for method in ranking if len(method.settings) > 1}
+    names = dict.fromkeys(method.name for method in ranking)
     return {
         name: Look(colour, marker, name in curves)
         for name, colour, marker in zip(names, cycle(COLOURS), cycle(MARKERS), strict=False)
@@ -112,7 +112,7 @@ def legend(figure: Figure, style: Styles, labels: set[str]) -> None:
         Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label=label, markerfacecolor=face)
         for label, face in ((STAR, "black"), (LOSSLESS, "white"))
     )
-    full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label=FILLED)
+    full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label=FILL)
     cross = Line2D([], [], color="black", marker="x", markersize=7, linestyle="none", label=CROSS)
     entries = [handle for handle in (*handles, star, hollow, full, cross) if handle.get_label() in labels]
     for columns in range(1, len(entries) + 1):
@@ -128,16 +128,16 @@ def save(figure: Figure, path: Path) -> None:
     """As PNG at ``path``, and beside it as PDF and SVG, whose bytes do not depend on the time. A
     reader finds each file whole."""
     with plt.rc_context(STYLE):  # whose resolution is read when saving
-        for kind, dated in DATES.items():
+        for kind, metadata in DATES.items():
             with whole_file(path.with_suffix(f".{kind}")) as scratch:
-                figure.savefig(scratch, format=kind, metadata=dated)
+                figure.savefig(scratch, format=kind, metadata=metadata)
     plt.close(figure)
 
 
-def tradeoff(settings: Sequence[SettingResults], x: X, label: str, timed: bool = False) -> Figure:
+def tradeoff(settings: Sequence[SettingResults], x: X, label: str, is_speed: bool = False) -> Figure:
     """Quality against ``x``: a panel for each model, a line for each method, Pareto-optimal points filled.
 
-    timed: ``x`` is a speed. A setting whose times are in doubt is crossed and never filled; no speed-up refers to it.
+    is_speed: of ``x``. A setting whose times are in doubt is crossed and never filled; no speed-up refers to it.
     Of useful tokens per forward the lossless minimum of an oracle has its place, too.
     """
     with plt.rc_context(STYLE):
@@ -145,33 +145,33 @@ def tradeoff(settings: Sequence[SettingResults], x: X, label: str, timed: bool =
         figure, axes = plt.subplots(
             1, len(groups), figsize=(0.3 + 3.6 * len(groups), 3.7), sharey=True, squeeze=False, layout="constrained"
         )
-        drawn: set[str] = set()
+        labels: set[str] = set()
         for axis, (model, group) in zip(axes[0], groups.items(), strict=True):
-            drawn |= panel(axis, group, x, style, timed)
+            labels |= panel(axis, group, x, style, is_speed)
             axis.set(title=model, xlabel=label)
-            speedups(axis, group, x, timed)
+            speedups(axis, group, x, is_speed)
         points = [s for group in groups.values() for _, s in each_setting(group) if x(s) > 0]
         ends = [end for s in points for end in (s.quality, *(s.interval or ()))]
         axes[0][0].set_ylim(min(50.0, *ends) - 2, max(100.0, *ends) + 3)  # of all panels
         axes[0][0].set_ylabel("score, mean over tasks (%)")
-        legend(figure, style, drawn)
+        legend(figure, style, labels)
     return figure
 
 
-def panel(axis: Axes, group: Sequence[Method], x: X, style: Styles, timed: bool = False) -> set[str]:
-    """Draw the points of a model. Returns what was drawn: methods by name, and the marks STAR, LOSSLESS, FILLED, CROSS.
+def panel(axis: Axes, group: Sequence[Method], x: X, style: Styles, is_speed: bool = False) -> set[str]:
+    """Draw the points of a model. Returns what was drawn: methods by name, and the marks STAR, LOSSLESS, FILL, CROSS.
 
     Settings without forwards, whose answers were chosen by likelihood, have no place on a log axis. The star is in
     for its setting's own marker, and is below others of the same place. Hollow markers are see-through: methods that
     commit the same tokens have the same place. Beside a highlighted method others are faint.
     """
-    group = [shown for method in group if (shown := method.only(lambda setting: x(setting) > 0)).settings]
+    group = [some for method in group if (some := method.only(lambda setting: x(setting) > 0)).settings]
     every, start = [setting for _, setting in each_setting(group)], baseline(group)
     if not every:
         return set()
-    drawn = {method.name for method in group if method.only(lambda setting: setting is not start).settings}
-    chosen = [setting for method, setting in each_setting(group) if not method.is_reference]
-    best = dict(zip(map(id, chosen), optimal(chosen, x, timed), strict=True))
+    labels = {method.name for method in group if method.only(lambda setting: setting is not start).settings}
+    choices = [setting for method, setting in each_setting(group) if not method.is_reference]
+    best = dict(zip(map(id, choices), optimal(choices, x, is_speed), strict=True))
     for method in group:
         colour, marker, _ = style[method.name]
         faint = faintness(method, group)
@@ -182,26 +182,26 @@ def panel(axis: Axes, group: Sequence[Method], x: X, style: Styles, timed: bool 
             if setting is not start:
                 fill = colour if best.get(id(setting)) else "none"
                 _draw_point(axis, setting, x, marker, colour, fill, faint, method.is_highlighted)
-                drawn |= {FILLED} if best.get(id(setting)) else set()
-            if timed and setting.measures.warning:
-                drawn.add(CROSS)
+                labels |= {FILL} if best.get(id(setting)) else set()
+            if is_speed and setting.measures.warning:
+                labels.add(CROSS)
                 axis.plot(x(setting), setting.quality, marker="x", color="black", markersize=7, zorder=4)
     if start is not None:
-        drawn.add(STAR)
+        labels.add(STAR)
         axis.plot(x(start), start.quality, color="black", zorder=2.5, **STAR_MARK)
     for setting in every if x is per_forward else ():
         if "lossless" in setting.rows[0]:
-            drawn.add(LOSSLESS)
+            labels.add(LOSSLESS)
             axis.plot(
                 lossless_tpf(setting), setting.quality, color="black", markerfacecolor="white", zorder=2.5, **STAR_MARK
             )
     _scale_by_two(axis)
-    return drawn
+    return labels
 
 
 def _draw_line(axis: Axes, method: Method, x: X, colour: str, faint: float) -> None:
     """Join the settings of a method."""
-    line, bold = _joined(method, x), method.is_highlighted
+    line, bold = _line_settings(method, x), method.is_highlighted
     axis.plot(
         [x(s) for s in line],
         [s.quality for s in line],
@@ -242,13 +242,13 @@ def faintness(method: Method, group: Sequence[Method]) -> float:
     return 1.0 if method.is_highlighted or not any(other.is_highlighted for other in group) else 0.35
 
 
-def optimal(settings: Sequence[SettingResults], x: X, timed: bool) -> list[bool]:
+def optimal(settings: Sequence[SettingResults], x: X, is_speed: bool) -> list[bool]:
     """Whether each setting is Pareto-optimal. A speed in doubt is too low: it may beat others, but is never optimal."""
     best = pareto([(x(s), s.quality) for s in settings])
-    return [is_best and not (timed and s.measures.warning) for is_best, s in zip(best, settings, strict=True)]
+    return [is_best and not (is_speed and s.measures.warning) for is_best, s in zip(best, settings, strict=True)]
 
 
-def _joined(method: Method, x: X) -> list[SettingResults]:
+def _line_settings(method: Method, x: X) -> list[SettingResults]:
     """The settings that a line joins: all of a curve, and the Pareto-optimal ones of a grid over several numbers."""
     if not method.is_grid:
         return method.settings
@@ -256,10 +256,10 @@ def _joined(method: Method, x: X) -> list[SettingResults]:
     return sorted((s for s, is_best in zip(method.settings, best, strict=True) if is_best), key=x)
 
 
-def speedups(axis: Axes, group: Sequence[Method], x: X, timed: bool = False) -> None:
+def speedups(axis: Axes, group: Sequence[Method], x: X, is_speed: bool = False) -> None:
     """A second axis: how many times as fast as one token per forward."""
     start = baseline(group)
-    if start is None or not x(start) > 0 or (timed and start.measures.warning):
+    if start is None or not x(start) > 0 or (is_speed and start.measures.warning):
         return
     unit = x(start)
     above = axis.secondary_xaxis("top", functions=(lambda v: np.asarray(v) / unit, lambda v: np.asarray(v) * unit))
@@ -311,9 +311,9 @@ def _task_panels(model: str, group: Sequence[Method], style: Styles) -> Figure:
             squeeze=False,
             layout="constrained",
         )
-        drawn: set[str] = set()
+        labels: set[str] = set()
         for axis, task in zip(axes.flat, names, strict=False):
-            drawn |= {
+            labels |= {
                 method.name for method in group if task_curve(axis, method, task, style, faintness(method, group))
             }
             axis.set_title(task_words(task), fontsize=9)
@@ -326,25 +326,25 @@ def _task_panels(model: str, group: Sequence[Method], style: Styles) -> Figure:
         figure.supxlabel("useful tokens per forward", fontsize=9)
         figure.supylabel("score (%)", fontsize=9)
         figure.suptitle(model, fontsize=10, x=0.01, ha="left")
-        legend(figure, style, drawn)
+        legend(figure, style, labels)
     return figure
 
 
-def pictures_of(scored: Sequence[SettingResults], out: Path, mark: str) -> list[PictureFile]:
+def pictures_of(settings: Sequence[SettingResults], out: Path, mark: str) -> list[PictureFile]:
     """Draw the settings of a suite into the folder ``out``. mark: ends the names of the files."""
-    by_task = curves_of_tasks(scored)
+    by_task = curves_of_tasks(settings)
     figures = {
         "quality-tpf": (
-            tradeoff(scored, per_forward, f"{FORWARD} (log scale)"),
+            tradeoff(settings, per_forward, f"{FORWARD} (log scale)"),
             f"{CAPTION.format(FORWARD)} hollow: its lossless minimum.",
         ),
         "quality-speed": (
-            tradeoff(scored, lambda s: s.measures.speed, f"{SECOND} (log scale)", timed=True),
+            tradeoff(settings, lambda s: s.measures.speed, f"{SECOND} (log scale)", is_speed=True),
             f"{CAPTION.format(SECOND)} crossed: the machine was busy, so the speed is too low.",
         ),
         **(
-            {"quality-flops": (tradeoff(scored, per_teraflop, f"{COMPUTE} (log scale)"), CAPTION.format(COMPUTE))}
-            if all(one.column("flops") for one in scored)
+            {"quality-flops": (tradeoff(settings, per_teraflop, f"{COMPUTE} (log scale)"), CAPTION.format(COMPUTE))}
+            if all(setting.column("flops") for setting in settings)
             else {}
         ),
         **{f"tasks-{file_name(model)}": (figure, f"{EACH}, {model}.") for model, figure in by_task.items()},

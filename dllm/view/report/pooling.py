@@ -33,7 +33,7 @@ from dllm.record.stored import RefusedCell, StoredCell, refused_cells, stored_ce
 SampleRow = dict[str, Any]
 Suite = tuple[str, ...]  # task, suite, template hash and data hash
 STAMPS = ("suite", "template", "data")
-POOLED = ("seed", "samples")  # cells that differ in nothing else are one setting
+POOLED_KEYS = ("seed", "samples")  # cells that differ in nothing else are one setting
 CODE = "'s code"  # ends the keys of a cell's content that are hashes of parts' code
 
 
@@ -64,12 +64,12 @@ class CellResults(StoredCell):
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Every setting that can change a sample, by the name that one types, but for those that are pooled."""
-        entries = {key: value for key, value in relevant(self.config).items() if key not in POOLED}
-        return dict(_typed(self.config, key, value) for key, value in entries.items())
+        entries = {key: value for key, value in relevant(self.config).items() if key not in POOLED_KEYS}
+        return dict(_typed_setting(self.config, key, value) for key, value in entries.items())
 
     def key(self, without: str | None = None) -> str:
         """What cells must share to be pooled. without: a group that may differ."""
-        entries = {key: value for key, value in relevant(self.config).items() if key not in POOLED}
+        entries = {key: value for key, value in relevant(self.config).items() if key not in POOLED_KEYS}
         codes = self.codes
         if without is not None:
             entries = {key: value for key, value in entries.items() if not key.startswith(f"{without}.")}
@@ -77,7 +77,7 @@ class CellResults(StoredCell):
         return json.dumps([self.suite, self.checkpoint, codes, entries], sort_keys=True, default=str)
 
 
-def _typed(config: Mapping[str, Any], key: str, value: Any) -> tuple[str, Any]:
+def _typed_setting(config: Mapping[str, Any], key: str, value: Any) -> tuple[str, Any]:
     place, _, last = key.rpartition(".")
     return (place.replace(".", "/"), typed_name(config, place)) if last == "_target_" else (key, value)
 
@@ -87,10 +87,9 @@ def read_cells(*folders: Path) -> tuple[list[CellResults], list[RefusedCell]]:
 
     Raises UserError for a folder without a cell, and for a broken file.
     """
-    stored = [cell for folder in folders for cell in stored_cells(folder)]
-    cells = {cell.folder.resolve(): CellResults(**vars(cell)) for cell in stored}
-    refused = {cell.folder.resolve(): cell for folder in folders for cell in refused_cells(folder)}
-    return list(cells.values()), list(refused.values())
+    cells = {cell.folder.resolve(): CellResults(**vars(cell)) for folder in folders for cell in stored_cells(folder)}
+    refusals = {cell.folder.resolve(): cell for folder in folders for cell in refused_cells(folder)}
+    return list(cells.values()), list(refusals.values())
 
 
 def rows_of(cells: Sequence[CellResults]) -> list[SampleRow]:
@@ -116,19 +115,19 @@ class SettingResults:
     method: str = ""  # what the curve that it is on is called
     name: str = ""  # what it is called on that curve
     rank: int = 0  # its method's place among methods, where an order was asked for
-    highlighted: bool = False  # drawn before others, and bold
+    is_highlighted: bool = False  # drawn before others, and bold
 
     @staticmethod
     def of(cells: Sequence[CellResults]) -> SettingResults:
         """Raises UserError where two of them are one cell twice."""
-        ordered = sorted(cells, key=lambda cell: (cell.config["seed"], -cell.config["samples"], str(cell.folder)))
-        for first, other in pairwise(ordered):
-            if all(first.config[name] == other.config[name] for name in POOLED):
+        by_seed = sorted(cells, key=lambda cell: (cell.config["seed"], -cell.config["samples"], str(cell.folder)))
+        for first, other in pairwise(by_seed):
+            if all(first.config[name] == other.config[name] for name in POOLED_KEYS):
                 raise UserError(
                     f"{first.folder} and {other.folder} hold the same cell: no setting, seed, checkpoint or code "
                     "differs, so nothing can tell them apart. Give the report one of them."
                 )
-        return SettingResults(tuple(ordered), rows_of(ordered))
+        return SettingResults(tuple(by_seed), rows_of(by_seed))
 
     @property
     def first(self) -> CellResults:
@@ -265,7 +264,7 @@ class SettingResults:
         return None if total is None else total / len(self.rows)
 
 
-def pooled(cells: Sequence[CellResults]) -> list[SettingResults]:
+def pooled_settings(cells: Sequence[CellResults]) -> list[SettingResults]:
     """The settings of the cells, without names. Raises UserError where one cell is there twice."""
     groups: dict[str, list[CellResults]] = {}
     for cell in cells:

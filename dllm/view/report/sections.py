@@ -10,7 +10,7 @@ from dllm.common.atomic_write import write_whole
 from dllm.record.cost import Machine, machine
 from dllm.view.report import methods
 from dllm.view.report import setting_tables as tables
-from dllm.view.report.differences import paired
+from dllm.view.report.differences import differences_of
 from dllm.view.report.older import Codes
 from dllm.view.report.origin import machines, mixed_versions, origin, refusals, warnings
 from dllm.view.report.page_pieces import Heading, Note, Piece, ReportTable, file_name, html, markdown
@@ -36,7 +36,7 @@ class ReportOptions:
     """What a report shows."""
 
     machine: str | None = None  # whose floor times are compared with
-    wanted: Sequence[str] = ()  # methods, in their order; empty: all
+    method_names: Sequence[str] = ()  # methods, in their order; empty: all
     base: str | None = None  # what differences are against; None: one token per step
     bright: str | None = None  # the method to draw before others
 
@@ -48,22 +48,22 @@ def write_report(folders: Sequence[Path], out: Path, choice: ReportOptions | Non
     there.
     """
     choice = choice or ReportOptions()
-    cells, refused = read_cells(*folders)
+    cells, rejects = read_cells(*folders)
     every = named_settings(cells)
-    chosen = methods.chosen_settings(every, choice.wanted, choice.bright)
+    settings = methods.chosen_settings(every, choice.method_names, choice.bright)
     bases = methods.baselines(every, choice.base) if choice.base is not None else []
     rates: Machine | None = None if choice.machine is None else machine(choice.machine)
     out.mkdir(parents=True, exist_ok=True)
     notes = [*mixed_versions(cells), *Codes(cells).notes(), LEGEND]
     pieces: list[Piece] = [origin(cells), *map(Note, notes)]
-    for number, suite in enumerate(sorted({setting.suite for setting in chosen})):
+    for number, suite in enumerate(sorted({setting.suite for setting in settings})):
         mine, whole, against = (
-            [setting for setting in some if setting.suite == suite] for some in (chosen, every, bases)
+            [setting for setting in some if setting.suite == suite] for some in (settings, every, bases)
         )
         mark = "" if number == 0 else f"-{number + 1}"
         pieces += Section(suite, mine, whole, against, rates, out, mark).pieces()
-    if refused:
-        pieces += [Heading(f"Refused: {len(refused)} combinations that cannot work"), refusals(refused, cells)]
+    if rejects:
+        pieces += [Heading(f"Refused: {len(rejects)} combinations that cannot work"), refusals(rejects, cells)]
     title = f"Speed against quality: {', '.join(folder.resolve().name for folder in folders)}"
     write_whole(out / "report.md", markdown(title, pieces))
     page = out / "report.html"
@@ -76,7 +76,7 @@ class Section:
     """The part of a report on one suite: pictures of all models, then the tables of each."""
 
     suite: Suite  # the benchmark, with hashes of its template and its data
-    shown: Sequence[SettingResults]  # what tables and pictures are of
+    settings: Sequence[SettingResults]  # what tables and pictures are of
     every: Sequence[SettingResults]  # among which references are looked for
     bases: Sequence[SettingResults]  # what differences are against, where that was asked for
     rates: Machine | None  # whose floor times are compared with
@@ -86,19 +86,19 @@ class Section:
     def pieces(self) -> list[Piece]:
         """Write the files, and return what the page shows."""
         name, *stamps = self.suite
-        cells = [cell for setting in self.shown for cell in setting.cells]
+        cells = [cell for setting in self.settings for cell in setting.cells]
         out: list[Piece] = [
             Heading(f"{name}: suite {stamps[0] or 'without a name'}"),
             Note(f"Template {stamps[1] or '-'}, data {stamps[2] or '-'}. {machines(cells)}"),
-            *map(Note, warnings(self.shown, self.rates)),
+            *map(Note, warnings(self.settings, self.rates)),
             *self.pictures(),
         ]
-        for model in sorted({setting.model for setting in self.shown}):
+        for model in sorted({setting.model for setting in self.settings}):
             out += self.of_model(model)
         return out
 
     def of_model(self, model: str) -> list[Piece]:
-        mine = [setting for setting in self.shown if setting.model == model]
+        mine = [setting for setting in self.settings if setting.model == model]
         every = [setting for setting in self.every if setting.model == model]
         entries: dict[str, tuple[str, ReportTable | None]] = {
             "curves": ("Methods", tables.curves(mine)),
@@ -111,7 +111,7 @@ class Section:
         out: list[Piece] = []
         for kind, (head, table) in entries.items():
             out += self.table(kind, model, head, table)
-        theirs = self.table("published", model, "Published figures", tables.published(mine))
+        theirs = self.table("published", model, "Published figures", tables.published_table(mine))
         return [*out, *self.comparison(model, mine), *theirs]
 
     def table(
@@ -131,7 +131,7 @@ class Section:
     def comparison(self, model: str, mine: Sequence[SettingResults]) -> list[Piece]:
         """The differences of a model's settings from their baseline, on the same items."""
         base = next((setting for setting in self.bases if setting.model == model), None)
-        differences = paired(mine, base)
+        differences = differences_of(mine, base)
         if differences is None:
             return []
         self.write("differences_by_task", model, differences.every_task)
@@ -145,7 +145,7 @@ class Section:
         """Those of the suite, or a note where no score could be judged."""
         from dllm.view.report.plots import pictures_of  # the extra ``report``
 
-        scored = [setting for setting in self.shown if setting.scores]
-        if not scored:
+        with_scores = [setting for setting in self.settings if setting.scores]
+        if not with_scores:
             return [Note("No score could be judged, so there are no pictures.")]
-        return list(pictures_of(scored, self.out, self.mark))
+        return list(pictures_of(with_scores, self.out, self.mark))

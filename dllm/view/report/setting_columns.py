@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from dllm.common.errors import UserError, nearest
 from dllm.compose.naming import value_text
 from dllm.record.measures import scores_by_item, wilson
-from dllm.view.report.differences import Compared
+from dllm.view.report.differences import Comparison
 from dllm.view.report.figures import limits, pairs
 from dllm.view.report.methods import each_setting, methods
 from dllm.view.report.page_pieces import ReportTable
@@ -74,7 +74,7 @@ def _same(setting: SettingResults, base: SettingResults | None) -> str:
 
 def _difference(setting: SettingResults, base: SettingResults | None) -> str:
     """Points of score, on the same items."""
-    whole = None if base is None or base is setting else Compared.of(setting, base).whole
+    whole = None if base is None or base is setting else Comparison.of(setting, base).whole
     return (
         ""
         if whole is None
@@ -94,7 +94,7 @@ def _pairs(setting: SettingResults, base: SettingResults | None) -> list[tuple[S
     return [] if base is None else pairs(setting, base)
 
 
-def _counted(top: str, bottom: str | None, digits: int) -> ColumnCell:
+def _ratio_cell(top: str, bottom: str | None, digits: int) -> ColumnCell:
     """A sum over another; empty where no forwards are known."""
     return lambda setting, _: plus_minus(ratio(setting.rows, top, bottom), digits) if setting.measures.forwards else ""
 
@@ -113,7 +113,7 @@ def _useful(setting: SettingResults, _: SettingResults | None) -> str:
     return f"{100 * ratio(setting.rows, 'useful_tokens', 'query_tokens')[0]:.1f} %"
 
 
-def _forced(setting: SettingResults, _: SettingResults | None) -> str:
+def _forced_share(setting: SettingResults, _: SettingResults | None) -> str:
     return f"{limits(setting, [])['forced']:.0f} %"
 
 
@@ -122,34 +122,34 @@ def _late(setting: SettingResults, _: SettingResults | None) -> str:
     return "" if value is None else f"{value:.0f} %"
 
 
-def _refreshed(setting: SettingResults, _: SettingResults | None) -> str:
+def _refresh_share(setting: SettingResults, _: SettingResults | None) -> str:
     if any("refreshed" not in row for row in setting.rows):  # of an older version
         return ""
     return f"{100 * ratio(setting.rows, 'refreshed', 'nfe')[0]:.0f} %"
 
 
-def _refreshed_by_layer(setting: SettingResults, _: SettingResults | None) -> str:
+def _refresh_shares(setting: SettingResults, _: SettingResults | None) -> str:
     counts = [row["refreshed_by_layer"] for row in setting.rows if row.get("refreshed_by_layer")]
     forwards, layers = sum(row["nfe"] for row in setting.rows), max(map(len, counts), default=0)
-    wide = [one if len(one) == layers else one * layers for one in counts]
+    wide = [row if len(row) == layers else row * layers for row in counts]
     return " ".join(f"{100 * sum(layer) / max(1, forwards):.0f}" for layer in zip(*wide, strict=True))
 
 
 REPORT_COLUMNS = {
     "score": Column("score", _score),
     "difference": Column("score less that beside", _difference),
-    "nfe": Column("NFE", _counted("nfe", None, 1)),
+    "nfe": Column("NFE", _ratio_cell("nfe", None, 1)),
     "fewer": Column("forwards saved", _fewer),
-    "tpf": Column("TPF", _counted("useful_tokens", "nfe", 2)),
+    "tpf": Column("TPF", _ratio_cell("useful_tokens", "nfe", 2)),
     "same": Column("same answers", _same),
     "queries": Column("query tokens", lambda setting, _: f"{ratio(setting.rows, 'query_tokens')[0]:.0f}"),
     "queries_share": Column("query tokens, share", _share("query_tokens")),
     "flops_share": Column("FLOPs, share", _share("flops")),
     "useful": Column("useful", _useful),
-    "forced": Column("forced", _forced),
+    "forced": Column("forced", _forced_share),
     "late": Column("late", _late),
-    "refreshed": Column("forwards that refreshed", _refreshed),
-    "refreshed_by_layer": Column("the same by layer, %", _refreshed_by_layer),
+    "refreshed": Column("forwards that refreshed", _refresh_share),
+    "refreshed_by_layer": Column("the same by layer, %", _refresh_shares),
     "speed": Column("tokens / s", lambda setting, _: speed_text(setting.measures)),
     "seconds": Column("median seconds", lambda setting, _: f"{setting.measures.p50:.3f}"),
 }
@@ -228,8 +228,8 @@ def beside_of(
     setting: SettingResults, every: Sequence[SettingResults], against: Sequence[str]
 ) -> SettingResults | None:
     mine = [other for other in every if (other.suite, other.model) == (setting.suite, setting.model)]
-    mine = [other for other in mine if set(against) <= _typed(other)] if against else []
-    apart = {id(other): len(_typed(setting) ^ _typed(other)) for other in mine}
+    mine = [other for other in mine if set(against) <= _setting_words(other)] if against else []
+    apart = {id(other): len(_setting_words(setting) ^ _setting_words(other)) for other in mine}
     least = [other for other in mine if apart[id(other)] == min(apart.values())]
     if len(least) > 1:
         names = "; ".join(_line_name(other) for other in least)
@@ -237,5 +237,5 @@ def beside_of(
     return least[0] if least else None
 
 
-def _typed(setting: SettingResults) -> set[str]:
+def _setting_words(setting: SettingResults) -> set[str]:
     return {f"{key}={value_text(value)}" for key, value in setting.first.settings.items()}

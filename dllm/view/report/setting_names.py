@@ -19,7 +19,7 @@ from dllm.common.errors import UserError
 from dllm.compose.labels import usual_of
 from dllm.compose.naming import own_options, part_at, part_words, places_of, typed_name, value_text
 from dllm.view.report.older import Codes
-from dllm.view.report.pooling import CellResults, SettingResults, pooled
+from dllm.view.report.pooling import CellResults, SettingResults, pooled_settings
 
 CURVE_PARTS = ("sampler", "blocks", "cache")
 NOTHING = {"blocks": "whole", "cache": "none", "constraint": "none"}  # choices that add nothing to a method's name
@@ -29,15 +29,15 @@ SHORT_FORMS = {"sampling.temperature": "T={}", "model.dtype": "{}"}  # how a met
 def named_settings(cells: Sequence[CellResults]) -> list[SettingResults]:
     """The cells as settings with names. Raises UserError where two have the same."""
     names, marks = checkpoint_names(cells), Codes(cells).marks()
-    settings = [replace(setting, model=names[setting.first.checkpoint]) for setting in pooled(cells)]
+    settings = [replace(setting, model=names[setting.first.checkpoint]) for setting in pooled_settings(cells)]
     settings.sort(key=lambda setting: setting.suite)
-    named = [
+    labels = [
         setting
         for _, mine in groupby(settings, lambda setting: setting.suite)
-        for setting in Labels(list(mine), marks).named()
+        for setting in Labels(list(mine), marks).label()
     ]
-    refuse_ambiguous(named)
-    return named
+    refuse_ambiguous(labels)
+    return labels
 
 
 def refuse_ambiguous(settings: Sequence[SettingResults]) -> None:
@@ -67,7 +67,7 @@ class Labels:
         }
         self.twice = {key for key, count in Counter((group, words) for group, words, _ in parts).items() if count > 1}
 
-    def named(self) -> list[SettingResults]:
+    def label(self) -> list[SettingResults]:
         curves: dict[str, list[SettingResults]] = {}
         for setting in self.settings:
             curves.setdefault(self._curve(setting), []).append(setting)
@@ -125,8 +125,8 @@ class Labels:
         tops = dict.fromkeys(".".join(key.split(".")[:2]) for key in keys)  # a schema is one setting
         last = Counter(key.rpartition(".")[2] for key in tops)
         for key in tops:
-            there = _said(setting.config, key)
-            if there is not None and there != _said(usual_of(setting.config), key):
+            there = _value_words(setting.config, key)
+            if there is not None and there != _value_words(usual_of(setting.config), key):
                 short = key.rpartition(".")[2] if last[key.rpartition(".")[2]] == 1 else key
                 yield SHORT_FORMS.get(key, f"{short}={{}}").format(there)
 
@@ -143,10 +143,10 @@ class Labels:
         last = Counter(key.rpartition(".")[2] for key in numbers)
         short = {key: key.rpartition(".")[2] for key in numbers}
         short = {key: end if last[end] == 1 else key.removeprefix("sampler.") for key, end in short.items()}
-        return ", ".join(f"{_spaced(short[key])}={number(value)}" for key, value in numbers.items()) or "defaults"
+        return ", ".join(f"{_with_spaces(short[key])}={number(value)}" for key, value in numbers.items()) or "defaults"
 
 
-def _said(config: Mapping[str, Any], key: str) -> str | None:
+def _value_words(config: Mapping[str, Any], key: str) -> str | None:
     """A setting's value, or a part's name; None where there is no such setting."""
     group, _, last = key.rpartition(".")
     value = part_at(config, key)
@@ -179,7 +179,7 @@ def number(value: Any) -> str:
     return f"{value:g}" if _is_number(value) and not isinstance(value, list) else value_text(value)
 
 
-def _spaced(key: str) -> str:
+def _with_spaces(key: str) -> str:
     return key.replace("_", " ").replace(".", " ")
 
 

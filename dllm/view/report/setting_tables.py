@@ -31,9 +31,9 @@ LineCells = Mapping[str, Callable[[SettingResults], str]]  # of a line, by the h
 
 def setting_table(settings: Sequence[SettingResults], cells: LineCells) -> ReportTable:
     """A table with a line for each setting, which its name opens, without columns that are empty."""
-    ordered = [s for _, s in each_setting(methods(settings))]
-    rows = [[s.method, s.name, *(cell(s) for cell in cells.values())] for s in ordered]
-    bright = frozenset(number for number, s in enumerate(ordered) if s.highlighted)
+    lines = [s for _, s in each_setting(methods(settings))]
+    rows = [[s.method, s.name, *(cell(s) for cell in cells.values())] for s in lines]
+    bright = frozenset(number for number, s in enumerate(lines) if s.is_highlighted)
     return ReportTable([*NAME_HEADS, *cells], rows, bright=bright).without_empty()
 
 
@@ -93,7 +93,7 @@ def speeds(settings: Sequence[SettingResults], machine: Machine | None) -> Repor
         "floor s": _number(lambda s: floor_of(s, machine), 4),
         "floor / time": _number(share_of_floor, 3),
         "computed / query tokens": _number(
-            lambda s: s.measures.computed / s.measures.query_tokens if s.measures.computed else None, 2
+            lambda s: s.measures.computed_tokens / s.measures.query_tokens if s.measures.computed_tokens else None, 2
         ),
         "idle forwards": _number(lambda s: s.measures.idle / s.measures.samples or None),
         "wall / CPU": _number(lambda s: s.stretch, 2),
@@ -137,13 +137,13 @@ def curves(settings: Sequence[SettingResults]) -> ReportTable:
     levels = [f"PB{level}{kind}" for level in PB_LEVELS for kind in ("", " interp.")]
     heads = ["method", "settings", "AUP", *levels, "best score", "incomplete"]
     all_methods = methods([s for s in settings if s.scores])
-    expected = {task for s in settings for task in s.scores}
-    ordered = sorted(all_methods, key=lambda m: (m.settings[0].rank, -figures.mean_aup(m, all_methods)))
+    task_names = {task for s in settings for task in s.scores}
+    ranking = sorted(all_methods, key=lambda m: (m.settings[0].rank, -figures.mean_aup(m, all_methods)))
     rows = []
-    for method in ordered:
+    for method in ranking:
         steps = figures.steps_and_scores(method)
         pbx = [f(steps, level) for level in PB_LEVELS for f in (figures.pb_discrete, figures.pb_interpolated)]
-        partial = sum(set(s.scores) != expected for s in method.settings)
+        partial = sum(set(s.scores) != task_names for s in method.settings)
         rows.append(
             [
                 method.name,
@@ -154,7 +154,7 @@ def curves(settings: Sequence[SettingResults]) -> ReportTable:
                 f"{partial}" if partial else "",
             ]
         )
-    bright = frozenset(number for number, method in enumerate(ordered) if method.is_highlighted)
+    bright = frozenset(number for number, method in enumerate(ranking) if method.is_highlighted)
     return ReportTable(heads, rows, 1, bright).without_empty()
 
 
@@ -163,9 +163,9 @@ def areas(settings: Sequence[SettingResults]) -> ReportTable:
     all_methods = methods([s for s in settings if s.scores])
     intervals = zip(all_methods, aup_intervals(all_methods), strict=True)
     lines = [(figures.mean_aup(method, all_methods), method, ends) for method, ends in intervals]
-    ordered = sorted(lines, key=lambda line: (line[1].settings[0].rank, -line[0]))
-    rows = [[method.name, text(value), *map(text, ends or (None, None))] for value, method, ends in ordered]
-    bright = frozenset(number for number, (_, method, _) in enumerate(ordered) if method.is_highlighted)
+    ranking = sorted(lines, key=lambda line: (line[1].settings[0].rank, -line[0]))
+    rows = [[method.name, text(value), *map(text, ends or (None, None))] for value, method, ends in ranking]
+    bright = frozenset(number for number, (_, method, _) in enumerate(ranking) if method.is_highlighted)
     return ReportTable(["method", "AUP", "low", "high"], rows, 1, bright).without_empty()
 
 
@@ -176,7 +176,7 @@ def tasks(settings: Sequence[SettingResults]) -> ReportTable:
     return setting_table(settings, {"tokens / forward": _number(lambda s: s.measures.tpf, 2), **scores})
 
 
-def published(settings: Sequence[SettingResults]) -> ReportTable | None:
+def published_table(settings: Sequence[SettingResults]) -> ReportTable | None:
     """Two lines for each setting of a published experiment: ours, and theirs of the nearest settings. None: none is.
 
     The interval is that of our score at 95 %. A speed-up is over one token per step, which a run does not measure.
@@ -229,35 +229,35 @@ RESAMPLES = 400  # of the items; the ends of an interval then move by about a te
 QUANTILES = (0.025, 0.975)
 
 
-def aup_intervals(compared: Sequence[Method], seed: int = 0) -> list[tuple[float, float] | None]:
+def aup_intervals(group: Sequence[Method], seed: int = 0) -> list[tuple[float, float] | None]:
     """The interval of each method's ``mean_aup``. None: a sub-task has one item, so that the variance is unknown, or a
     score is not a mean over answers.
 
     Items are drawn within each sub-task, the same for all methods; all samples of an item go together. Curves and the
     best score that weighs them are those of the drawn items.
     """
-    settings = [s for _, s in each_setting(compared)]
+    settings = [s for _, s in each_setting(group)]
     tasks = sorted({task for s in settings for task in s.scores})
     items = {
         task: list(dict.fromkeys(str(row["id"]) for s in settings for row in s.tasks.get(task, ()))) for task in tasks
     }
     if not tasks or any(len(names) < 2 for names in items.values()) or not all(s.by_answer for s in settings):
-        return [None] * len(compared)
+        return [None] * len(group)
     generator = torch.Generator().manual_seed(seed)
-    drawn = sum(_drawn_areas(compared, task, items[task], generator) for task in tasks)
-    low, high = np.quantile(drawn / len(tasks), QUANTILES, axis=0)
+    draws = sum(_drawn_areas(group, task, items[task], generator) for task in tasks)
+    low, high = np.quantile(draws / len(tasks), QUANTILES, axis=0)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
-def _drawn_areas(compared: Sequence[Method], task: str, items: list[str], generator: torch.Generator) -> Any:
+def _drawn_areas(group: Sequence[Method], task: str, items: list[str], generator: torch.Generator) -> Any:
     """[resamples, methods] AUP on one sub-task."""
     picks = torch.randint(len(items), (RESAMPLES, len(items)), generator=generator).numpy()
     weights = np.stack([np.bincount(pick, minlength=len(items)) for pick in picks])  # how often each item was drawn
     curves = [
         [_drawn_points(setting, task, items, weights) for setting in method.settings if task in setting.scores]
-        for method in compared
+        for method in group
     ]
-    out = np.zeros((RESAMPLES, len(compared)))
+    out = np.zeros((RESAMPLES, len(group)))
     for draw in range(RESAMPLES):
         here = [[points[draw] for points in curve if not isnan(points[draw][1])] for curve in curves]
         best = max((score for curve in here for _, score in curve), default=0.0)
@@ -269,7 +269,7 @@ def _drawn_points(setting: SettingResults, task: str, items: list[str], weights:
     """Useful tokens per forward, and the score in percent, of each draw; NaN where no answer was judged."""
     mine = setting.frame[setting.frame["task"] == task]
     sums = mine.assign(judged=mine["score"].notna()).groupby("id")[["score", "judged", "useful_tokens", "nfe"]].sum()
-    right, judged, tokens, forwards = weights @ sums.reindex(items, fill_value=0).to_numpy(float).T[:, :, None]
+    right, answers, tokens, forwards = weights @ sums.reindex(items, fill_value=0).to_numpy(float).T[:, :, None]
     with np.errstate(invalid="ignore"):
-        points = np.hstack([tokens / np.maximum(forwards, 1), 100 * right / judged])
+        points = np.hstack([tokens / np.maximum(forwards, 1), 100 * right / answers])
     return [(speed, score) for speed, score in points.tolist()]
