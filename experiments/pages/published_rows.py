@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dllm.compose.config_choices import choices
 from dllm.compose.parts import composed, plain_config
-from dllm.record.published import Published, reported
+from dllm.record.published import PaperRow, rows_of_table
 from experiments.support.markdown import table
 
 HEADS = ("experiment", "what was read", "rows with figures", "still open")
@@ -15,13 +15,13 @@ HEADS = ("experiment", "what was read", "rows with figures", "still open")
 def lines() -> Iterator[tuple[str, str, str, str]]:
     for name in choices("experiment"):
         if name.startswith("published/"):
-            rows = reported(plain_config(composed([f"experiment={name}"]))["published"])
+            rows = rows_of_table(plain_config(composed([f"experiment={name}"]))["published"])
             with_figures = sum(row.has_figures for row in rows)
             read = "; ".join(dict.fromkeys(row.source for row in rows))
             yield f"`{name}`", read, f"{with_figures} of {len(rows)}", open_rows(rows)
 
 
-def open_rows(rows: list[Published]) -> str:
+def open_rows(rows: list[PaperRow]) -> str:
     """The rows without figures, by the settings that are typed for them, and the notes that say why."""
     lacking = [row for row in rows if not row.has_figures]
     settings = ", ".join(f"`{row.settings}`" if row.settings else "the first row" for row in lacking)

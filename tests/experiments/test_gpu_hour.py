@@ -56,7 +56,7 @@ TINY = [cells.tiny(one) for one in FEW]
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Few cells, on a machine whose rates are known. Returns the names of the cells that were timed."""
-    monkeypatch.setattr(parts, "measured", lambda device, dtype: Machine("m", 1e12, 1e10))
+    monkeypatch.setattr(parts, "measured_rates", lambda device, dtype: Machine("m", 1e12, 1e10))
     monkeypatch.setattr(parts, "grid", lambda: FEW)
     timed_cells, original = list[str](), parts.time_cell
 
