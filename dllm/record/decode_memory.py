@@ -25,7 +25,7 @@ from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
 INPUT_TENSORS = 3  # tensors [.., D] that a layer holds besides its own: embeddings, and what entered it as a sum of two
 CANVAS_BYTES = 110  # of a column's ids, masks and positions, measured
 FLOAT = 4  # bytes of a logit, and of an angle
-MAX_ROWS = 1 << 16  # rows
+ROW_LIMIT = 1 << 16  # rows
 # Logits that exist at once, in float32: with the argmax's probability alone, with a second one, with an entropy.
 STATISTIC_VALUES, SECOND_VALUES, ENTROPY_VALUES = 2, 4, 5
 SAMPLING_VALUES = 7  # the same where they are stored, tempered and drawn from
@@ -150,8 +150,8 @@ def longest_fit(model: MemoryModel, room: float, rows: int) -> int:
 
 
 def most_rows(model: MemoryModel, room: float, length: int) -> int:
-    """The most rows of ``length`` columns that fit ``room`` bytes, at most ``MOST_ROWS_ASKED``; 0: not one."""
-    return _last(lambda rows: model.use(rows, length).most <= room, MAX_ROWS)
+    """The most rows of ``length`` columns that fit ``room`` bytes, at most ``ROW_LIMIT``; 0: not one."""
+    return _last(lambda rows: model.use(rows, length).most <= room, ROW_LIMIT)
 
 
 def _last(fits: Callable[[int], bool], most: int) -> int:

@@ -44,7 +44,7 @@ STYLE: dict[RcKeyType, Any] = {
     "figure.dpi": 100, "savefig.dpi": DPI, "axes.axisbelow": True,
 }  # fmt: skip
 # Marks that belong to no method; their names in the legend.
-STAR, FILL, CROSS = "one token per step", "filled: Pareto-optimal", "crossed: busy machine"
+STAR, PARETO_FILL, CROSS = "one token per step", "filled: Pareto-optimal", "crossed: busy machine"
 LOSSLESS = "lossless minimum"
 FORWARD, SECOND, COMPUTE = "useful tokens per forward", "useful tokens per second", "useful tokens per TFLOP"
 CAPTION = (
@@ -112,7 +112,7 @@ def legend(figure: Figure, style: Styles, labels: set[str]) -> None:
         Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label=label, markerfacecolor=face)
         for label, face in ((STAR, "black"), (LOSSLESS, "white"))
     )
-    full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label=FILL)
+    full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label=PARETO_FILL)
     cross = Line2D([], [], color="black", marker="x", markersize=7, linestyle="none", label=CROSS)
     entries = [handle for handle in (*handles, star, hollow, full, cross) if handle.get_label() in labels]
     for columns in range(1, len(entries) + 1):
@@ -159,7 +159,7 @@ def tradeoff(settings: Sequence[SettingResults], x: X, label: str, is_speed: boo
 
 
 def panel(axis: Axes, group: Sequence[Method], x: X, style: Styles, is_speed: bool = False) -> set[str]:
-    """Draw the points of a model. Returns what was drawn: methods by name, and the marks STAR, LOSSLESS, FILL, CROSS.
+    """Draw the points of a model. Returns the labels: methods by name, and marks (STAR, LOSSLESS ...).
 
     Settings without forwards, whose answers were chosen by likelihood, have no place on a log axis. The star is in
     for its setting's own marker, and is below others of the same place. Hollow markers are see-through: methods that
@@ -182,7 +182,7 @@ def panel(axis: Axes, group: Sequence[Method], x: X, style: Styles, is_speed: bo
             if setting is not start:
                 fill = colour if best.get(id(setting)) else "none"
                 _draw_point(axis, setting, x, marker, colour, fill, faint, method.is_highlighted)
-                labels |= {FILL} if best.get(id(setting)) else set()
+                labels |= {PARETO_FILL} if best.get(id(setting)) else set()
             if is_speed and setting.measures.warning:
                 labels.add(CROSS)
                 axis.plot(x(setting), setting.quality, marker="x", color="black", markersize=7, zorder=4)
