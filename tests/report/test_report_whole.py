@@ -147,7 +147,7 @@ def test_a_speed_of_a_busy_machine_is_marked_and_never_called_pareto_optimal(tmp
     assert (slow.measures.warning, fast.measures.warning) == ("", "wall time 2.0 x CPU time")
     speed, tpf = (lambda one: one.measures.speed), (lambda one: one.measures.tpf)
     assert plots.optimal([slow, fast], speed, is_speed=True) == [False, False]  # too low, and higher even so
-    assert plots.optimal([slow, fast], tpf, timed=False) == [False, True]  # a count is no time
+    assert plots.optimal([slow, fast], tpf, is_speed=False) == [False, True]  # a count is no time
     head, quiet, busy = tables.speeds([slow, fast], None).csv().splitlines()
     assert head.endswith("wall / CPU,load,warning") and quiet.endswith(",1.00,0.50,")
     assert busy.endswith(",2.00,2.00,wall time 2.0 x CPU time")
