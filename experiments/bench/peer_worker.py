@@ -1,10 +1,10 @@
 """Decode with a published repository on request: the worker of ``experiments.bench.peers``, in a process of its own.
 
 ``PYTHON peer_worker.py REPOSITORY FOLDER``, under any Python that has what the repository needs, but not this package.
-It reads JSON lines and answers each with one. The first is the job: checkpoint, prompt (ids), answer, block, mask (its
-id), threads. Its answer is ``{"order": ...}``, or ``{"missing": ...}`` where the checkout is not what is expected. Each
-further line is ``{"cache": NAME}``. Its answer holds the tokens, and the seconds of the decode by the clock and of the
-processor.
+It reads JSON lines and answers each with one. The first is the job: checkpoint, prompts (ids, of one length), answer,
+block, mask (its id), threads. Its answer is ``{"order": ...}``, or ``{"missing": ...}`` where the checkout is not what
+is expected. Each further line is ``{"cache": NAME}``. Its answer holds the tokens of all answers, and the seconds of
+the decode by the clock and of the processor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 Job = dict[str, Any]
-Decode = Callable[[], Any]  # the canvas: prompt and answer, a tensor [1, L]
+Decode = Callable[[], Any]  # the canvases: prompts and answers, a tensor [B, L]
 
 # Functions of NVlabs/Fast-dLLM, by our caches.
 FAST_DLLM = {"none": "generate", "prefix": "generate_with_prefix_cache", "dual": "generate_with_dual_cache"}
@@ -56,13 +56,13 @@ def settings(job: Job) -> dict[str, Any]:
 
 
 def fast_dllm(folder: Path, job: Job) -> dict[str, Decode]:
-    """NVlabs/Fast-dLLM: three functions, which return the canvas and the number of forwards."""
+    """NVlabs/Fast-dLLM: three functions, which take one prompt, and return the canvas and the number of forwards."""
     sys.path.insert(0, str(folder / "llada"))
     functions = {cache: found("generate", name, *settings(job)) for cache, name in FAST_DLLM.items()}
-    model, prompt = network(found("model.modeling_llada", "LLaDAModelLM"), job), torch.tensor([job["prompt"]])
+    model, prompts = network(found("model.modeling_llada", "LLaDAModelLM"), job), torch.tensor(job["prompts"])
 
     def decode(function: Any) -> Decode:
-        return lambda: function(model, prompt, **settings(job))[0]
+        return lambda: torch.cat([function(model, prompt[None], **settings(job))[0] for prompt in prompts])
 
     return {cache: decode(function) for cache, function in functions.items()}
 
@@ -72,15 +72,17 @@ def d2cache(folder: Path, job: Job) -> dict[str, Decode]:
     os.environ["MASK_TOKEN_ID"] = str(job["mask"])
     sys.path.insert(0, str(folder))
     generate = found("src.generation", "generate", "strategy")
+    # Frequencies of LLaDA's words, which a rule that is not used here reads, and a smaller vocabulary cannot hold.
+    import_module("src.generation.utils").get_token_freq = lambda *_: None  # type: ignore[attr-defined]
     cache = found("src.cache", "PrefixCache", "use_dual")
     model = network(found("src.models.llada.modeling_llada", "LLaDAModelLM"), job)
-    prompt, options = torch.tensor([job["prompt"]]), {"strategy": "vanilla", "num_transfer_tokens": 1}
+    prompts, options = torch.tensor(job["prompts"]), {"strategy": "vanilla", "num_transfer_tokens": 1}
     lengths = {"gen_length": job["answer"], "block_length": job["block"], "mask_token_id": job["mask"]}
 
     def decode(cache_class: Any) -> Decode:
         def run() -> Any:
-            frame = generate(model, prompt, cache_cls=cache_class, **options, **lengths)[-1]
-            return torch.cat([frame.prompts, frame.generated_tokens], -1).view(1, -1)
+            frame = generate(model, prompts, cache_cls=cache_class, **options, **lengths)[-1]
+            return torch.cat([frame.prompts, frame.generated_tokens], -1).view(len(prompts), -1)
 
         return run
 
@@ -95,7 +97,7 @@ def d2cache(folder: Path, job: Job) -> dict[str, Decode]:
 def dkv_cache(folder: Path, job: Job) -> dict[str, Decode]:
     """horseee/dKV-Cache: a function and a model for each of its two caches. Greedy commits in a random order."""
     sys.path.insert(0, str(folder))
-    prompt, variants = torch.tensor([job["prompt"]]), dict[str, Any]()
+    prompts, variants = torch.tensor(job["prompts"]), dict[str, Any]()
     for name in ("decode", "greedy"):
         function = found(f"generation_utils.llada_dkv_cache_{name}", "generate", *settings(job), "cache_reloading_step")
         variants[name] = function, network(found(f"models.modeling_llada_dkv_cache_{name}", "LLaDAModelLM"), job)
@@ -105,7 +107,7 @@ def dkv_cache(folder: Path, job: Job) -> dict[str, Decode]:
 
         def run() -> Any:
             torch.manual_seed(0)  # the order that ``drawn_order`` reports
-            return function(model, None, prompt, **settings(job), **options)
+            return function(model, None, prompts, **settings(job), **options)
 
         return run
 
@@ -121,10 +123,10 @@ REPOSITORIES = {"fast-dllm": fast_dllm, "d2cache": d2cache, "dkv-cache": dkv_cac
 
 
 def drawn_order(job: Job) -> list[int]:
-    """The order of the answer's positions in which dKV-Cache-Greedy commits after ``torch.manual_seed(0)``: in every
-    block it draws one number for each column of the canvas."""
+    """The order of the answer's positions in which dKV-Cache-Greedy commits one prompt's after
+    ``torch.manual_seed(0)``: in every block it draws one number for each column of the canvas."""
     torch.manual_seed(0)
-    prompt, answer, block = len(job["prompt"]), job["answer"], job["block"]
+    prompt, answer, block = len(job["prompts"][0]), job["answer"], job["block"]
     order: list[int] = []
     for begin in range(0, answer, block):
         drawn = torch.rand(1, prompt + answer)[0, prompt + begin : prompt + begin + block]
@@ -135,9 +137,9 @@ def drawn_order(job: Job) -> list[int]:
 def timed(decode: Decode, answer: int) -> dict[str, Any]:
     began, used = time.perf_counter(), time.process_time()
     with torch.no_grad():
-        canvas = decode()
+        canvases = decode()
     seconds, processor = time.perf_counter() - began, time.process_time() - used
-    return {"tokens": canvas[0, -answer:].tolist(), "seconds": seconds, "processor": processor}
+    return {"tokens": canvases[:, -answer:].flatten().tolist(), "seconds": seconds, "processor": processor}
 
 
 def main() -> int:

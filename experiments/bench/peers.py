@@ -7,6 +7,8 @@ published LLaDA format, and is in a temporary folder. One token is committed a f
 decode once, one after the other, so that a busy machine slows all alike. Medians are printed: of the ratio by the clock
 with its least and largest, and of that by processor time, which other jobs change least.
 
+``--batch`` decodes several prompts at once, where the published code can: Fast-dLLM takes them one by one.
+
 Beside them run the bare products: what the linear layers alone take for the same rows. Their share of our time says
 what is left to gain.
 """
@@ -79,20 +81,23 @@ def decoder_for(
     by_order = part("sampler", "order", positions=order or "random")
     sampler = by_order if cache == "dkv_greedy" else part("sampler", "static")
     blocks = part("blocks", "fixed", block_length=options.block)
-    return Decoder(model, sampler, blocks, cache, eos, gen_length=options.answer, suppress_mask=False)
+    given = {"gen_length": options.answer, "batch_size": options.batch, "suppress_mask": False}
+    return Decoder(model, sampler, blocks, cache, eos, **given)
 
 
-def followed(decoder: Decoder, prompt: list[int]) -> tuple[list[tuple[int, int]], float]:
+def followed(decoder: Decoder, prompts: list[list[int]]) -> tuple[list[tuple[int, int]], float]:
     """The rows of every turn, in a layer and in the head, and how near two choices ever came (nats): the committed
-    token and the runner-up, or the committed position and the next (by confidence)."""
+    token and the runner-up, or the committed position and the next of its row (by confidence)."""
     rows, least = list[tuple[int, int]](), float("inf")
-    for turn in decoder.turns(prompt):
-        rows.append((int(turn.cost.computed.max()), int(turn.cost.scored.sum())))
+    requests = [decoder.sampler.prepare(decoder.request(prompt)) for prompt in prompts]
+    for turn in decoder.runner.stream(decoder.runner.sized(requests, len(requests)), decoder.batch_size):
+        rows.append((int(turn.cost.computed.amax(-1).sum()), int(turn.cost.scored.sum())))
         scores, commit = turn.view.scores, turn.step.commit
         least = min(least, float(scores.statistic("gap")[commit].min()))
-        left = scores.confidence[turn.view.open & ~commit]
-        if len(left) and decoder.sampler.traits.by_confidence:
-            least = min(least, float((scores.confidence[commit].min() / left.max()).log()))
+        if decoder.sampler.traits.by_confidence:
+            chosen = scores.confidence.where(commit, float("inf")).amin(1)
+            next_best = scores.confidence.where(turn.view.open & ~commit, 0.0).amax(1)
+            least = min(least, float((chosen / next_best)[commit.any(1)].log().min()))
     return rows, least
 
 
@@ -113,17 +118,17 @@ def products(model: Transformer, rows: Sequence[tuple[int, int]]) -> Callable[[]
 
 
 def compare(
-    cache: str, model: Model, workers: dict[str, Worker], prompt: list[int], options: argparse.Namespace
+    cache: str, model: Model, workers: dict[str, Worker], prompts: list[list[int]], options: argparse.Namespace
 ) -> Iterator[str]:
     """Print the lines of one cache. Yields a sentence for each checkout whose tokens differ from ours."""
     order = next((worker.order for worker in workers.values()), None)
     decoder, watched = (decoder_for(model, cache, order, options, eos) for eos in (FullLength(), Watched()))
-    rows, closest = followed(watched, prompt)
+    rows, closest = followed(watched, prompts)
     bare, times = products(model.transformer, rows), {name: list[Time]() for name in ("ours", "bare", *workers)}
     answers: dict[str, list[int]] = {}
     for _ in range(options.rounds):
-        result, ours = timed(lambda: decoder([prompt])[0])
-        found = {"ours": (result.canvas, ours), "bare": ([], timed(bare)[1])}
+        results, ours = timed(lambda: decoder(prompts))
+        found = {"ours": ([token for one in results for token in one.canvas], ours), "bare": ([], timed(bare)[1])}
         found |= {name: worker.decode(cache) for name, worker in workers.items()}
         for name, (tokens, one) in found.items():
             answers[name] = list(tokens)
@@ -183,6 +188,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         ("prompt", 128),
         ("answer", 64),
         ("block", 32),
+        ("batch", 1),
         ("rounds", 3),
         ("threads", 1),
     ):
@@ -208,9 +214,9 @@ def run(options: argparse.Namespace) -> list[str]:
         checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_checkpoint(checkpoint, options)
         model, drawn = load(checkpoint), torch.Generator().manual_seed(0)
-        prompt = torch.randint(0, options.vocabulary // 2, (options.prompt,), generator=drawn).tolist()
+        prompts = torch.randint(0, options.vocabulary // 2, (options.batch, options.prompt), generator=drawn).tolist()
         job = {name: vars(options)[name] for name in ("answer", "block", "threads")}
-        job |= {"checkpoint": str(checkpoint), "prompt": prompt, "mask": model.ids.mask}
+        job |= {"checkpoint": str(checkpoint), "prompts": prompts, "mask": model.ids.mask}
         workers = dict[str, Worker]()
         for name, folder in folders.items():
             workers[name] = Worker(name, folder, pythons[name], job)
@@ -218,14 +224,16 @@ def run(options: argparse.Namespace) -> list[str]:
         print(
             f"width {options.width}, {options.layers} layers, MLP {options.mlp}, vocabulary {options.vocabulary}, "
             f"float32, prompt {options.prompt}, answer {options.answer}, blocks of {options.block}, "
-            f"threads {options.threads}, rounds {options.rounds}"
+            f"batch {options.batch}, threads {options.threads}, rounds {options.rounds}"
         )
         print(*(f"{name} {worker.commit}" for name, worker in workers.items()), sep=", ")
         print(HEAD, flush=True)
         differing = list[str]()
+        if options.batch > 1:  # each row of theirs commits in an order of its own
+            known = [cache for cache in known if cache != "dkv_greedy"]
         for cache in dict.fromkeys(options.caches or known):
             having = {name: worker for name, worker in workers.items() if cache in REPOSITORIES[name].caches}
-            differing += compare(cache, model, having, prompt, options)
+            differing += compare(cache, model, having, prompts, options)
         return differing
 
 

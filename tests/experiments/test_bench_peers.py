@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from dllm import Decoder, UserError, load, part
 from experiments.bench import forward_kinds, random_checkpoint
@@ -93,19 +94,24 @@ D2CACHE = (
     CONSTANT
     + """
 def generate(model, input_ids, *, strategy, cache_cls, gen_length, **options):
-    return [Frame(input_ids, input_ids), Frame(input_ids, torch.full((1, gen_length), 17))]
+    return [Frame(input_ids, input_ids), Frame(input_ids, torch.full((len(input_ids), gen_length), 17))]
 """
 )
 DKV_CACHE = (
     CONSTANT
     + """
 def generate(model, tokenizer, prompt, steps, gen_length, block_length, mask_id, cache_reloading_step=1, **options):
-    return torch.cat([prompt, torch.full((1, gen_length), 17)], 1)
+    return torch.cat([prompt, torch.full((len(prompt), gen_length), 17)], 1)
 """
 )
 CHECKOUTS = {
     "fast-dllm": {"llada/model/modeling_llada.py": MODEL, "llada/generate.py": GENERATE},
-    "d2cache": {"src/generation.py": D2CACHE, "src/cache.py": D2CACHE, "src/models/llada/modeling_llada.py": D2CACHE},
+    "d2cache": {
+        "src/generation/__init__.py": D2CACHE,
+        "src/generation/utils.py": "",
+        "src/cache.py": D2CACHE,
+        "src/models/llada/modeling_llada.py": D2CACHE,
+    },
     "dkv-cache": {
         f"{place}/{name}_dkv_cache_{kind}.py": DKV_CACHE
         for place, name in (("generation_utils", "llada"), ("models", "modeling_llada"))
@@ -148,6 +154,15 @@ def test_equal_tokens_and_other_tokens_are_told_apart(
     assert len(named) == 5, "one sentence for each that differs"
     assert named[2].startswith(f"--fast-dllm={folders['fast-dllm']} (NVlabs/Fast-dLLM) at commit ")
     assert "under cache=prefix: position 4 of the answer is 17, ours " in named[2]
+
+
+def test_several_prompts_are_decoded_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = stand_in(tmp_path / "peer", CHECKOUTS["fast-dllm"])
+    monkeypatch.setitem(globals(), "SIZES", [*SIZES, "--batch=3"])
+    assert run({"fast-dllm": folder}, ["none"], monkeypatch) == 0
+    assert "batch 3, " in (out := capsys.readouterr().out) and "same" in out
 
 
 def test_a_checkout_that_lacks_a_function_is_a_sentence(
@@ -235,7 +250,13 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("small")
 def test_forwards_are_timed_by_kind(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(forward_kinds, "machine", lambda: forward_kinds.Peaks(1e10, 1e12, 2e12))
-    monkeypatch.setattr(forward_kinds.torch, "randint", lambda low, high, shape: forward_kinds.torch.ones(shape).long())
+    randint = forward_kinds.torch.randint
+
+    def small_ids(low: int, high: int, shape: tuple[int, ...], **options: Any) -> Tensor:
+        """Ids that the small vocabulary has. Numbers of another type, which measure processors, stay."""
+        return randint(low, high if options else 2, shape, **options)
+
+    monkeypatch.setattr(forward_kinds.torch, "randint", small_ids)
     assert forward_kinds.main(["--layers", "1", "--runs", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     counts = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
