@@ -140,7 +140,7 @@ class ScoredHead:
             corrected=rows.candidates.no_positions,
             run=run,
             cost=self._cost(),
-            remembered=work.plan.state,
+            cache_state=work.plan.state,
             carried=rows.carried,
         )
 

@@ -158,11 +158,11 @@ class RecordedTurns:
     def _record(self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts) -> RecordedTurn | SplitTurn:
         inputs, results, asks = rows.tensors(), list[Any](), rows.session.traits.asks
         rows = replace(rows, session=rows.session.apart()) if asks else rows
-        compared = rows.session.kept.compared()
-        before = [tensor.clone() for tensor in compared]
+        compared_tensors = rows.session.kept.compared_tensors()
+        before = [tensor.clone() for tensor in compared_tensors]
 
         def reset() -> None:
-            copy_all([*buffers.outputs, *compared], [*inputs, *before])
+            copy_all([*buffers.outputs, *compared_tensors], [*inputs, *before])
 
         forward = replace(forward, stage=self._checked(rows, buffers, forward, parts, reset))
 
@@ -172,7 +172,7 @@ class RecordedTurns:
 
         recording = self.recorder()
         recording.record(work, reset)
-        copy_all(compared, before)
+        copy_all(compared_tensors, before)
         if asks:
             record_second_part = partial(self._record_second_part, buffers, forward, parts)
             return SplitTurn(recording, buffers, results[0], self.recorder, record_second_part)

@@ -76,14 +76,14 @@ class Rows:
     owner: Owner  # the row of each candidate
     blocks: BlockState  # [B] where the blocks stand
     state: State  # [B, ...] what the sampler remembers of the rows
-    remembered: State  # [B, ...] what the cache remembers of the rows
+    cache_state: State  # [B, ...] what the cache remembers of the rows
     lengths: State  # [B, ...] what the part that says how long they are remembers of the rows
     next_positions: Tensor  # [B, L] what the sampler said it will commit next
     ledger: Ledger  # [B] what is recorded of them
     # [B, ...] what a turn of a row hands to the next forward of its block, by the block's columns; empty where that
     # takes nothing. In papers: self-conditioning, soft tokens
     carried: State
-    # [B] the plan of the coming forward, whose ``state`` is ``remembered``, if the host learns its widths from the
+    # [B] the plan of the coming forward, whose ``state`` is ``cache_state``, if the host learns its widths from the
     # rows (None: it is made when the forward begins)
     plan: ForwardPlan | None
 
@@ -162,7 +162,7 @@ class Rows:
             owner,
             select(self.blocks, index),
             select(self.state, index),
-            select(self.remembered, index),
+            select(self.cache_state, index),
             select(self.lengths, index),
             self.next_positions[index],
             select(self.ledger, index),
@@ -198,7 +198,7 @@ class Rows:
             ledger=self.ledger.reshaped(reshape, self.blocks.turn),
             next_positions=reshape.moved(self.next_positions),
             state=reshape.state(self.state, parts.sampler.per_block),
-            remembered=self.session.moved(reshape, self.remembered),
+            cache_state=self.session.move(reshape, self.cache_state),
         )
 
     def handed_on(self, step: Step, soft: Soft, canvas: Canvas, now: BlockState) -> State:
@@ -225,7 +225,7 @@ class Rows:
             self.owner.join(fresh.owner),
             blocks,
             join(self.state, fresh.state),
-            join(self.remembered, fresh.remembered),
+            join(self.cache_state, fresh.cache_state),
             join(self.lengths, fresh.lengths),
             join(self.next_positions, fresh.next_positions),
             join(self.ledger, fresh.ledger),
@@ -257,14 +257,14 @@ class Rows:
         if not self.blocks.shapes.plans_ahead:
             return self
         plan = replace(self, plan=None).coming()
-        return replace(self, plan=replace(plan, state={}), remembered=plan.state)
+        return replace(self, plan=replace(plan, state={}), cache_state=plan.state)
 
     def coming(self) -> ForwardPlan:
         """The plan [B] of the coming forward."""
         if self.plan is not None:
-            return replace(self.plan, shapes=self.blocks.shapes, state=self.remembered)
+            return replace(self.plan, shapes=self.blocks.shapes, state=self.cache_state)
         canvas = self.owner.per_row(self.candidates)
-        return self.session.plan(canvas, self.blocks, self.next_positions, self.remembered)
+        return self.session.plan(canvas, self.blocks, self.next_positions, self.cache_state)
 
     def bounded(self) -> Rows:
         """The rows with the bounds of the coming forward, if shapes are bounded, and its leaders."""
@@ -292,7 +292,7 @@ class Rows:
         if blocks.shapes.plans_ahead:
             return self.session.widths(self.coming())
         canvas = self.owner.per_row(self.candidates)
-        counts = self.session.counts(canvas, blocks, self.next_positions, self.remembered)
+        counts = self.session.counts(canvas, blocks, self.next_positions, self.cache_state)
         return [blocks.begin, blocks.opened, blocks.turn, *counts]
 
     def reported(self, numbers: Tensor) -> tuple[Rows, tuple[int, ...]]:
@@ -325,7 +325,7 @@ ON_DEVICE = (
     "owner",
     "blocks",
     "state",
-    "remembered",
+    "cache_state",
     "lengths",
     "next_positions",
     "ledger",

@@ -25,7 +25,7 @@ def keep_pages(pages: PageStore, rows: Rows, numbers: Iterable[int], tenants: It
     as far as a forward has computed them when they were decided. Does nothing for caches that do not share."""
     if not rows.session.traits.shares or not rows.owner.is_single:
         return
-    tokens, final = rows.session.final(rows.remembered)
+    tokens, final = rows.session.final(rows.cache_state)
     if rows.plan is not None:  # planned, but not computed yet
         final = final & ~rows.plan.columns
     counts = final.long().cumprod(1).sum(1)

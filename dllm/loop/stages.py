@@ -34,7 +34,7 @@ class ChosenCandidates:
     forced: Tensor | None  # [B, L] what is committed automatically (None: nothing)
     corrected: Tensor  # [B, L] proposals that are not the model's own
     blocks: BlockState  # [B] where the blocks stand after the forward
-    remembered: State  # [B, ...] what the cache remembers of the rows
+    cache_state: State  # [B, ...] what the cache remembers of the rows
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ def choose_candidates(rows: Rows, scored: ScoredCandidates, parts: Parts, shared
         view = View.of(scored.canvas, scored.scores, owner.per_candidate(blocks), scored.forced, each, shared)
         candidate = checked_choice(parts.sampler, parts.sampler.choose(view, owner, rows.state), owner)
         of_rows = select(of_rows, candidate)
-    remembered = rows.session.keep(scored.run, candidate, scored.remembered)
+    cache_state = rows.session.keep(scored.run, candidate, scored.cache_state)
     canvas, scores, forced, corrected = of_rows
     if parts.cache.needs():
-        remembered = rows.session.after_scores(remembered, scores)
-    return ChosenCandidates(scored, candidate, canvas, scores, forced, corrected, blocks, remembered)
+        cache_state = rows.session.after_scores(cache_state, scores)
+    return ChosenCandidates(scored, candidate, canvas, scores, forced, corrected, blocks, cache_state)
 
 
 def look(rows: Rows, choice: ChosenCandidates, parts: Parts, shared: Shared) -> View:
@@ -130,7 +130,7 @@ def close_turn(
         owner=owner,
         blocks=blocks,
         state=state,
-        remembered=choice.remembered,
+        cache_state=choice.cache_state,
         next_positions=step.next_positions,
         ledger=rows.ledger.after(scored.cost, scored.owner, view, step),
         carried=carried,

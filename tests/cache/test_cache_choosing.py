@@ -27,8 +27,8 @@ from dllm.parts import (
     Sampling,
     Static,
     Turn,
+    attention_rollout,
     denoise,
-    rolled_out,
     with_gaps,
 )
 
@@ -104,12 +104,12 @@ def test_rollout_is_the_product_of_the_layers_attention() -> None:
     noise = torch.Generator().manual_seed(0)
     weights = [torch.rand(2, 4, 9, generator=noise, dtype=torch.float64).softmax(-1) for _ in range(3)]
     columns = torch.tensor([[0, 3, 5, 8], [1, 2, 7, 9]])  # of the second row the last one is padding
-    found = rolled_out(weights, columns, torch.ones(2, 9, dtype=torch.bool))
+    found = attention_rollout(weights, columns, torch.ones(2, 9, dtype=torch.bool))
     torch.testing.assert_close(found[0], dense([one[0] for one in weights], [0, 3, 5, 8], 9))
     torch.testing.assert_close(found[1], dense([one[1, :3] for one in weights], [1, 2, 7], 9))
     whole = [torch.rand(1, 9, 9, generator=noise, dtype=torch.float64).softmax(-1) for _ in range(3)]
     expected = dense([one[0] for one in whole], list(range(9)), 9)
-    torch.testing.assert_close(rolled_out(whole, None, torch.ones(1, 9, dtype=torch.bool))[0], expected)
+    torch.testing.assert_close(attention_rollout(whole, None, torch.ones(1, 9, dtype=torch.bool))[0], expected)
 
 
 def test_the_share_that_is_drawn_stays_below_the_option() -> None:

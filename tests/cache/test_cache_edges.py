@@ -174,7 +174,7 @@ def test_kept_keys_are_those_of_one_causal_run(name: str, blocks: str, sampler: 
             session = rows.session
             rows, turn = take_turn(rows, forward, parts)
             assert isinstance(session, ColumnSession)
-            for row, flags in enumerate((rows.remembered["exact"] & turn.canvas.valid).tolist()):
+            for row, flags in enumerate((rows.cache_state["exact"] & turn.canvas.valid).tolist()):
                 exact = sum(flags)
                 assert all(flags[:exact]) and not bool(turn.canvas.masked[row, :exact].any())
                 if exact:

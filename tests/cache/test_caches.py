@@ -367,6 +367,6 @@ def test_the_sessions_do_not_outlive_their_rows() -> None:
             left = rows.select([0, 2])
         chosen = left.session
         assert not isinstance(chosen, NoCacheSession)
-        stored = [tensor for tensor in left.remembered.values() if tensor.dim() == 2]
+        stored = [tensor for tensor in left.cache_state.values() if tensor.dim() == 2]
         assert all(store is None or len(store[0]) == 2 for store in chosen.stores)  # type: ignore[attr-defined]
         assert stored and all(len(tensor) == 2 for tensor in stored)

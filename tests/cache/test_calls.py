@@ -30,8 +30,8 @@ from dllm.parts import (
     Whole,
     Window,
     denoise,
-    grouped,
     ranges_of,
+    row_groups,
     validate,
 )
 
@@ -59,7 +59,7 @@ def test_no_other_grouping_costs_less(seed: int) -> None:
     rng = random.Random(seed)
     widths = [rng.choice([1, 3, 8, 9, 16, 40, 160]) for _ in range(rng.randint(1, 7))]
     price = rng.choice([0, 5, 16, 256])
-    found = grouped(widths, price)
+    found = row_groups(widths, price)
     assert sorted(row for rows in found for row in rows) == list(range(len(widths)))
     assert price_of(found, widths, price) == min(
         price_of(other, widths, price) for other in partitions(list(range(len(widths))))
@@ -67,8 +67,8 @@ def test_no_other_grouping_costs_less(seed: int) -> None:
 
 
 def test_rows_without_columns_are_in_no_call() -> None:
-    assert grouped([8, 0, 8, 90], 16) == [[3], [0, 2]]
-    assert grouped([0, 0], 16) == [[0, 1]]
+    assert row_groups([8, 0, 8, 90], 16) == [[3], [0, 2]]
+    assert row_groups([0, 0], 16) == [[0, 1]]
 
 
 def test_neighbours_are_ranges() -> None:

@@ -122,7 +122,7 @@ def test_the_weights_are_those_of_the_keys_that_a_cache_holds(
     checked = 0
     for rows, turn in play(Parts(rule, blocks, build("cache", cache), FullLength()), name, requests()[1:2]):
         kept: Any = rows.session
-        attended, given = rows.remembered["attended"][0], found(turn)
+        attended, given = rows.cache_state["attended"][0], found(turn)
         assert given.received is not None
         asked = (turn.canvas.undecided & turn.view.blocks.in_open)[0].nonzero()[:, 0].tolist()
         assert given.columns[0].tolist() == asked

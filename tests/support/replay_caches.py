@@ -155,7 +155,7 @@ class Unrepaired(D2Cache):
         first = ~state["confidence"].any(1, keepdim=True)
         return {name: torch.where(first, new, state[name]) for name, new in super().after_scores(state, scores).items()}
 
-    def searched(self, canvas: Canvas, blocks: BlockState) -> Tensor:
+    def priority_columns(self, canvas: Canvas, blocks: BlockState) -> Tensor:
         return blocks.in_block & canvas.masked
 
 
@@ -169,7 +169,7 @@ def flash_verify(params: Case) -> CaseParts:
 
 @accident("every second forward verifies, with no drafts too")
 class VerifiesAlways(VerifiedFlashDLLM):
-    def verified(self, view: CacheView, laid: Tensor) -> Tensor:
+    def verifies(self, view: CacheView, laid: Tensor) -> Tensor:
         return view.blocks.turn % 2 == 1
 
 

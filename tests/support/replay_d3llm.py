@@ -111,7 +111,7 @@ class Twice(Delayed):
 
     def plan(self, view: CacheView) -> ForwardPlan:
         plan = super().plan(view)
-        kept, grown = int(view.state["kept"]), int(plan.state["kept"])
+        kept, grown = int(view.state["kept_end"]), int(plan.state["kept_end"])
         refresh = kept > 0 and grown == kept and bool((plan.columns == view.canvas.valid).all())
         self.seen = 0 if refresh else self.twice[1] - self.twice[0]
         self.renewed = refresh

@@ -191,7 +191,7 @@ class Record:
         """Positions that each layer of each forward chose by their values; None: it chose none."""
         assert all(call.columns is None for one in self.passes for call in one.calls)
         return [
-            [None if rows is None else relative(rows[0], self.start) for rows in one.selected]
+            [None if rows is None else relative(rows[0], self.start) for rows in one.selections]
             for one in self.passes
             if isinstance(one, FeaturePass)
         ]

@@ -44,7 +44,7 @@ class ScoredCandidates:
     corrected: Tensor  # [N, L] proposals that are not the model's own, because of a constraint
     run: ForwardPass  # the forward
     cost: ForwardCost  # [N] what it computed
-    remembered: State  # [B, ...] what the cache remembers of the rows, before a candidate is chosen
+    cache_state: State  # [B, ...] what the cache remembers of the rows, before a candidate is chosen
     carried: State  # [B, ...] what the rows hand to their next forward
 
 

@@ -21,7 +21,7 @@ from dllm.loop.hidden import HiddenStates
 from dllm.loop.proposals import scatter_columns
 from dllm.models.network.transformer import Transformer
 from dllm.parts.cache.base import Session
-from dllm.parts.cache.guided import Guided
+from dllm.parts.cache.guided import GuidedSession
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Guidance(Extra):
         return replace(both, tokens=both.tokens.masked_fill(blank, self.placeholder))
 
     def session(self, session: Session, rows: int) -> Session:
-        return Guided(session)
+        return GuidedSession(session)
 
     def before(self, work: Work) -> Work:
         return replace(work, shown=self.session_canvas(work.canvas))

@@ -31,16 +31,16 @@ from dllm.parts.cache.passes import Call, ForwardPass
 
 class Session:
     """What is kept of one batch under a policy: B rows, N candidates, L columns. It holds tensors alone. What the
-    policy remembers of a row is a value [B, ...] that belongs to the row (``Rows.remembered``). A forward makes these
+    policy remembers of a row is a value [B, ...] that belongs to the row (``Rows.cache_state``). A forward makes these
     calls, in this order:
 
-        plan = session.plan(canvas, blocks, next_positions, remembered)   # which columns, per row
-        run = session.begin(plan, candidates, owner)         # calls of the network, queries, keys
-        for call in run.calls:                               # the network runs, with this memory between its layers
-            session.memory(run, call)
-        session.cost(run, scored)                            # what it computed
-        remembered = session.keep(run, chosen, plan.state)   # which candidates go on
-        remembered = session.after_scores(remembered, scores)   # what it said, for policies that have needs
+        plan = session.plan(canvas, blocks, next_positions, state)   # which columns, per row
+        forward = session.begin(plan, candidates, owner)     # calls of the network, queries, keys
+        for call in forward.calls:                           # the network runs, with this memory between its layers
+            session.memory(forward, call)
+        session.cost(forward, scored_rows)                   # what it computed
+        state = session.keep(forward, candidates, plan.state)   # which candidates go on
+        state = session.after_scores(state, scores)          # what it said, for policies that have needs
 
     ``memory`` and the network change the tensors, ``keep`` those of candidates; ``select`` and ``join`` change the
     session itself. Everything is on the canvas's device, except what a layer keeps: that is on the layer's device.
@@ -76,9 +76,9 @@ class Session:
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
         return {}
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, state: State) -> ForwardPlan:
         """Plan the next forward of ``canvas`` [B]. ``next_positions`` [B, L]: what the sampler said it will commit
-        next, numbered from 1 (0: not next). ``ForwardPlan.state`` is ``remembered`` with its changed entries; rows that
+        next, numbered from 1 (0: not next). ``ForwardPlan.state`` is ``state`` with its changed entries; rows that
         wait (not ``blocks.active``) keep theirs."""
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class Session:
         rows that have at most ``width`` open columns each (caches with ``bounds_late`` only)."""
         raise NotImplementedError
 
-    def counts(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> list[Tensor]:
+    def counts(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, state: State) -> list[Tensor]:
         """What a host that reads late must know besides, for ``max_queries``: numbers [B] of the rows as they are after
         a turn."""
         return []
@@ -109,20 +109,20 @@ class Session:
         """What the layers exchange keys and values with during one call of the forward."""
         raise NotImplementedError
 
-    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
-        """What the forward computed, per candidate and layer; ``scored`` [N]: rows that the head ran on."""
-        return forward.cost(scored)
+    def cost(self, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
+        """What the forward computed, per candidate and layer. scored_rows [N]: how many rows the head ran on."""
+        return forward.cost(scored_rows)
 
-    def keep(self, forward: ForwardPass, candidates: Tensor, remembered: State) -> State:
+    def keep(self, forward: ForwardPass, candidates: Tensor, state: State) -> State:
         """Go on with these ``candidates`` [B]: keep their columns, and drop those of the others. Returns what the
         policy remembers of the rows after the forward."""
-        return remembered
+        return state
 
-    def after_scores(self, remembered: State, scores: Scores) -> State:
+    def after_scores(self, state: State, scores: Scores) -> State:
         """What the policy remembers after a forward that said ``scores`` [B, L], before anything is committed."""
-        return remembered
+        return state
 
-    def moved(self, reshape: Reshape, remembered: State) -> State:
+    def move(self, reshape: Reshape, state: State) -> State:
         """What the policy remembers of the rows [B], whose columns are now those of ``reshape``. What the session keeps
         by column moves with them, or is forgotten. Only caches whose traits say that they follow are asked."""
         raise TypeError(f"{type(self).__name__} does not follow columns that move.")
@@ -150,7 +150,7 @@ class Session:
         same.kept, same.row_numbers = self.kept.apart(), copy(self.row_numbers)
         return same
 
-    def final(self, remembered: State) -> tuple[Tensor, Tensor]:
+    def final(self, state: State) -> tuple[Tensor, Tensor]:
         """Tokens [B, L] as the last planned forward has them, and the columns [B, L] whose keys and values stay as long
         as these do, those included that it computes (policies that share)."""
         raise NotImplementedError
@@ -168,7 +168,7 @@ def _lack(need: Need, traits: CacheTraits) -> str:
     return "attention" if not traits.exposes_attention and any(read.reads_attention for read in need.reads) else ""
 
 
-def _unserved(c: Selection, lack_of_need: str) -> dict[str, str] | None:
+def _refusal_words(c: Selection, lack_of_need: str) -> dict[str, str] | None:
     """The words of a refusal, if ``lack_of_need`` is the first thing of the first need that the cache does not
     serve."""
     for need in c.needs:
@@ -186,15 +186,15 @@ class Cache:
 
     traits: CacheTraits
     clashes: ClassVar[tuple[Clash, ...]] = (
-        Clash(lambda c: _unserved(c, "region"),
+        Clash(lambda c: _refusal_words(c, "region"),
               "{cache} computes only the open blocks in most forwards, but a chosen part reads the region "
               "{region:value} {when:value}.", kind=IncompatibleParts),
-        Clash(lambda c: _unserved(c, "committed"),
+        Clash(lambda c: _refusal_words(c, "committed"),
               "{cache} computes masked positions, not the committed ones that a chosen part reads.",
               kind=IncompatibleParts),
-        Clash(lambda c: _unserved(c, "shadows"),
+        Clash(lambda c: _refusal_words(c, "shadows"),
               "{cache} has no room for the extra queries of {sampler}.", kind=IncompatibleParts),
-        Clash(lambda c: _unserved(c, "attention"),
+        Clash(lambda c: _refusal_words(c, "attention"),
               "{sampler} reads attention weights, and {cache} does not hold the keys that they are made of, or does "
               "not attend with every row.", kind=IncompatibleParts),
         Clash(lambda c: c.does.soft is not None and not c.part.traits.soft,
@@ -222,15 +222,15 @@ class Cache:
         """What its sessions keep of every layer."""
         return LAYER_KEYS, LAYER_VALUES
 
-    def slots(self, columns: int, opened: int, config: ModelConfig) -> int:
-        """How many slots a row of ``columns`` has, of which at most ``opened`` are open (policies that keep by
-        slot)."""
+    def slots(self, columns: int, open_columns: int, config: ModelConfig) -> int:
+        """How many slots a row of ``columns`` has, of which at most ``open_columns`` are open (policies that
+        keep by slot)."""
         return 0
 
-    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
+    def kept_numbers(self, columns: int, open_columns: int, config: ModelConfig) -> int:
         """How many numbers of the model's kind such a row keeps in all layers. A server counts them before it lets the
         row join others."""
-        slots = self.slots(columns, opened, config)
+        slots = self.slots(columns, open_columns, config)
         return sum(
             tensor.numbers(tensor.shape(config, layer, 1, columns + 1 if tensor.by == "column" else slots))
             for tensor in self.kept()

@@ -95,7 +95,7 @@ class Buffered(Cache):
         """The ``state`` of rows some of whose columns are computed, ``is_computed`` [B, L] (policies that share)."""
         raise NotImplementedError
 
-    def final(self, remembered: State) -> tuple[Tensor, Tensor]:
+    def final(self, state: State) -> tuple[Tensor, Tensor]:
         """As ``Session.final`` (policies that share)."""
         raise NotImplementedError
 
@@ -139,9 +139,9 @@ class Buffered(Cache):
         """As ``Session.memory``."""
         return BufferMemory(session, forward, call)
 
-    def cost(self, session: ColumnSession, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+    def cost(self, session: ColumnSession, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
         """As ``Session.cost``."""
-        return forward.cost(scored)
+        return forward.cost(scored_rows)
 
 
 @final
@@ -164,25 +164,25 @@ class ColumnSession(Session):
             state = self.policy.knowing(state, written)
         return {"written": written, "attended": canvas.valid, "masks": ~canvas.no_positions, **state}
 
-    def final(self, remembered: State) -> tuple[Tensor, Tensor]:
-        return self.policy.final(remembered)
+    def final(self, state: State) -> tuple[Tensor, Tensor]:
+        return self.policy.final(state)
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
-        old, shapes, view = remembered, blocks.shapes, self._view(canvas, blocks, next_positions, remembered)
-        plan = checked_plan(self.policy, self.policy.plan(view), canvas, old)
-        state = shapes.update(blocks.active, {**old, "masks": canvas.masked, **plan.state}, old)
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, state: State) -> ForwardPlan:
+        before, shapes, view = state, blocks.shapes, self._view(canvas, blocks, next_positions, state)
+        plan = checked_plan(self.policy, self.policy.plan(view), canvas, before)
+        state = shapes.update(blocks.active, {**before, "masks": canvas.masked, **plan.state}, before)
         self.gapless = self.gapless and plan.keys is canvas.valid
         if not shapes.waits:
             return replace(plan, state=state)
-        keys = shapes.update(blocks.active, plan.keys, old["attended"])
+        keys = shapes.update(blocks.active, plan.keys, before["attended"])
         return replace(plan, columns=plan.columns & blocks.active[:, None], keys=keys, state=state)
 
-    def _view(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> CacheView:
-        old = remembered
-        return CacheView(canvas, blocks, next_positions, old["masks"], old["attended"], old, self.config, self.soft)
+    def _view(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, state: State) -> CacheView:
+        masks, attended = state["masks"], state["attended"]
+        return CacheView(canvas, blocks, next_positions, masks, attended, state, self.config, self.soft)
 
-    def counts(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> list[Tensor]:
-        return self.policy.counts(self._view(canvas, blocks, next_positions, remembered))
+    def counts(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, state: State) -> list[Tensor]:
+        return self.policy.counts(self._view(canvas, blocks, next_positions, state))
 
     def most(self, host_views: Sequence[HostView]) -> tuple[int, ...]:
         bounds = self.policy.most(host_views, self.length, self.config)
@@ -196,8 +196,8 @@ class ColumnSession(Session):
             return (self.length,) * len(host_views)
         return self.policy.max_queries(host_views, self.length, width, self.config)
 
-    def after_scores(self, remembered: State, scores: Scores) -> State:
-        return remembered | self.policy.after_scores(remembered, scores)
+    def after_scores(self, state: State, scores: Scores) -> State:
+        return state | self.policy.after_scores(state, scores)
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         return self.policy.own_pass(self, self._begin(plan, candidates, owner), plan, candidates)
@@ -232,16 +232,16 @@ class ColumnSession(Session):
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return self.policy.memory(self, forward, call)
 
-    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
-        return self.policy.cost(self, forward, scored)
+    def cost(self, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
+        return self.policy.cost(self, forward, scored_rows)
 
-    def keep(self, forward: ForwardPass, candidates: Tensor, remembered: State) -> State:
+    def keep(self, forward: ForwardPass, candidates: Tensor, state: State) -> State:
         keys, queries = forward.keys, forward.queries
         if not forward.owner.is_single:
             keys, queries = keys[candidates], queries[candidates]
             keep_candidates(self.stores, forward, candidates)
-        columns_now = {"attended": keys, "written": remembered["written"] | queries}
-        return {**remembered, **forward.noted, **columns_now}
+        columns_now = {"attended": keys, "written": state["written"] | queries}
+        return {**state, **forward.notes, **columns_now}
 
     def call(self, forward: ForwardPass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas) -> Call:
         """A call of ``rows`` (None: all), each of at most ``width`` columns."""

@@ -24,18 +24,18 @@ class BufferMemory(Memory):
         self.accessed: tuple[Call | None, torch.device | None, StaticMemory] = None, None, StaticMemory(ALL)
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
-        self._placed(columns)
+        self._move_queries(columns)
         self.buffer(layer, fresh)
         return self._access(fresh.query.device).exchange(layer, fresh, columns)
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         if self.reader is not None and self.reader.reads(layer):
             return super().attend(layer, fresh, columns)
-        self._placed(columns)
+        self._move_queries(columns)
         self.buffer(layer, fresh)
         return self._access(fresh.query.device).attend(layer, fresh, columns)
 
-    def _placed(self, columns: Tensor | None) -> None:
+    def _move_queries(self, columns: Tensor | None) -> None:
         """Queries are kept at the ``columns`` that have come to this layer, if others did to the one before."""
         if self.widens and columns is not self.call.columns:
             self.call = replace(self.call, columns=columns, slots=columns)
@@ -51,30 +51,30 @@ class BufferMemory(Memory):
 
     def note(self, name: str, value: Tensor) -> None:
         """Remember what the call found out about its rows under ``name``."""
-        noted, candidates = self.forward.noted, self.call.candidates
-        before = noted.get(name, self.forward.remembered[name])
+        notes, candidates = self.forward.notes, self.call.candidates
+        before = notes.get(name, self.forward.remembered[name])
         value = value.to(before.device)
-        noted[name] = value if candidates is None else before.index_copy(0, candidates, value)
+        notes[name] = value if candidates is None else before.index_copy(0, candidates, value)
 
     def buffer(self, layer: int, fresh: Projected) -> KeyValues:
         """The buffers that the call writes to. The first forward makes them; more scratch slots widen them."""
         session, key, drafts = self.session, fresh.key, self.call.drafts
-        stored, size = session.stores[layer], max(self.call.reach, session.length + 1)
+        store, size = session.stores[layer], max(self.call.reach, session.length + 1)
         if drafts is not None:
             draft_buffers = blank(key, len(drafts.row), size)
-            if stored is not None and not self.forward.whole:
+            if store is not None and not self.forward.whole:
                 row = self.copies(drafts.row, key.device)
-                for new, old in zip(draft_buffers, stored, strict=True):
+                for new, old in zip(draft_buffers, store, strict=True):
                     new[:, :, : session.length] = old[row, :, : session.length]
             drafts.stores[layer] = draft_buffers
             return draft_buffers
-        if stored is None or stored[0].shape[2] < size:
+        if store is None or store[0].shape[2] < size:
             wider = blank(key, session.rows, size)
-            for new, old in zip(wider, stored or (), strict=False):
+            for new, old in zip(wider, store or (), strict=False):
                 new[:, :, : old.shape[2]] = old
-            session.stores[layer] = stored = wider
+            session.stores[layer] = store = wider
             session.kept.write_prefixes(layer)
-        return stored
+        return store
 
     def _access(self, device: torch.device) -> StaticMemory:
         """What a layer on ``device`` reads and writes."""

@@ -23,7 +23,7 @@ ROWS_PER_CALL = {"cpu": 16, "cuda": 256}
 ROWS_PER_STREAMED = {"cpu": 0, "cuda": 64}
 
 
-def grouped(widths: Sequence[int], price: int) -> list[list[int]]:
+def row_groups(widths: Sequence[int], price: int) -> list[list[int]]:
     """Row numbers by call, at the least cost: the rows of all calls, padded to their widest, and ``price`` rows a call.
 
     Rows without columns are in no call, unless all rows are so. In an optimal choice, calls are intervals of widths.
@@ -46,11 +46,11 @@ def grouped(widths: Sequence[int], price: int) -> list[list[int]]:
 
 def padded_widths(widths: Sequence[int], price: int) -> list[int]:
     """Each row's width as its call pads it; 0 for a row in no call."""
-    padded = [0] * len(widths)
-    for rows in grouped(widths, price):
+    call_widths = [0] * len(widths)
+    for rows in row_groups(widths, price):
         for row in rows:
-            padded[row] = max(widths[other] for other in rows)
-    return padded
+            call_widths[row] = max(widths[other] for other in rows)
+    return call_widths
 
 
 class RowNumbers:
@@ -92,8 +92,8 @@ class Group:
 
 
 def rows_by_call(widths: Sequence[int], device: torch.device, numbers: RowNumbers) -> list[Group]:
-    """The calls of ``grouped``."""
-    groups = grouped(widths, numbers.price(device))
+    """The calls of ``row_groups``."""
+    groups = row_groups(widths, numbers.price(device))
     if len(groups) == 1 and len(groups[0]) == len(widths):
         return [Group(None, max(widths))]
     return [Group(numbers(rows, device), max(widths[row] for row in rows), ranges_of(rows)) for rows in groups]

@@ -19,29 +19,31 @@ from dllm.contract.canvas import Canvas, packed
 from dllm.models.network.attention import AllOf, ByRank, MaskParts
 from dllm.models.network.attention_order import AttentionOrder
 from dllm.models.network.memory import DeviceCopies, KeyValues
-from dllm.parts.cache.calls import grouped
+from dllm.parts.cache.calls import row_groups
 from dllm.parts.cache.passes import Call, CandidateBuffers, CandidatePacking, ForwardPass
 
 
 @dataclass(frozen=True)
 class SideBySide(MaskParts):
-    """A query sees the kept columns of its candidate, and the candidate's queries."""
+    """A query sees the keys that are kept for its candidate, and the candidate's queries."""
 
-    kept: Tensor  # [b, K, L + 1] the columns of the buffers, and the slot for padding
+    key_columns: Tensor  # [b, K, L + 1] the columns of the buffers, and the slot for padding
     queries: Tensor  # [b, K n] which of them are columns
 
     @property
     def width(self) -> int:
         """n."""
-        return self.queries.shape[1] // self.kept.shape[1]
+        return self.queries.shape[1] // self.key_columns.shape[1]
 
     def mask(self, first: int, last: int) -> Tensor:
         candidate = torch.arange(self.queries.shape[1], device=self.queries.device) // self.width
         candidates = candidate[first:last]
-        return torch.cat([self.kept[:, candidates], (candidates[:, None] == candidate) & self.queries[:, None]], 2)
+        return torch.cat(
+            [self.key_columns[:, candidates], (candidates[:, None] == candidate) & self.queries[:, None]], 2
+        )
 
     def ranges(self, first: int, last: int) -> list[tuple[int, int]]:
-        before, width = self.kept.shape[2], self.width
+        before, width = self.key_columns.shape[2], self.width
         return [(0, before), (before + first // width * width, before + -(-last // width) * width)]
 
 
@@ -57,19 +59,19 @@ class CandidateCalls:
     row_of: Callable[[Tensor | None, int], Call]  # the call of some candidates, each a row of its own width at most
 
     def calls(self, price: int, shared: Callable[[CandidateCalls, Tensor | None], Call]) -> list[Call]:
-        """The calls, each of rows that have as many candidates. price: as ``grouped`` takes it. shared: makes the call
-        of some candidates (None: all) that do not compute everything."""
+        """The calls, each of rows that have as many candidates. price: see ``row_groups``. shared: makes the call of
+        some candidates (None: all) that do not compute everything."""
         forward, device = self.forward, self.forward.owner.row.device
         of_row = [list[int]() for _ in range(forward.owner.rows)]
         for number, row in enumerate(forward.owner.row.tolist()):
             of_row[row].append(number)
         fresh = forward.owner.any((forward.queries == forward.valid).all(1)).tolist()
-        alike = dict[int, list[list[int]]]()  # candidates by row, those of rows that compute everything under 0
+        rows_by_count = dict[int, list[list[int]]]()  # candidates by row, those of rows that compute everything under 0
         for numbers, new in zip(of_row, fresh, strict=True):
-            alike.setdefault(0 if new else len(numbers), []).append(numbers)
+            rows_by_count.setdefault(0 if new else len(numbers), []).append(numbers)
         calls = list[Call]()
-        for count, rows in alike.items():
-            parts = grouped([self._width(numbers) for numbers in rows], price) if count else [range(len(rows))]
+        for count, rows in rows_by_count.items():
+            parts = row_groups([self._width(numbers) for numbers in rows], price) if count else [range(len(rows))]
             for part in parts:
                 some = [number for row in part for number in rows[row]]
                 run = None if len(some) == len(forward.queries) else torch.tensor(some, device=device)

@@ -16,10 +16,10 @@ def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor
     shifts = config.shifts(canvas.masked & canvas.valid, canvas.start)
     if isinstance(shifts, int) and shifts == 0:
         return positions
-    moved = positions if isinstance(shifts, int) else positions & (shifts > 0)
-    left = torch.cat([moved[:, 1:], torch.zeros_like(moved[:, :1])], 1)
-    first = moved & (canvas.columns == 0)
-    return left & canvas.valid | (first if isinstance(shifts, int) else first | (positions & ~moved))
+    from_left = positions if isinstance(shifts, int) else positions & (shifts > 0)
+    left = torch.cat([from_left[:, 1:], torch.zeros_like(from_left[:, :1])], 1)
+    first = from_left & (canvas.columns == 0)
+    return left & canvas.valid | (first if isinstance(shifts, int) else first | (positions & ~from_left))
 
 
 def order_of(canvas: Canvas, config: ModelConfig) -> AttentionOrder | None:
@@ -33,8 +33,8 @@ def committable_next(canvas: Canvas, config: ModelConfig) -> tuple[Tensor, Tenso
     """The columns [B, L] that the next forward may commit, and those that it commits at once and alone (None: there are
     none), as ``ForwardPlan.committable`` and ``forced``."""
     masked, kind = canvas.masked & canvas.valid, config.attention
-    predicted, alone = kind.predicted(masked, canvas.start), kind.alone(masked, canvas.start)
-    return canvas.valid if predicted is None else predicted, alone
+    predictable, alone = kind.predicted(masked, canvas.start), kind.alone(masked, canvas.start)
+    return canvas.valid if predictable is None else predictable, alone
 
 
 def gather_rows(values: Tensor, index: Tensor) -> Tensor:

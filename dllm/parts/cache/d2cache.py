@@ -49,9 +49,9 @@ class D2Cache(Buffered):
 
     def state(self, canvas: Canvas) -> State:
         """confidence [B, L]: what the last forward that scored a mask said of it. importance [B, L]: how much the last
-        forward drew from each column. searched [B, L]: the block of that forward."""
+        forward drew from each column. priority [B, L]: the block of that forward."""
         nothing = torch.zeros_like(canvas.masked, dtype=torch.float64)
-        return {"confidence": nothing, "importance": nothing, "searched": canvas.no_positions}
+        return {"confidence": nothing, "importance": nothing, "priority": canvas.no_positions}
 
     def after_scores(self, state: State, scores: Scores) -> State:
         fresh = scores.scored & state["masks"]
@@ -68,9 +68,9 @@ class D2Cache(Buffered):
         columns = rows | self.important(view.state["importance"], canvas.valid & ~rows)
         columns = torch.where(apart, soon, columns)
         columns = (blocks.turn == 0)[:, None] | with_gaps(columns, canvas.columns, self.inflate)
-        return view.plan(columns, state={"searched": self.searched(canvas, blocks)})
+        return view.plan(columns, state={"priority": self.priority_columns(canvas, blocks)})
 
-    def searched(self, canvas: Canvas, blocks: BlockState) -> Tensor:
+    def priority_columns(self, canvas: Canvas, blocks: BlockState) -> Tensor:
         """The columns [B, L] of the block, whose masks come first when this forward's successor is planned."""
         return blocks.in_block
 
@@ -78,7 +78,7 @@ class D2Cache(Buffered):
         """The masks [B, L] that will soon be decided; at least one of those that the coming forward may commit."""
         canvas, state, masks = view.canvas, view.state, view.canvas.undecided & view.canvas.valid
         density = certainty_density(~canvas.masked, canvas.start, canvas.initial_end, self.sigma)
-        score, inside = state["confidence"] * density, state["searched"]
+        score, inside = state["confidence"] * density, state["priority"]
         score = score + inside * score.amax(1, keepdim=True)
         begin, width = inside.long().argmax(1, keepdim=True), inside.sum(1, keepdim=True).clamp(min=1)
         last = torch.where(masks & (masks.cumsum(1) == self.masks), canvas.columns, -1).amax(1, keepdim=True)
@@ -96,8 +96,8 @@ class D2Cache(Buffered):
         at least one."""
         importances = torch.where(among, importance, 0.0)
         share = importances / (importances.sum(1, keepdim=True) + 1e-9)
-        ranked, place = rank(share, among)
-        within = (ranked.clamp(min=0).cumsum(1) <= self.rollout).sum(1, keepdim=True).clamp(min=1)
+        shares_in_order, place = rank(share, among)
+        within = (shares_in_order.clamp(min=0).cumsum(1) <= self.rollout).sum(1, keepdim=True).clamp(min=1)
         return among & (place < within)
 
 
@@ -128,11 +128,11 @@ class D2CacheMemory(BufferMemory):
         if len(self.weights) == self.session.config.layers:
             valid = select_or_all(self.forward.valid, self.call.candidates)
             means = self.session.config.ranks.means(self.weights)
-            self.note("importance", rolled_out(means, self.call.columns, valid))
+            self.note("importance", attention_rollout(means, self.call.columns, valid))
         return out
 
 
-def rolled_out(weights: list[Tensor], columns: Tensor | None, valid: Tensor) -> Tensor:
+def attention_rollout(weights: list[Tensor], columns: Tensor | None, valid: Tensor) -> Tensor:
     """How much of all rows' last states came from each column [B, L]: the column sums of the product, over the layers,
     of (A + I) / its row sums, where A are the attention weights of the rows that were computed, and I of the others.
 

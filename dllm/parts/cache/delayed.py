@@ -57,10 +57,10 @@ class Delayed(Buffered):
         self.delay, self.refresh_interval, self.wait, self.query_left = delay, refresh_interval, wait, query_left
 
     def state(self, canvas: Canvas) -> State:
-        """kept [B]: the columns before it are kept. found [B, L]: the forward of the row, from 1, in which a column's
-        block was found finished (0: the prompt; -1: not yet)."""
+        """kept_end [B]: the columns before it are kept. finished_in [B, L]: the forward of the row, from 1, in which a
+        column's block was first seen decided (0: the prompt; -1: not yet)."""
         finished_in = torch.where(canvas.columns < canvas.start[:, None], 0, -1)
-        return {"kept": torch.zeros_like(canvas.start), "found": finished_in}
+        return {"kept_end": torch.zeros_like(canvas.start), "finished_in": finished_in}
 
     def max_queries(
         self, host_views: Sequence[HostView], length: int, width: int, config: ModelConfig
@@ -68,34 +68,33 @@ class Delayed(Buffered):
         return (length,) * len(host_views)
 
     def plan(self, view: CacheView) -> ForwardPlan:
-        canvas, blocks, end_before = view.canvas, view.blocks, view.state["kept"]
+        canvas, blocks, end_before = view.canvas, view.blocks, view.state["kept_end"]
         number, columns = blocks.turn + 1, canvas.columns
-        finished_in, grown = self._finished_in(view, number)
-        waits = ((columns >= grown[:, None]) & (columns < blocks.begin[:, None]) & (finished_in >= 0)).any(1)
+        finished_in, kept_end = self._finished_in(view, number)
+        waits = ((columns >= kept_end[:, None]) & (columns < blocks.begin[:, None]) & (finished_in >= 0)).any(1)
         is_due = waits if self.refresh_interval is None else waits | (number % self.refresh_interval == 0)
-        full = (end_before == 0) | ((grown == end_before) & is_due)
+        full = (end_before == 0) | ((kept_end == end_before) & is_due)
         left = int(self.query_left and view.config.prediction_shift > 0)
-        return view.plan(
-            full[:, None] | (columns >= (end_before - left)[:, None]), state={"kept": grown, "found": finished_in}
-        )
+        columns = full[:, None] | (columns >= (end_before - left)[:, None])
+        return view.plan(columns, state={"kept_end": kept_end, "finished_in": finished_in})
 
     def _finished_in(self, view: CacheView, number: Tensor) -> tuple[Tensor, Tensor]:
         """When each column's block was found finished [B, L], this forward's ``number`` [B] included, and up to which
         column rows are kept from it on [B]."""
-        columns, before = view.canvas.columns, view.state["found"]
+        columns, before = view.canvas.columns, view.state["finished_in"]
         finished = columns < view.blocks.begin[:, None]
         finished_in = torch.where(finished & (before < 0), number[:, None], before)
-        grown = self._grown(view, finished_in, finished, number)
+        kept_end = self._kept_end(view, finished_in, finished, number)
         if self.wait == "each" or self.delay == 0:
-            return finished_in, grown
+            return finished_in, kept_end
         # Of the blocks that were not found before, only the one after what is kept is looked at.
-        limit = self._end(view, grown)
+        limit = self._end(view, kept_end)
         finished_in = torch.where((before < 0) & (columns >= limit[:, None]), -1, finished_in)
-        return finished_in, grown
+        return finished_in, kept_end
 
-    def _grown(self, view: CacheView, finished_in: Tensor, finished: Tensor, number: Tensor) -> Tensor:
+    def _kept_end(self, view: CacheView, finished_in: Tensor, finished: Tensor, number: Tensor) -> Tensor:
         is_due = finished & (finished_in >= 0) & (number[:, None] - finished_in >= self.delay)
-        return torch.maximum(view.state["kept"], ((view.canvas.columns + 1) * is_due).amax(1))
+        return torch.maximum(view.state["kept_end"], ((view.canvas.columns + 1) * is_due).amax(1))
 
     def _end(self, view: CacheView, column: Tensor) -> Tensor:
         """The end [B] of the block that begins at ``column`` [B]; that of the prompt for a column before the grid."""

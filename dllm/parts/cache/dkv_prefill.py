@@ -54,8 +54,8 @@ class DKVPrefill(DKV):
     ) -> tuple[int, ...]:
         bounds = list[int]()
         for row in host_views:
-            unsettled, forwards, answer = row.counts
+            columns, forwards, answer = row.counts
             turn = forwards + row.staleness
             full = not self.decode or turn % self.refresh_interval == 0
-            bounds.append(length if turn == 0 else answer if full else min(answer, unsettled))
+            bounds.append(length if turn == 0 else answer if full else min(answer, columns))
         return tuple(bounds)

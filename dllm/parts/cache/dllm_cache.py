@@ -70,23 +70,23 @@ class DLLMCache(Buffered):
     def kept(self) -> tuple[Kept, ...]:
         """Beside keys and values, what attention and MLP of each layer but the first gave."""
         outputs = (
-            Kept(name, lambda config, layer: (PER_PLACE, config.width), from_layer=1) for name in ("attended", "fed")
+            Kept(name, lambda config, layer: (PER_PLACE, config.width), from_layer=1) for name in ("attention", "mlp")
         )
         return LAYER_KEYS, replace(LAYER_VALUES, compared=True), *outputs
 
     def state(self, canvas: Canvas) -> State:
-        """due [B, L]: columns that every layer of the coming forward computes. verified [B, L]: columns among which a
-        layer chooses by their values."""
-        return {"due": canvas.valid, "verified": canvas.no_positions}
+        """due [B, L]: columns that every layer of the coming forward computes. selectable [B, L]: columns among which
+        a layer chooses by their values."""
+        return {"due": canvas.valid, "selectable": canvas.no_positions}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         turn, valid, answer = view.blocks.turn[:, None], view.canvas.valid, self.response(view.canvas, view.config)
         due = torch.where(answer, turn % self.response_interval == 0, turn % self.prompt_interval == 0) & valid
-        return view.plan(valid, state={"due": due, "verified": answer & ~due & (self.share > 0)})
+        return view.plan(valid, state={"due": due, "selectable": answer & ~due & (self.share > 0)})
 
-    def count_computed(self, verified: Tensor) -> Tensor:
-        """How many of the ``verified`` columns [B, L] a layer computes [B]: where it chooses, these are the answer."""
-        return (verified.sum(1).double() * self.share).floor().long()
+    def count_computed(self, selectable: Tensor) -> Tensor:
+        """How many of the ``selectable`` columns [B, L] a layer computes [B]: where it chooses, they are the answer."""
+        return (selectable.sum(1).double() * self.share).floor().long()
 
     def response(self, canvas: Canvas, config: ModelConfig) -> Tensor:
         """The columns [B, L] that belong to the answer."""
@@ -95,23 +95,23 @@ class DLLMCache(Buffered):
 
     def widths(self, plan: ForwardPlan, config: ModelConfig) -> list[Tensor]:
         """The columns among which layers choose, and those that layers compute."""
-        due, verified = plan.state["due"], plan.state["verified"]
-        return [verified.sum(1), due.sum(1) + self.count_computed(verified)]
+        due, selectable = plan.state["due"], plan.state["selectable"]
+        return [selectable.sum(1), due.sum(1) + self.count_computed(selectable)]
 
     def own_pass(
         self, session: ColumnSession, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas
     ) -> FeaturePass:
-        due, verified = plan.state["due"] & forward.valid, plan.state["verified"] & forward.valid
-        (call,), columns, count = forward.calls, candidates.columns, self.count_computed(verified)
+        due, selectable = plan.state["due"] & forward.valid, plan.state["selectable"] & forward.valid
+        (call,), columns, count = forward.calls, candidates.columns, self.count_computed(selectable)
         among, width = plan.shapes.most or (None, None)
-        slots = places = packed(verified, columns, among)
+        slots = places = packed(selectable, columns, among)
         if call.columns is not None:
-            due, verified = (gather_padded(rows, call.columns, False) for rows in (due, verified))
-            places = packed(verified, columns[: call.columns.shape[1]], slots.shape[1])
+            due, selectable = (gather_padded(rows, call.columns, False) for rows in (due, selectable))
+            places = packed(selectable, columns[: call.columns.shape[1]], slots.shape[1])
         return FeaturePass(
             **vars(forward),
             due=due,
-            verified=verified,
+            selectable=selectable,
             places=places,
             slots=slots,
             count=count,
@@ -122,15 +122,15 @@ class DLLMCache(Buffered):
     def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
         return FeatureMemory(session, forward, call)
 
-    def cost(self, session: ColumnSession, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+    def cost(self, session: ColumnSession, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
         assert isinstance(forward, FeaturePass)
         first = torch.arange(session.config.layers, device=forward.valid.device) == 0
-        valid, computed = forward.valid.sum(1, keepdim=True), forward.wide
+        valid, widths = forward.valid.sum(1, keepdim=True), forward.widths
         queries = torch.where(first, valid, (forward.due.sum(1) + forward.count)[:, None])
-        ran = torch.where(first, computed[0], torch.full_like(queries, computed[-1]))
-        values = torch.where(first, 0, forward.verified.sum(1, keepdim=True))
+        rows_run = torch.where(first, widths[0], torch.full_like(queries, widths[-1]))
+        values = torch.where(first, 0, forward.selectable.sum(1, keepdim=True))
         keys = valid.expand_as(queries)
-        return ForwardCost(queries, keys, queries * (queries == valid), ran, scored, values=values)
+        return ForwardCost(queries, keys, queries * (queries == valid), rows_run, scored_rows, values=values)
 
 
 @dataclass(frozen=True)
@@ -138,15 +138,15 @@ class FeaturePass(ForwardPass):
     """Which of the n rows that enter the layers of its one call are computed."""
 
     due: Tensor  # [B, n] rows that every layer computes
-    verified: Tensor  # [B, n] rows among which a layer chooses by their values
+    selectable: Tensor  # [B, n] rows among which a layer chooses by their values
     places: Tensor  # [B, g] where these are among the n (n or more: padding)
     slots: Tensor  # [B, g] their columns (L: padding)
     count: Tensor  # [B] how many of them are computed
     everything: bool  # the host knows that every row is due
     width: int | None  # the most rows that a layer but the first computes (None: ask the device)
     # by layer, the rows that it chose by their values [B, n] (None: it chose none)
-    selected: list[Tensor | None] = field(default_factory=list)
-    wide: list[int] = field(default_factory=list)  # by layer, the rows that it computed, padding included
+    selections: list[Tensor | None] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)  # by layer, the rows that it computed, padding included
 
 
 class FeatureMemory(BufferMemory):
@@ -158,18 +158,18 @@ class FeatureMemory(BufferMemory):
         self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         hidden, normal = layer.entered(x, residual)
-        at, columns_computed, attended, mlp_output = self._computed(index, layer, normal), columns, None, None
+        at, columns_computed, attention, mlp_output = self._computed_places(index, layer, normal), columns, None, None
         if at is not None:
             columns_computed = at if columns is None else gather_padded(columns, at, self.session.length)
             normal, angles = gather_rows(normal, at), Angles(gather_rows(angles.cos, at), gather_rows(angles.sin, at))
-        self.forward.wide.append(normal.shape[1])
+        self.forward.widths.append(normal.shape[1])
         if normal.shape[1]:
             self.call = replace(self.call, columns=columns_computed, slots=columns_computed)
-            attended = layer.mixed(self.attend(index, layer.projected(normal, angles), columns_computed))
-        hidden = hidden + self._all("attended", index, attended, columns_computed, columns)
+            attention = layer.mixed(self.attend(index, layer.projected(normal, angles), columns_computed))
+        hidden = hidden + self._all("attention", index, attention, columns_computed, columns)
         if normal.shape[1]:
             mlp_output = layer.fed(hidden if at is None else gather_rows(hidden, at))
-        return hidden, self._all("fed", index, mlp_output, columns_computed, columns)
+        return hidden, self._all("mlp", index, mlp_output, columns_computed, columns)
 
     def _all(
         self, name: str, index: int, fresh: Tensor | None, columns_computed: Tensor | None, columns: Tensor | None
@@ -183,35 +183,35 @@ class FeatureMemory(BufferMemory):
         rows = store.layers[index] if fresh is None else store.put(index, fresh, columns_computed)
         return rows[:, : self.session.length] if columns is None else gather_rows(rows, columns)
 
-    def _computed(self, index: int, layer: AnyLayer, normal: Tensor) -> Tensor | None:
+    def _computed_places(self, index: int, layer: AnyLayer, normal: Tensor) -> Tensor | None:
         """Places [B, u] among the rows that the layer computes (n: padding). None: all of them."""
-        forward, selected = self.forward, None
+        forward, selection = self.forward, None
         if index == 0 or forward.everything:
-            forward.selected.append(None)
+            forward.selections.append(None)
             return None
         is_computed = self.copies(forward.due, normal.device)
         if forward.places.shape[1]:
-            selected = self._turned(index, layer, normal)
-            is_computed = is_computed | selected
-        forward.selected.append(selected)
+            selection = self._select_by_values(index, layer, normal)
+            is_computed = is_computed | selection
+        forward.selections.append(selection)
         return packed(is_computed, torch.arange(normal.shape[1], device=normal.device), forward.width)
 
-    def _turned(self, index: int, layer: AnyLayer, normal: Tensor) -> Tensor:
-        """The rows [B, n] whose values have turned the most since the last forward; keeps the values of all that are
-        verified. The distance of the unit vectors ranks as their cosine does, which rounds small angles to 1."""
+    def _select_by_values(self, index: int, layer: AnyLayer, normal: Tensor) -> Tensor:
+        """The rows [B, n] whose values have turned the most since the last forward. Keeps the values of all selectable
+        ones. The distance of the unit vectors ranks as their cosine does, which rounds small angles to 1."""
         forward, device, store = self.forward, normal.device, self.session.stores[index]
         assert store is not None, "the first forward computes every row"
-        verified, places, slots, count = (
-            self.copies(tensor, device) for tensor in (forward.verified, forward.places, forward.slots, forward.count)
+        selectable, places, slots, count = (
+            self.copies(tensor, device) for tensor in (forward.selectable, forward.places, forward.slots, forward.count)
         )
         row, values = torch.arange(len(slots), device=device)[:, None], store[1].transpose(1, 2)
         fresh = layer.values(gather_rows(normal, places)).unflatten(-1, values.shape[2:])
         ranks = self.session.config.ranks  # each has the values of its heads; of a head that several have, all do
-        turned = unit(fresh.flatten(2), ranks) - unit(values[row, slots].flatten(2), ranks)
-        moved = ranks.sum(turned.square().sum(-1))
+        delta = unit(fresh.flatten(2), ranks) - unit(values[row, slots].flatten(2), ranks)
+        turns = ranks.sum(delta.square().sum(-1))
         values.index_put_((row, slots), fresh)
-        score = moved.new_zeros(len(normal), normal.shape[1] + 1).scatter(1, places, moved.masked_fill(moved < SAME, 0))
-        return top_k_mask(score[:, :-1], verified, count)
+        score = turns.new_zeros(len(normal), normal.shape[1] + 1).scatter(1, places, turns.masked_fill(turns < SAME, 0))
+        return top_k_mask(score[:, :-1], selectable, count)
 
 
 def unit(vectors: Tensor, ranks: Ranks) -> Tensor:

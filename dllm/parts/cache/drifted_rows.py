@@ -42,8 +42,8 @@ class Track:
     again: Tensor | None = None  # [b] which rows these are (None: all)
     # by layer, what the similarity of attention with the last one follows from
     products: list[list[Tensor]] = field(default_factory=list)
-    alike: list[Tensor] = field(default_factory=list)  # of our kernels the similarity itself, [B, k] by blocks of keys
-    received: dict[int, Tensor] = field(default_factory=dict)  # by layer, [B, S] attention from the window
+    similarities: list[Tensor] = field(default_factory=list)  # by our kernels: of each block of keys [B, k]
+    window_attention: dict[int, Tensor] = field(default_factory=dict)  # by layer, [B, S] attention from the window
 
     def whole(self, layers: Tensor | int) -> Tensor:
         """Rows [B, 1] in which a layer computes the whole canvas, or of several layers [B, l]."""
@@ -67,10 +67,10 @@ class DriftPass(ForwardPass):
     probes: Tensor  # [B, w + r] columns whose attention is read: w of the window, then r watched ones (L: no column)
     window: Tensor  # [B, w] the first of them
     in_window: Tensor  # [B, w] which of these are columns
-    padded: bool  # some may be none, as far as the host knows
-    watched: Tensor  # [B, r] the others
+    has_padding: bool  # some may be none, as far as the host knows
+    tracked: Tensor  # [B, r] the others
     mean: Tensor  # [B, r] weights of the watched ones that turn a sum into a mean
-    seen: Tensor  # [B] keys of each row
+    key_counts: Tensor  # [B] keys of each row
     width: int  # columns that rows compute which reuse some
     reuses: bool  # some rows reuse some, as far as the host knows
     fixed: bool  # the host knows bounds of shapes alone
@@ -78,11 +78,12 @@ class DriftPass(ForwardPass):
 
 
 class WholeRows(Memory):
-    """Runs the whole canvas of some rows, each from the layer on that the host knows of it. received: by layer,
-    [B, S] attention from the window, which it replaces."""
+    """Runs the whole canvas of some rows, each from the layer on that the host knows of it. window_attention: by
+    layer [B, S], replaced in place."""
 
-    def __init__(self, first: BufferMemory, forward: DriftPass, received: dict[int, Tensor]) -> None:
-        self.first, self.session, self.forward, self.received, self.ran = first, first.session, forward, received, False
+    def __init__(self, first: BufferMemory, forward: DriftPass, window_attention: dict[int, Tensor]) -> None:
+        self.first, self.session, self.forward = first, first.session, forward
+        self.window_attention, self.ran = window_attention, False
         self.numbers, self.gathered = list[int](), -1
         # [b] in a recording, the first layer in which each row changes anything (None: all that it runs)
         self.bound: Tensor | None = None
@@ -151,16 +152,16 @@ class WholeRows(Memory):
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         first, session, forward = self.first, self.session, self.forward
-        device, rows, received = fresh.query.device, self._rows_on(fresh.query.device), self.received
+        device, rows, window_attention = fresh.query.device, self._rows_on(fresh.query.device), self.window_attention
         query, keys, values, visible = self._exchange(layer, fresh)
-        self._put(session.kept["queried"], layer, query, layer)
+        self._put(session.kept["queries"], layer, query, layer)
         window = select_or_all(first.copies(forward.window, device), rows)
         out, weights = attention_and_weights(query, keys, values, visible, gather_rows(query, window), fresh.tiled)
-        real = select_or_all(first.copies(forward.in_window, device), rows) if forward.padded else None
-        received_now = attention_received(weights, real)
-        if self.bound is not None and layer in received:
-            received_now = update_rows(self.bound <= layer, received_now, select_or_all(received[layer], rows))
-        received[layer] = received_now if rows is None else received[layer].index_copy(0, rows, received_now)
+        real = select_or_all(first.copies(forward.in_window, device), rows) if forward.has_padding else None
+        attention = attention_received(weights, real)
+        if self.bound is not None and layer in window_attention:
+            attention = update_rows(self.bound <= layer, attention, select_or_all(window_attention[layer], rows))
+        window_attention[layer] = attention if rows is None else window_attention[layer].index_copy(0, rows, attention)
         return out
 
     def _exchange(self, layer: int, fresh: Projected) -> Exchanged:

@@ -94,8 +94,8 @@ class Elastic(Buffered):
         """Beside keys and values, what entered each layer, and its queries."""
         keys = replace(LAYER_KEYS, compared=True)
         inputs = Kept("inputs", lambda config, layer: (PER_PLACE, config.width))
-        queried = Kept("queried", lambda config, layer: (PER_PLACE, config.heads, config.head_dim), compared=True)
-        return keys, LAYER_VALUES, inputs, queried
+        queries = Kept("queries", lambda config, layer: (PER_PLACE, config.heads, config.head_dim), compared=True)
+        return keys, LAYER_VALUES, inputs, queries
 
     def state(self, canvas: Canvas) -> State:
         """window [B, L]: the columns that predict the last plan's window. tracked [B, L]: decided positions to watch.
@@ -124,15 +124,15 @@ class Elastic(Buffered):
     def most(self, host_views: Sequence[HostView], length: int, config: ModelConfig) -> tuple[int, ...]:
         """The window, what is watched (in every layer something else), and what the last turn has committed."""
         counts = [min(self.window_length, length), *(count for row in host_views for count in row.counts)]
-        window, watched, new = max(counts), min(length, config.layers * self.track_num), counts[0]
+        window, tracked, new = max(counts), min(length, config.layers * self.track_num), counts[0]
         begins, reuses = any(row.turn == 0 for row in host_views), any(row.turn > 0 for row in host_views)
-        return window, watched, length if begins else new, (new + 1) * reuses
+        return window, tracked, length if begins else new, (new + 1) * reuses
 
     def max_queries(
         self, host_views: Sequence[HostView], length: int, width: int, config: ModelConfig
     ) -> tuple[int, ...]:
-        window, watched, *_ = self.most(host_views, length, config)
-        usual = min(length, window + watched + min(self.window_length, length))
+        window, tracked, *_ = self.most(host_views, length, config)
+        usual = min(length, window + tracked + min(self.window_length, length))
         return tuple(usual if row.turn else length for row in host_views)
 
     def own_pass(
@@ -143,22 +143,22 @@ class Elastic(Buffered):
         first = session.config.layers if self.first_layer is None else self.first_layer  # always whole from it on
         if shapes.most:
             *widths, near = shapes.most
-            bounds, padded = [first if near else 0], True
+            bounds, has_padding = [first if near else 0], True
         else:
             *counts, bounds = torch.stack([*(part.sum(1) for part in parts), bound]).tolist()
-            widths, padded = list(map(max, counts)), min(counts[0]) < max(counts[0])
+            widths, has_padding = list(map(max, counts)), min(counts[0]) < max(counts[0])
             near = max(
                 (count + 1 for count, bound_of_row in zip(counts[2], bounds, strict=True) if bound_of_row > 0),
                 default=0,
             )
-        window, watched, others_to_compute = (
+        window, tracked, others_to_compute = (
             packed(part, columns, width) for part, width in zip(parts, widths, strict=True)
         )
-        probes = torch.cat([window, watched], 1)
+        probes = torch.cat([window, tracked], 1)
         if call.columns is not None:  # first the columns whose attention is read, so that their weights need no copy
-            ordered = torch.cat([probes, others_to_compute], 1)
-            call = replace(call, columns=ordered, slots=ordered)
-        real = watched < session.length
+            call_columns = torch.cat([probes, others_to_compute], 1)
+            call = replace(call, columns=call_columns, slots=call_columns)
+        real = tracked < session.length
         return DriftPass(
             **vars(replace(forward, calls=(call,))),
             decided=~candidates.undecided & valid,
@@ -166,10 +166,10 @@ class Elastic(Buffered):
             probes=probes,
             window=window,
             in_window=window < session.length,
-            padded=padded,
-            watched=watched,
+            has_padding=has_padding,
+            tracked=tracked,
             mean=real / real.sum(1, keepdim=True).clamp(min=1),
-            seen=forward.keys.sum(1),
+            key_counts=forward.keys.sum(1),
             width=widths[0] + widths[1] + min(near, widths[2]),
             reuses=max(bounds) > 0,
             fixed=shapes.bounded,
@@ -179,23 +179,23 @@ class Elastic(Buffered):
     def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
         return NarrowMemory(session, forward, call)
 
-    def cost(self, session: ColumnSession, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+    def cost(self, session: ColumnSession, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
         assert isinstance(forward, DriftPass)
         progress, layers = forward.progress, torch.arange(session.config.layers, device=forward.valid.device)
-        valid, planned = forward.valid.sum(1, keepdim=True), forward.queries.sum(1, keepdim=True)
-        queries = torch.where(progress.whole(layers), valid, planned)
+        valid, narrow = forward.valid.sum(1, keepdim=True), forward.queries.sum(1, keepdim=True)
+        queries = torch.where(progress.whole(layers), valid, narrow)
         if forward.whole:
-            computed = torch.full_like(queries, session.length)
+            rows_run = torch.full_like(queries, session.length)
         else:
-            computed = progress.ran(layers) * forward.calls[0].reach + (layers < progress.narrow) * forward.width
-        keys = forward.seen[:, None].expand_as(queries)
-        return ForwardCost(queries, keys, queries * (queries == valid), computed, scored)
+            rows_run = progress.ran(layers) * forward.calls[0].reach + (layers < progress.narrow) * forward.width
+        keys = forward.key_counts[:, None].expand_as(queries)
+        return ForwardCost(queries, keys, queries * (queries == valid), rows_run, scored_rows)
 
 
 def parts_of_plan(plan: ForwardPlan) -> tuple[Tensor, Tensor, Tensor]:
     """The columns [B, L] of the window, those that are watched, and what is computed besides."""
-    window, watched = plan.state["window"] & plan.keys, plan.state["tracked"] & plan.keys
-    return window, watched, plan.columns & ~window & ~watched
+    window, tracked = plan.state["window"] & plan.keys, plan.state["tracked"] & plan.keys
+    return window, tracked, plan.columns & ~window & ~tracked
 
 
 class NarrowMemory(BufferMemory):
@@ -206,7 +206,7 @@ class NarrowMemory(BufferMemory):
     def __init__(self, session: ColumnSession, forward: ForwardPass, call: Call) -> None:
         super().__init__(session, forward, call)
         assert isinstance(session.policy, Elastic)
-        self.policy, self.inputs, self.queried = session.policy, session.kept["inputs"], session.kept["queried"]
+        self.policy, self.inputs, self.kept_queries = session.policy, session.kept["inputs"], session.kept["queries"]
         self.place_cache: dict[int, tuple[Tensor, Tensor]] = {}
         self.everywhere = self.forward.columns.expand(session.rows, -1)
         self.whole: WholeRows | None = None  # the rows that have run again, until `resume`; they refer to this memory
@@ -232,7 +232,7 @@ class NarrowMemory(BufferMemory):
             self.layers, self.first = layers, first
             if last < count and not forward.whole:
                 progress.bounds = progress.bound.tolist()
-                self.whole = self.whole or WholeRows(self, self.forward, progress.received)
+                self.whole = self.whole or WholeRows(self, self.forward, progress.window_attention)
                 self.whole.advance(layers, first, last)
         return layers.final_rows(x, residual, columns)
 
@@ -251,16 +251,16 @@ class NarrowMemory(BufferMemory):
 
     def rounded(self, answer: tuple[int, ...]) -> Redo | None:
         count = self.session.config.layers
-        drifted = [bound for bound in answer if bound < count]
-        if not drifted:
+        bounds = [bound for bound in answer if bound < count]
+        if not bounds:
             return None
         step = max(1, count // REDO_STARTS)
-        return Redo(min(len(answer), 1 << (len(drifted) - 1).bit_length()), min(drifted) // step * step)
+        return Redo(min(len(answer), 1 << (len(bounds) - 1).bit_length()), min(bounds) // step * step)
 
     def resume(self, answer: tuple[int, ...] | Redo | None) -> None:
         progress, layers = self.forward.progress, self.layers
         # A recording goes on from the same first part again and again.
-        whole = self.whole or WholeRows(self, self.forward, dict(progress.received))
+        whole = self.whole or WholeRows(self, self.forward, dict(progress.window_attention))
         self.whole = None  # else the cycle keeps a decode's memory until it is collected
         progress.redo, progress.again = None, None
         if isinstance(answer, Redo):
@@ -269,7 +269,7 @@ class NarrowMemory(BufferMemory):
             progress.bounds = answer
             whole.advance(layers, self.first, self.session.config.layers)
         self._show()
-        self._track(whole.received)
+        self._track(whole.window_attention)
         self.reruns = [whole.final_rows(layers)] if whole.ran else []
 
     def _keep(self, layer: int, hidden: Tensor, columns: Tensor | None) -> None:
@@ -300,19 +300,19 @@ class NarrowMemory(BufferMemory):
             return self._attend_by_kernels(layer, fresh)
         probes = self.copies(forward.probes, device)
         if self._tests:
-            old_queries = self.queried.at(layer, self._places(self.copies(forward.watched, device), device))
+            old_queries = self.kept_queries.at(layer, self._places(self.copies(forward.tracked, device), device))
             keys = self.buffer(layer, fresh)[0][:, :, : self.call.reach]
             old = attention_weights(old_queries, keys, self.copies(self.call.visible.mask, device))
         query, keys, values, visible = self.exchange(layer, fresh, columns)
-        self.queried.put_at(layer, query, self._places(columns, device))
+        self.kept_queries.put_at(layer, query, self._places(columns, device))
         read_queries = gather_rows(query, probes) if columns is None else query[:, : probes.shape[1]]
         few = columns is not None and query.dtype.itemsize > 2 and not fresh.tiled
         out, weights = attention_and_weights(query, keys, values, visible, None if few else read_queries, fresh.tiled)
         if old is not None:
             new = weights[:, :, window : probes.shape[1]]
             progress.products.append(products(old, new, self.policy.similarity, session.config.ranks))
-        real = self.copies(forward.in_window, device) if forward.padded else None
-        progress.received[layer] = attention_received(weights[:, :, :window], real)
+        real = self.copies(forward.in_window, device) if forward.has_padding else None
+        progress.window_attention[layer] = attention_received(weights[:, :, :window], real)
         return out
 
     def _by_kernels(self, fresh: Projected, columns: Tensor | None) -> bool:
@@ -330,16 +330,16 @@ class NarrowMemory(BufferMemory):
             visible.count,
             *(self.copies(tensor, device) for tensor in (forward.in_window, forward.mean)),
         )
-        self.queried.flat(layer, fresh.query)
-        queried, keys = self.queried.layers[layer], self.buffer(layer, fresh)[0]
+        self.kept_queries.flat(layer, fresh.query)
+        queries, keys = self.kept_queries.layers[layer], self.buffer(layer, fresh)[0]
         if self._tests:
-            watched = self.copies(forward.watched, device)
-            old, window = attention_scores(queried, watched, keys[:, :, :reach], count, True), window + mean.shape[1]
-        query, store = self._access(device).into(layer, fresh, queried)
+            tracked = self.copies(forward.tracked, device)
+            old, window = attention_scores(queries, tracked, keys[:, :, :reach], count, True), window + mean.shape[1]
+        query, store = self._access(device).into(layer, fresh, queries)
         keys, values = (tensor[:, :, :reach] for tensor in store)
         new = attention_scores(query[:, :window], None, keys, count, True)
-        progress.received[layer], alike = drift_sums(new, old, real, mean, count, True)
-        progress.alike.append(alike)
+        progress.window_attention[layer], similarity = drift_sums(new, old, real, mean, count, True)
+        progress.similarities.append(similarity)
         return fresh.attend(query, keys, values, visible)
 
     @property
@@ -358,13 +358,13 @@ class NarrowMemory(BufferMemory):
         """Find the rows that have drifted in the layers ``first`` to ``end`` - 1, for this forward or the next."""
         forward, progress, policy = self.forward, self.forward.progress, self.policy
         home, ranks = forward.valid.device, self.session.config.ranks
-        if progress.alike:
-            alike = by_layer(progress.alike[first:end], home).sum(-1)  # [l, B]
+        if progress.similarities:
+            similarity = by_layer(progress.similarities[first:end], home)  # [l, B, k]
         else:
             sums = [by_layer(each, home) for each in zip(*progress.products[first:end], strict=True)]
-            alike = (attention_similarity(sums, forward.seen, policy.similarity, ranks) * forward.mean).sum(-1)
-        after = torch.arange(first + 1, end + 1, device=alike.device)[:, None]
-        drifted = (alike < policy.gamma) & forward.mean.any(1)
+            similarity = attention_similarity(sums, forward.key_counts, policy.similarity, ranks) * forward.mean
+        after = torch.arange(first + 1, end + 1, device=similarity.device)[:, None]
+        drifted = (similarity.sum(-1) < policy.gamma) & forward.mean.any(1)
         next_layer = torch.where(drifted, after, self.session.config.layers).amin(0)  # what follows the first drift
         if policy.trigger == "same_step":
             progress.bound = torch.minimum(progress.bound, next_layer)
@@ -382,23 +382,23 @@ class NarrowMemory(BufferMemory):
             assert store is not None, "every layer has run"
             if not forward.whole and min(progress.bounds) <= layer:
                 columns = packed(torch.where(progress.whole(layer), forward.valid, forward.queries), forward.columns)
-            stored, device = self.queried.layers[layer], store[0].device
-            query = stored[:, :-1] if columns is None else gather_rows(stored, self.copies(columns, device))
+            queries, device = self.kept_queries.layers[layer], store[0].device
+            query = queries[:, :-1] if columns is None else gather_rows(queries, self.copies(columns, device))
             visible = self.copies.of(self.call.visible, device)
             reader.read(layer, query, store[0][:, :, : self.call.reach], visible, columns)
 
-    def _track(self, received_by: dict[int, Tensor]) -> None:
+    def _track(self, window_attention: dict[int, Tensor]) -> None:
         """After the last layer: watch the decided positions that each layer's window attends to most."""
         forward, progress, keys = self.forward, self.forward.progress, self.call.reach
-        received = by_layer([received_by[layer] for layer in sorted(received_by)], forward.valid.device)
-        received = self.session.config.ranks.sum(received)  # over heads
-        received_by_decided = torch.where(forward.decided[:, :keys], received, 0.0)
-        most = strongest(received_by_decided, self.policy.track_num) & (
-            received_by_decided > 0
+        attention = by_layer([window_attention[layer] for layer in sorted(window_attention)], forward.valid.device)
+        attention = self.session.config.ranks.sum(attention)  # over heads
+        decided_attention = torch.where(forward.decided[:, :keys], attention, 0.0)
+        most = strongest(decided_attention, self.policy.track_num) & (
+            decided_attention > 0
         )  # an empty window attends to nothing
         tracked = torch.zeros_like(forward.decided)
         tracked[:, :keys] = most.any(0)
-        forward.noted.update(tracked=tracked, later=progress.later)
+        forward.notes.update(tracked=tracked, later=progress.later)
 
 
 def by_layer(parts: Sequence[Tensor], home: torch.device) -> Tensor:

@@ -49,8 +49,8 @@ class Finished(Buffered):
     def knowing(self, state: State, is_computed: Tensor) -> State:
         return {**state, "exact": state["exact"] | is_computed}
 
-    def final(self, remembered: State) -> tuple[Tensor, Tensor]:
-        return remembered["tokens"], remembered["exact"]
+    def final(self, state: State) -> tuple[Tensor, Tensor]:
+        return state["tokens"], state["exact"]
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, config = view.canvas, view.config

@@ -57,13 +57,13 @@ class VerifiedFlashDLLM(FlashDLLM):
         decided_columns = view.canvas.valid & ~view.canvas.masked
         fresh, drafts = decided_columns & (view.state["place"] == 0), self.drafts(view)
         new = fresh & view.state["laid"].any(1, keepdim=True)
-        plan, verified = self.around(view, new), self.verified(view, drafts)
-        decided, at = appended(view.state["place"], decided_columns, fresh), verified[:, None]
-        place = torch.where(at, decided, sorted_anew(view.state, decided_columns, new))
+        plan, verifies = self.around(view, new), self.verifies(view, drafts)
+        order, at = append(view.state["place"], decided_columns, fresh), verifies[:, None]
+        place = torch.where(at, order, sorted_anew(view.state, decided_columns, new))
         plan = replace(plan, state=plan.state | {"place": place, "laid": drafts})
-        if not view.blocks.shapes.any(verified):
+        if not view.blocks.shapes.any(verifies):
             return plan
-        beside = Beside.of(decided * at, drafts, 2 * self.window_length)
+        beside = Beside.of(order * at, drafts, 2 * self.window_length)
         committable = torch.where(at, (drafts > 0) & view.canvas.undecided, plan.committable)
         return replace(plan, columns=plan.columns & ~at, committable=committable, beside=beside)
 
@@ -73,12 +73,12 @@ class VerifiedFlashDLLM(FlashDLLM):
         number = rank(-view.next_positions.double(), candidates)[1] + 1
         return number * (candidates & (number <= self.window_length // 2))
 
-    def verified(self, view: CacheView, drafts: Tensor) -> Tensor:
+    def verifies(self, view: CacheView, drafts: Tensor) -> Tensor:
         """The rows [B] whose forward verifies."""
         return drafts.any(1)
 
 
-def appended(place: Tensor, decided: Tensor, fresh: Tensor) -> Tensor:
+def append(place: Tensor, decided: Tensor, fresh: Tensor) -> Tensor:
     """The order ``place`` [B, L] of the ``decided`` columns followed by the ``fresh`` ones."""
     return torch.where(fresh, place.amax(1, keepdim=True) + 1, place) * decided
 

@@ -102,14 +102,14 @@ class Focus(Buffered):
         queries, masked, columns = forward.queries, candidates.masked & candidates.valid, candidates.columns
         masks = queries & masked
         width = max(1, plan.shapes.max_per_row(masks, session.length, True))
-        decided = torch.where(queries & ~masked, columns, -1).amax(1)
-        deep = {"stay": queries, "width": forward.computed()[:, 0]}
-        return FocusPass(**vars(forward), masks=packed(masks, columns, width), decided=decided, deep=deep)
+        last_decided = torch.where(queries & ~masked, columns, -1).amax(1)
+        deep = {"stay": queries, "width": forward.rows_run()[:, 0]}
+        return FocusPass(**vars(forward), masks=packed(masks, columns, width), last_decided=last_decided, deep=deep)
 
     def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
         return (BufferMemory if self.alpha is None else FocusMemory)(session, forward, call)
 
-    def cost(self, session: ColumnSession, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+    def cost(self, session: ColumnSession, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
         """By layer: all rows in the first, and those that stay in the others."""
         assert isinstance(forward, FocusPass)
         stay, deep = forward.deep["stay"], session.config.layers - 1
@@ -122,8 +122,8 @@ class Focus(Buffered):
 
         queries = by_layer(forward.queries.sum(1), stay.sum(1))
         keys = by_layer(forward.keys.sum(1), keys_seen.sum(1))
-        computed = by_layer(forward.computed()[:, 0], forward.deep["width"])
-        return ForwardCost(queries, keys, torch.zeros_like(queries), computed, scored)
+        rows_run = by_layer(forward.rows_run()[:, 0], forward.deep["width"])
+        return ForwardCost(queries, keys, torch.zeros_like(queries), rows_run, scored_rows)
 
     def state(self, canvas: Canvas) -> State:
         """exact [B, L]: columns computed when their block and all before it were decided. tokens [B, L]: those of the
@@ -139,16 +139,16 @@ class Focus(Buffered):
             "unsettled": canvas.no_positions,
             "block": none,
             "progress": none,
-            "decided": zero,
-            "deciding": zero,
+            "decisions": zero,
+            "deciding_forwards": zero,
             "target": all_,
         }
 
     def knowing(self, state: State, is_computed: Tensor) -> State:
         return {**state, "exact": state["exact"] | is_computed}
 
-    def final(self, remembered: State) -> tuple[Tensor, Tensor]:
-        return remembered["tokens"], remembered["exact"]
+    def final(self, state: State) -> tuple[Tensor, Tensor]:
+        return state["tokens"], state["exact"]
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, state, config = view.canvas, view.state, view.config
@@ -161,7 +161,7 @@ class Focus(Buffered):
         block = canvas.valid & (pieces == current[:, None])
         live = block & torch.where(opens[:, None], block, state["unsettled"] | masked) & ~closes[:, None]
         reach = torch.where(live, columns, -1).amax(1)
-        decided, deciding = self._decided(view, block, opens)
+        decisions, deciding_forwards = self._decision_counts(view, block, opens)
         after = torch.cat([~masked[:, 1:] | ~block[:, 1:], torch.ones_like(masked[:, :1])], 1)
         new = {
             "exact": state["exact"] | to_finish & (closes | opens)[:, None],
@@ -169,26 +169,26 @@ class Focus(Buffered):
             "unsettled": live & (masked | ~after),
             "block": torch.where(closes, -1, current),
             "progress": torch.where(opens, -1, state["progress"]),
-            "decided": decided,
-            "deciding": deciding,
-            "target": self._target((masked & live).sum(1), decided, deciding, len(columns)),
+            "decisions": decisions,
+            "deciding_forwards": deciding_forwards,
+            "target": self._target((masked & live).sum(1), decisions, deciding_forwards, len(columns)),
         }
         queries = live | to_finish & (closes | opens)[:, None]
         keys = canvas.valid & (queries | new["exact"] | block & (columns <= reach[:, None]))
         return view.plan(queries, committable=canvas.valid & ~closes[:, None], keys=keys, state=new)
 
-    def _decided(self, view: CacheView, block: Tensor, opens: Tensor) -> tuple[Tensor, Tensor]:
+    def _decision_counts(self, view: CacheView, block: Tensor, opens: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens of the ``block`` [B, L] that forwards have decided so far [B], and how many of these did [B]."""
-        newly_decided = (block & view.masks & ~view.canvas.masked).sum(1)
-        decided, deciding = view.state["decided"] + newly_decided, view.state["deciding"] + (newly_decided > 0)
-        return decided.masked_fill(opens, 0), deciding.masked_fill(opens, 0)
+        new = (block & view.masks & ~view.canvas.masked).sum(1)
+        decisions, deciding_forwards = view.state["decisions"] + new, view.state["deciding_forwards"] + (new > 0)
+        return decisions.masked_fill(opens, 0), deciding_forwards.masked_fill(opens, 0)
 
-    def _target(self, masks: Tensor, decided: Tensor, deciding: Tensor, all_: int) -> Tensor:
+    def _target(self, masks: Tensor, decisions: Tensor, deciding_forwards: Tensor, all_: int) -> Tensor:
         """How many of the ``masks`` [B] stay at least [B]. The mean and its product with alpha are rounded to float32,
         as published: 1.5 times 4 / 3 is 2 then, not more."""
         if self.alpha is None:
             return torch.full_like(masks, all_)
-        mean = (decided / deciding.clamp(min=1)).float().clamp(min=1)
+        mean = (decisions / deciding_forwards.clamp(min=1)).float().clamp(min=1)
         target = (mean.double() * self.alpha).float().ceil().long()
         return torch.where(target < masks, target, all_)
 
@@ -198,7 +198,7 @@ class FocusPass(ForwardPass):
     """A forward from which rows leave."""
 
     masks: Tensor  # [B, m] columns of the masks that it computes (L: no column)
-    decided: Tensor  # [B] the rightmost decided column that it computes (-1: none)
+    last_decided: Tensor  # [B] the rightmost decided column that it computes (-1: none)
     # filled while it runs: ``stay`` [B, L] columns that all layers compute, ``width`` [B] how many the deep ones run
     deep: dict[str, Tensor]
 
@@ -263,8 +263,8 @@ class FocusMemory(BufferMemory):
         growth, real = second.to(home) - self.first.to(home), masks < length
         stays = chosen_masks(growth, masks, real, self.target)
         queries = select_or_all(self.forward.queries, self.call.candidates)
-        decided = select_or_all(self.forward.decided, self.call.candidates)
-        last = torch.maximum(torch.where(stays, masks, -1).amax(1), decided)
+        last_decided = select_or_all(self.forward.last_decided, self.call.candidates)
+        last = torch.maximum(torch.where(stays, masks, -1).amax(1), last_decided)
         stays = stays | real & (masks < last[:, None]) & (masks > self.progress[:, None])
         leave = torch.zeros_like(queries[:, :1]).expand(-1, length + 1).scatter(1, masks, real & ~stays)
         stay = queries & ~leave[:, :length]
@@ -298,8 +298,8 @@ class FocusMemory(BufferMemory):
         self.call = replace(self.whole, columns=columns, slots=columns, visible=Visible(visible_columns))
         self._tell("width", columns.new_full((rows,), answer))
         index_there = self.copies(index, layer_device)
-        attended = self._second(gather_rows(self.query, index_there), layer_device)
-        hidden = gather_rows(self.hidden, index_there) + self.second.mixed(attended)
+        attention = self._second(gather_rows(self.query, index_there), layer_device)
+        hidden = gather_rows(self.hidden, index_there) + self.second.mixed(attention)
         x, _, columns_there = self.layers(summed(hidden, self.second.fed(hidden)), columns, self, 2, None)
         self.reruns = [Rerun(None, *self.layers.final_rows(x, _, columns_there))]
 

@@ -19,11 +19,11 @@ def importance(query: Tensor, key: Tensor, real: Tensor, scale: float, ranks: Ra
 
     In float64 for models of 32 bits: differences decide which rows stay, and float32 would add its own noise."""
     wide = torch.float64 if query.dtype.itemsize >= 4 else torch.float32
-    grouped = query.to(wide).transpose(1, 2).unflatten(1, (key.shape[1], -1))  # [B, H_kv, H / H_kv, m, h]
-    weights = (grouped @ key.to(wide).mT[:, :, None]).flatten(1, 2) * scale
-    hidden = ~real[:, None, None]
-    pooled = F.max_pool1d(weights.masked_fill(hidden, -torch.inf).flatten(0, 1), 3, 1, 1).view_as(weights)
-    shares = pooled.masked_fill(hidden, -torch.inf).softmax(-1)
+    queries = query.to(wide).transpose(1, 2).unflatten(1, (key.shape[1], -1))  # [B, H_kv, H / H_kv, m, h]
+    weights = (queries @ key.to(wide).mT[:, :, None]).flatten(1, 2) * scale
+    is_padding = ~real[:, None, None]
+    scores = F.max_pool1d(weights.masked_fill(is_padding, -torch.inf).flatten(0, 1), 3, 1, 1).view_as(weights)
+    shares = scores.masked_fill(is_padding, -torch.inf).softmax(-1)
     return ranks.sum(shares.masked_fill(~real[:, None, :, None], 0).sum((1, 2)))
 
 

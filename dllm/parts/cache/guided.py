@@ -27,7 +27,7 @@ class GuidedPlan(ForwardPlan):
     halves: ForwardPlan  # [B, 2, ...] the inner session's plan of both halves
 
 
-class Guided(Session):
+class GuidedSession(Session):
     """``inner`` was started on the doubled canvas of B rows. Arguments and results have B rows or N candidates,
     except a ``ForwardPass`` and the candidates of ``begin``, which have 2 N."""
 
@@ -44,10 +44,10 @@ class Guided(Session):
         both = twice(torch.arange(self.rows, device=canvas.row_id.device), 0)
         return by_row(self.inner.remembers(canvas.select(both)))
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> GuidedPlan:
-        both, state = twice(torch.arange(self.rows, device=canvas.row_id.device), 0), by_half(remembered)
-        doubled = self.inner.plan(canvas.select(both), select(blocks, both), next_positions[both], state)
-        halves = by_row(doubled)
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, state: State) -> GuidedPlan:
+        both, state = twice(torch.arange(self.rows, device=canvas.row_id.device), 0), by_half(state)
+        inner_plan = self.inner.plan(canvas.select(both), select(blocks, both), next_positions[both], state)
+        halves = by_row(inner_plan)
         first = each_tensor(lambda both: both[:, 0], halves)
         return GuidedPlan(  # if the halves choose different columns, both compute all of them
             halves.columns.any(1),
@@ -56,7 +56,7 @@ class Guided(Session):
             first.shadows,
             first.keys,
             first.shapes,
-            by_row(doubled.state),
+            by_row(inner_plan.state),
             replace(halves, state={}),
         )
 
@@ -76,16 +76,16 @@ class Guided(Session):
     def graph_key(self) -> tuple[Hashable, ...]:
         return self.inner.graph_key()
 
-    def apart(self) -> Guided:
-        return Guided(self.inner.apart())
+    def apart(self) -> GuidedSession:
+        return GuidedSession(self.inner.apart())
 
     def max_queries(self, host_views: Sequence[HostView], width: int) -> tuple[int, ...]:
         return self.inner.max_queries(host_views, width)
 
-    def counts(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> list[Tensor]:
-        both, state = twice(torch.arange(self.rows, device=canvas.row_id.device), 0), by_half(remembered)
-        doubled = self.inner.counts(canvas.select(both), select(blocks, both), next_positions[both], state)
-        return [by_row(count).amax(1) for count in doubled]
+    def counts(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, state: State) -> list[Tensor]:
+        both, state = twice(torch.arange(self.rows, device=canvas.row_id.device), 0), by_half(state)
+        inner_counts = self.inner.counts(canvas.select(both), select(blocks, both), next_positions[both], state)
+        return [by_row(count).amax(1) for count in inner_counts]
 
     def most(self, host_views: Sequence[HostView]) -> tuple[int, ...]:
         return self.inner.most(host_views)
@@ -99,25 +99,25 @@ class Guided(Session):
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return self.inner.memory(forward, call)
 
-    def after_scores(self, remembered: State, scores: Scores) -> State:
+    def after_scores(self, state: State, scores: Scores) -> State:
         both = twice(torch.arange(self.rows, device=scores.scored.device), 0)
         scores_of_halves = select(replace(scores, readings={}, repropose=None), both)
-        return by_row(self.inner.after_scores(by_half(remembered), scores_of_halves))
+        return by_row(self.inner.after_scores(by_half(state), scores_of_halves))
 
-    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
-        return halves(self.inner.cost(forward, torch.cat([scored, scored])))
+    def cost(self, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
+        return halves(self.inner.cost(forward, torch.cat([scored_rows, scored_rows])))
 
-    def keep(self, forward: ForwardPass, candidates: Tensor, remembered: State) -> State:
-        return by_row(self.inner.keep(forward, twice(candidates, len(forward.owner.row) // 2), by_half(remembered)))
+    def keep(self, forward: ForwardPass, candidates: Tensor, state: State) -> State:
+        return by_row(self.inner.keep(forward, twice(candidates, len(forward.owner.row) // 2), by_half(state)))
 
-    def select(self, rows: Tensor) -> Guided:
-        return Guided(self.inner.select(twice(rows, self.rows)))
+    def select(self, rows: Tensor) -> GuidedSession:
+        return GuidedSession(self.inner.select(twice(rows, self.rows)))
 
-    def join(self, fresh: Guided) -> Guided:
+    def join(self, fresh: GuidedSession) -> GuidedSession:
         mine, theirs = self.rows, fresh.rows
         blocks = torch.arange(2 * (mine + theirs)).split([mine, mine, theirs, theirs])
         order = torch.cat([blocks[0], blocks[2], blocks[1], blocks[3]])  # all rows as they are, then all masked
-        return Guided(self.inner.join(fresh.inner).select(order))
+        return GuidedSession(self.inner.join(fresh.inner).select(order))
 
 
 def twice(rows: Tensor, offset: int) -> Tensor:

@@ -153,7 +153,7 @@ class KeptTensors:
         places = {old: new for new, old in enumerate(rows.tolist())} if self.prefixes else {}
         self.prefixes = [(places[row], prefix) for row, prefix in self.prefixes if row in places]
         self.rows = len(rows)
-        self._replace(moved_up([tensor for *_, tensor in self._tensors()], rows))
+        self._replace(move_up([tensor for *_, tensor in self._tensors()], rows))
 
     def join(self, fresh: KeptTensors) -> None:
         """Let rows that have kept nothing yet follow."""
@@ -175,10 +175,10 @@ class KeptTensors:
 
     def follow(self, leaders: Sequence[int]) -> None:
         """Give each row what its leader keeps."""
-        led = [row for row, leader in enumerate(leaders) if row != leader]
-        of = [leaders[row] for row in led]
+        followers = [row for row, leader in enumerate(leaders) if row != leader]
+        their_leaders = [leaders[row] for row in followers]
         for *_, tensor in self._tensors():
-            tensor[led] = tensor[of]
+            tensor[followers] = tensor[their_leaders]
 
     def key(self) -> tuple[Hashable, ...]:
         """The shapes, and where the tensors are: by addresses, or by the names that all ranks give to memory."""
@@ -186,7 +186,7 @@ class KeptTensors:
         places = addresses if self.config.ranks.size == 1 else (self.buffer_name, self.own_name)
         return self.rows, self.length, self.slots, *places
 
-    def compared(self) -> list[Tensor]:
+    def compared_tensors(self) -> list[Tensor]:
         """What a recording, which runs a turn more than once, puts back."""
         return [tensor for declaration, _, tensor in self._tensors() if declaration.compared]
 
@@ -249,15 +249,15 @@ class KeptTensors:
             self.prefixes = []
 
 
-def moved_up(tensors: T, rows: Tensor) -> T:
+def move_up(tensors: T, rows: Tensor) -> T:
     """The given rows [b] at the front of the same tensors, so that CUDA graphs recorded on these still find them."""
     copies = DeviceCopies()
 
-    def moved(tensor: Tensor) -> Tensor:
+    def to_front(tensor: Tensor) -> Tensor:
         tensor[: len(rows)] = tensor[copies(rows, tensor.device)]
         return tensor[: len(rows)]
 
-    return each_tensor(moved, tensors)
+    return each_tensor(to_front, tensors)
 
 
 def with_room(tensor: Tensor, shape: Sequence[int]) -> Tensor:

@@ -60,17 +60,17 @@ class DraftWindow(Buffered):
     def own_pass(
         self, session: ColumnSession, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas
     ) -> ForwardPass:
-        """Rows that draft and rows that judge are calls of their own. What their columns hold is remembered, drafts
+        """Rows that draft and rows that judge run in separate calls. The state notes what their columns hold, drafts
         included."""
-        widths, judged = plan.shapes.widths(forward.queries, forward.owner), plan.state["judges"]
+        widths, row_judges = plan.shapes.widths(forward.queries, forward.owner), plan.state["judges"]
         calls = list[Call]()
         for judges, kind in ((True, Call), (False, DraftCall)):
-            rows = (judged == judges).nonzero()[:, 0]
+            rows = (row_judges == judges).nonzero()[:, 0]
             if len(rows):
                 width = max(widths[row] for row in rows.tolist())
-                some = None if len(rows) == len(judged) else rows
+                some = None if len(rows) == len(row_judges) else rows
                 calls.append(kind(**vars(session.call(forward, some, width, plan.shapes, candidates))))
-        return replace(forward, calls=calls, noted={**forward.noted, "tokens": candidates.tokens})
+        return replace(forward, calls=calls, notes={**forward.notes, "tokens": candidates.tokens})
 
     def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
         return (DraftMemory if isinstance(call, DraftCall) else BufferMemory)(session, forward, call)

@@ -65,13 +65,13 @@ class NoCacheSession(Session):
     def remembers(self, canvas: Canvas) -> State:
         return {"dropped": canvas.no_positions} if self.policy.prunes else {}
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, state: State) -> ForwardPlan:
         columns, (committable, forced) = canvas.valid, committable_next(canvas, self.config)
         if self.policy.prunes:
-            dropped = {"dropped": self.policy.dropped(canvas, blocks, remembered["dropped"])}
-            remembered = blocks.shapes.update(blocks.active, dropped, remembered)
-            columns = columns & ~remembered["dropped"]
-        return ForwardPlan(columns, committable, forced, canvas.tokens[:, :0], columns, blocks.shapes, remembered)
+            dropped = {"dropped": self.policy.dropped(canvas, blocks, state["dropped"])}
+            state = blocks.shapes.update(blocks.active, dropped, state)
+            columns = columns & ~state["dropped"]
+        return ForwardPlan(columns, committable, forced, canvas.tokens[:, :0], columns, blocks.shapes, state)
 
     def max_queries(self, host_views: Sequence[HostView], width: int) -> tuple[int, ...]:
         return (self.length,) * len(host_views)
@@ -89,13 +89,13 @@ class NoCacheSession(Session):
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return NoCacheMemory(call.visible)
 
-    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+    def cost(self, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
         rows = forward.queries.sum(1, keepdim=True) + forward.extra_rows()
-        return ForwardCost(rows, rows, torch.zeros_like(rows), forward.computed(), scored)
+        return ForwardCost(rows, rows, torch.zeros_like(rows), forward.rows_run(), scored_rows)
 
-    def moved(self, reshape: Reshape, remembered: State) -> State:
+    def move(self, reshape: Reshape, state: State) -> State:
         self.kept.length, self.even = reshape.source.shape[1], False
-        return {name: reshape.moved(value) for name, value in remembered.items()}
+        return {name: reshape.moved(value) for name, value in state.items()}
 
     def _call(self, where: Tensor, part: Group, shadows: Tensor, candidates: Canvas) -> Call:
         """A call of some candidates that computes the columns ``where`` [b, L]."""

@@ -43,7 +43,7 @@ class Beginning:
     """What decides the keys of a row's first columns."""
 
     tokens: Sequence[int]  # of the row
-    decided: int  # that many first ones are decided
+    decided_columns: int  # that many first ones are decided
     start: int  # column where the answer begins
     tenant: str = ""  # pages are found by requests of the same tenant alone
 
@@ -51,7 +51,7 @@ class Beginning:
         """The hash, the first column and the end of each page."""
         tenant = self.tenant.encode()
         digest = hashlib.sha256(len(model).to_bytes(8) + model + tenant).digest()
-        for begin, end in pairwise((0, *kind.page_ends(self.start, self.decided))):
+        for begin, end in pairwise((0, *kind.page_ends(self.start, self.decided_columns))):
             digest = hashlib.sha256(digest + array("q", self.tokens[begin:end]).tobytes()).digest()
             yield digest, begin, end
 
@@ -90,11 +90,9 @@ class PageStore:
         self._touch(names)
         if not names:
             return None
-        place, copies = torch.tensor(slots), DeviceCopies()
-        copied = [
-            (keys[copies(place, keys.device)], values[copies(place, values.device)]) for keys, values in self.layers
-        ]
-        return KnownPrefix(len(slots), copied)
+        at, copies = torch.tensor(slots), DeviceCopies()
+        layers = [(keys[copies(at, keys.device)], values[copies(at, values.device)]) for keys, values in self.layers]
+        return KnownPrefix(len(slots), layers)
 
     def missing(self, beginning: Beginning) -> bytes | None:
         """The name of the first page of a row that is not here; None: all are."""
@@ -150,7 +148,7 @@ class PageStore:
         assert len(layers) == len(stores), "a row has been computed"
         if not self.layers:
             self.layers = [tuple(_blank(tensor) for tensor in pair) for pair in layers]  # type: ignore[misc]
-        self.layers = [tuple(_grown(tensor, self.slots) for tensor in pair) for pair in self.layers]  # type: ignore[misc]
+        self.layers = [tuple(_with_room(tensor, self.slots) for tensor in pair) for pair in self.layers]  # type: ignore[misc]
         copies = DeviceCopies()
         for pool, store in zip(self.layers, layers, strict=True):
             for to, of in zip(pool, store, strict=True):
@@ -162,7 +160,7 @@ def _blank(store: Tensor) -> Tensor:
     return store.new_empty(0, store.shape[1], store.shape[3])
 
 
-def _grown(pool: Tensor, slots: int) -> Tensor:
+def _with_room(pool: Tensor, slots: int) -> Tensor:
     """The pool [s, H_kv, h] with room for ``slots``."""
     return pool if len(pool) == slots else F.pad(pool, (0, 0, 0, 0, 0, slots - len(pool)))
 

@@ -76,7 +76,7 @@ class Call:
     # [b, n] queries that hold a mask whatever the canvas holds, and alone predict (None: the queries are the canvas's)
     masks: Tensor | None = None
 
-    def computed(self, length: int) -> int:
+    def rows_run(self, length: int) -> int:
         """Rows that the network runs for each candidate, padding included. ``length``: L."""
         return length if self.columns is None else self.columns.shape[1]
 
@@ -94,38 +94,38 @@ class ForwardPass:
     whole: bool  # the host knows that every column of every row is computed
     remembered: State  # [B, ...] what the policy remembers of the rows, as planned
     # what the calls find out about the rows, by names of ``remembered``; filled while the network runs
-    noted: State = field(default_factory=dict, kw_only=True)
+    notes: State = field(default_factory=dict, kw_only=True)
     # what its layers find out, by name and layer. ``ran`` [B]: columns that a layer computed, for ``cost``
     found: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list), kw_only=True)
 
-    def computed(self) -> Tensor:
+    def rows_run(self) -> Tensor:
         """Rows that the network runs for each candidate [N, 1], padding included; 0 for a candidate in no call."""
         candidates, length = self.queries.shape
         if len(self.calls) == 1 and self.calls[0].candidates is None:
-            return self.queries.new_full((candidates, 1), self.calls[0].computed(length), dtype=torch.int64)
+            return self.queries.new_full((candidates, 1), self.calls[0].rows_run(length), dtype=torch.int64)
         out = torch.zeros(candidates, dtype=torch.int64, device=self.queries.device)
         for call in self.calls:
-            rows, count = call.candidates, call.computed(length)
+            rows, count = call.candidates, call.rows_run(length)
             if rows is None:
                 out[:] = count
             else:
                 out.index_fill_(0, rows, count)  # an indexed assignment of a number copies it from the host
         return out[:, None]
 
-    def cost(self, scored: Tensor) -> ForwardCost:
-        """What it computed, per candidate and layer, after its calls; ``scored`` [N]: rows that the head ran on. By
-        default all layers compute the same; else what they say that ``ran``, each padded to its widest row."""
+    def cost(self, scored_rows: Tensor) -> ForwardCost:
+        """What it computed, per candidate and layer, after its calls. scored_rows [N]: how many rows the head ran on.
+        By default all layers compute the same; else what they say that ``ran``, each padded to its widest row."""
         if ran := self.found.get("ran"):
             queries, valid = (
                 torch.stack([count.to(self.valid.device) for count in ran], 1),
                 self.valid.sum(1, keepdim=True),
             )
-            computed = queries.amax(0).expand_as(queries)
-            return ForwardCost(queries, valid.expand_as(queries), queries * (queries == valid), computed, scored)
+            rows_run = queries.amax(0).expand_as(queries)
+            return ForwardCost(queries, valid.expand_as(queries), queries * (queries == valid), rows_run, scored_rows)
         queries = self.queries.sum(1, keepdim=True)
-        refreshed = torch.where((self.queries == self.valid).all(1, keepdim=True), queries, 0)
+        refreshes = torch.where((self.queries == self.valid).all(1, keepdim=True), queries, 0)
         queries, keys = queries + self.extra_rows(), self.keys.sum(1, keepdim=True)
-        return ForwardCost(queries, keys, refreshed, self.computed(), scored)
+        return ForwardCost(queries, keys, refreshes, self.rows_run(), scored_rows)
 
     def extra_rows(self) -> Tensor | int:
         """Extra rows of each candidate [N, 1]."""

@@ -48,9 +48,9 @@ class Recap(Buffered):
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, forwards_left = view.canvas, view.state["left"]
         to_fill = (~canvas.given & canvas.valid).sum(1)
-        decided = to_fill - canvas.masked.sum(1)
+        decisions = to_fill - canvas.masked.sum(1)
         local = (view.next_positions > 0).any(1) if self.targets == "announced" else forwards_left > 0
-        full = ~local | (decided < self.start_fraction * to_fill)
+        full = ~local | (decisions < self.start_fraction * to_fill)
         since = (view.state["since"] | (view.masks ^ canvas.masked)) & ~full[:, None]
         masks = self._masks(view)
         columns = full[:, None] | since | masks | predictors(masks, canvas, view.config)

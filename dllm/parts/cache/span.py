@@ -46,10 +46,10 @@ class SpanSession(NoCacheSession):
 
     narrows = True
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
-        plan = super().plan(canvas, blocks, next_positions, remembered)
-        announced, opened = next_positions > 0, blocks.forwards == 0
-        cut = (announced & canvas.undecided).any(1) & ~opened
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, state: State) -> ForwardPlan:
+        plan = super().plan(canvas, blocks, next_positions, state)
+        announced, opens = next_positions > 0, blocks.forwards == 0
+        cut = (announced & canvas.undecided).any(1) & ~opens
         end = (announced * (canvas.columns + 1)).amax(1)
         columns = plan.columns & ~(cut[:, None] & (canvas.columns >= end[:, None]) & ~canvas.given)
         return replace(plan, columns=columns, keys=columns)

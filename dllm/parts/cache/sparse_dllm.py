@@ -88,8 +88,8 @@ class SparseDLLM(Cache):
         columns = Kept("columns", lambda config, layer: (PER_PLACE,), by="slot", lent=False, dtype=torch.int64)
         return replace(LAYER_KEYS, by="slot"), replace(LAYER_VALUES, by="slot"), columns
 
-    def slots(self, columns: int, opened: int, config: ModelConfig) -> int:
-        return opened + self.left(config) + int(columns * self.keep_ratio) + 1
+    def slots(self, columns: int, open_columns: int, config: ModelConfig) -> int:
+        return open_columns + self.left(config) + int(columns * self.keep_ratio) + 1
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class SparseCall(Call):
     """A call with what its memory reads besides, of [b] rows and n queries."""
 
     full: bool = True  # rows that compute everything may be in it
-    mixed: bool = False  # rows that compute their blocks may be in it, too
+    joint: bool = False  # rows that compute their blocks may be in it, too
     due: Tensor | None = None  # [b] rows that choose now what they keep (None: none does)
     window: Tensor | None = None  # [b, n] queries of the open blocks, whose products choose
     outside: Tensor | None = None  # [b, w] places among the queries of what may be chosen (n: padding)
@@ -112,7 +112,7 @@ class SparsePass(ForwardPass):
     size: Tensor  # [B] slots of its open blocks
     count: Tensor  # [B] slots of what it keeps, which follow
     most: int  # no row chooses more now
-    held: Tensor  # [B, C - 1] slots that rows which compute their blocks see
+    key_slots: Tensor  # [B, C - 1] slots that rows which compute their blocks see
 
 
 class SparseSession(Session):
@@ -134,15 +134,15 @@ class SparseSession(Session):
         none = torch.full_like(canvas.start, NOT_KEPT)
         return {"begin": none, "end": none, "size": torch.zeros_like(none), "count": torch.zeros_like(none)}
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, state: State) -> ForwardPlan:
         valid, left, shapes = canvas.valid, self.policy.left(self.config), blocks.shapes
         begin, end, first = blocks.begin - left, blocks.open_end, blocks.forwards == 0
         open_ = (canvas.columns >= begin[:, None]) & (canvas.columns < end[:, None])
-        full = first | (remembered["begin"] != begin) | (remembered["end"] != end)
-        kept = torch.where(first, NOT_KEPT, begin), torch.where(first, NOT_KEPT, end)
+        full = first | (state["begin"] != begin) | (state["end"] != end)
         share = ((valid & ~open_).sum(1).double() * self.policy.keep_ratio).long()  # as int(n r) rounds in Python
-        new = dict(zip(("begin", "end", "size", "count"), (*kept, (valid & open_).sum(1), share), strict=True))
-        new = {name: torch.where(full, value, remembered[name]) for name, value in new.items()}
+        new = {"begin": torch.where(first, NOT_KEPT, begin), "end": torch.where(first, NOT_KEPT, end)}
+        new |= {"size": (valid & open_).sum(1), "count": share}
+        new = {name: torch.where(full, value, state[name]) for name, value in new.items()}
         forced = None
         if self.config.prediction_shift and not left:
             may = canvas.undecided & blocks.in_block
@@ -150,7 +150,7 @@ class SparseSession(Session):
         if shapes.bounded:
             width = bucket(shapes.max_per_row(open_, self.length, True) + left, self.length)
             self.kept.slots = width + int(self.length * self.policy.keep_ratio) + 1
-        state = shapes.update(blocks.active, new, remembered)
+        state = shapes.update(blocks.active, new, state)
         return ForwardPlan(valid & (full[:, None] | open_), valid, forced, canvas.tokens[:, :0], valid, shapes, state)
 
     def widths(self, plan: ForwardPlan) -> list[Tensor]:
@@ -160,21 +160,21 @@ class SparseSession(Session):
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> SparsePass:
         queries, full, shapes, state = plan.columns & candidates.valid, whole_rows(plan), plan.shapes, plan.state
         due = full & (state["begin"] != NOT_KEPT)
-        builds, mixed = shapes.any(due), shapes.bounded
-        most = int(self.length * self.policy.keep_ratio) if mixed else int((state["count"] * due).max())
-        if builds and not mixed:
+        builds, joint = shapes.any(due), shapes.bounded
+        most = int(self.length * self.policy.keep_ratio) if joint else int((state["count"] * due).max())
+        if builds and not joint:
             self.kept.slots = max(self.kept.slots, int((state["size"] * due).max()) + most + 1)
         self.kept.make_room()
         slot = torch.arange(max(0, self.kept.slots - 1), device=full.device)
-        held = (slot < (state["size"] + state["count"])[:, None]) & ~full[:, None]
+        key_slots = (slot < (state["size"] + state["count"])[:, None]) & ~full[:, None]
         forward = SparsePass(
             (), owner, queries, plan.keys, candidates.valid, plan.shadows, False, plan.state, full, state["begin"],
-            state["size"], state["count"], most, held,
+            state["size"], state["count"], most, key_slots,
         )  # fmt: skip
-        claimed = list(shapes.widths(queries | full[:, None], owner))
-        wide = [width if width >= self.length else 0 for width in claimed]
-        narrow = [width if width < self.length else 0 for width in claimed]
-        whole = partial(self._full_call, builds=builds, mixed=mixed)
+        row_widths = list(shapes.widths(queries | full[:, None], owner))
+        wide = [width if width >= self.length else 0 for width in row_widths]
+        narrow = [width if width < self.length else 0 for width in row_widths]
+        whole = partial(self._full_call, builds=builds, joint=joint)
         calls = [
             make(forward, part.among(shapes.order), candidates)
             for widths, make in ((wide, whole), (narrow, self._block_call))
@@ -183,19 +183,19 @@ class SparseSession(Session):
         ]
         return replace(forward, calls=calls)
 
-    def _full_call(self, forward: SparsePass, part: Group, candidates: Canvas, builds: bool, mixed: bool) -> SparseCall:
+    def _full_call(self, forward: SparsePass, part: Group, candidates: Canvas, builds: bool, joint: bool) -> SparseCall:
         """A call of rows that compute everything; where the host knows bounds alone, of others too."""
         rows, length = part.rows, self.length
         queries, full, begin, size = (
-            select_or_all(one, rows) for one in (forward.queries, forward.full, forward.begin, forward.size)
+            select_or_all(tensor, rows) for tensor in (forward.queries, forward.full, forward.begin, forward.size)
         )
         columns = packed(queries, candidates.columns, length)
         fresh = columns < length
-        visible = Visible(fresh, None if mixed else fresh.sum(1).int())
-        if mixed:
-            slot = torch.arange(forward.held.shape[1], device=size.device)
-            visible = Visible(torch.cat([fresh, select_or_all(forward.held, rows) & (slot >= size[:, None])], 1))
-        call = SparseCall(rows, columns, None, visible, buffers=rows, full=True, mixed=mixed)
+        visible = Visible(fresh, None if joint else fresh.sum(1).int())
+        if joint:
+            slot = torch.arange(forward.key_slots.shape[1], device=size.device)
+            visible = Visible(torch.cat([fresh, select_or_all(forward.key_slots, rows) & (slot >= size[:, None])], 1))
+        call = SparseCall(rows, columns, None, visible, buffers=rows, full=True, joint=joint)
         if not builds:
             return call
         at, end = columns - begin[:, None], select_or_all(forward.remembered["end"], rows)
@@ -211,10 +211,12 @@ class SparseSession(Session):
     def _block_call(self, forward: SparsePass, part: Group, candidates: Canvas) -> SparseCall:
         """A call of rows that compute their open blocks."""
         rows = part.rows
-        queries, begin, held = (select_or_all(one, rows) for one in (forward.queries, forward.begin, forward.held))
+        queries, begin, key_slots = (
+            select_or_all(tensor, rows) for tensor in (forward.queries, forward.begin, forward.key_slots)
+        )
         columns = packed(queries, candidates.columns, part.width)
         slots = torch.where(columns < self.length, columns - begin[:, None], self.kept.slots - 1)
-        visible = Visible(held, None if self.shrinks else held.sum(1).int())
+        visible = Visible(key_slots, None if self.shrinks else key_slots.sum(1).int())
         return SparseCall(
             rows, columns, slots, visible, self.kept.slots - 1, buffers=rows, ranges=part.ranges, full=False
         )
@@ -223,21 +225,21 @@ class SparseSession(Session):
         assert isinstance(forward, SparsePass) and isinstance(call, SparseCall)
         return SparseMemory(self, forward, call)
 
-    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+    def cost(self, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
         assert isinstance(forward, SparsePass)
-        queries, valid = (one.sum(1, keepdim=True) for one in (forward.queries, forward.valid))
+        queries, valid = (columns.sum(1, keepdim=True) for columns in (forward.queries, forward.valid))
         full = forward.full[:, None]
         keys = torch.where(full, valid, (forward.size + forward.count)[:, None])
-        return ForwardCost(queries, keys, torch.where(full, queries, 0), forward.computed(), scored)
+        return ForwardCost(queries, keys, torch.where(full, queries, 0), forward.rows_run(), scored_rows)
 
     def store(self, layer: int, key: Tensor) -> KeyValues:
         """Keys and values of a layer whose keys are like ``key`` [b, n, H_kv, h]."""
-        held = self.stores[layer]
-        if held is None:
-            held = self.stores[layer] = blank(key, self.rows, self.kept.slots)
+        store = self.stores[layer]
+        if store is None:
+            store = self.stores[layer] = blank(key, self.rows, self.kept.slots)
         if self.shrinks:
             self.kept.tensor("columns", layer, key)
-        return held
+        return store
 
 
 def whole_rows(plan: ForwardPlan) -> Tensor:
@@ -270,14 +272,14 @@ class SparseMemory(Memory):
         visible = self.copies.of(call.visible, device)
         if call.due is not None:
             self._choose(layer, query, keys, values)
-        if not call.mixed:
+        if not call.joint:
             return query, keys, values, visible
         store, rows = self.session.store(layer, fresh.key), self.copies(call.buffers, device)
-        held = (select_or_all(one, rows)[:, :, : self.session.kept.slots - 1] for one in store)
+        kept_pair = (select_or_all(tensor, rows)[:, :, : self.session.kept.slots - 1] for tensor in store)
         if (mask := self._slots(layer, device)) is not None:
             assert visible.mask is not None
             visible = Visible(visible.mask & F.pad(mask, (keys.shape[2], 0), value=True))
-        keys, values = (torch.cat([one, more], 2) for one, more in zip((keys, values), held, strict=True))
+        keys, values = (torch.cat([tensor, more], 2) for tensor, more in zip((keys, values), kept_pair, strict=True))
         return query, keys, values, visible
 
     def _slots(self, layer: int, device: torch.device) -> Tensor | None:
@@ -285,8 +287,8 @@ class SparseMemory(Memory):
         if not self.session.shrinks:
             return None
         begin, size, valid, columns = (
-            select_or_all(self.copies(one, device), self.copies(self.call.candidates, device))
-            for one in (
+            select_or_all(self.copies(tensor, device), self.copies(self.call.candidates, device))
+            for tensor in (
                 self.forward.begin,
                 self.forward.size,
                 self.forward.valid,
@@ -301,23 +303,23 @@ class SparseMemory(Memory):
         """Keep the keys and values of the columns outside to which the block's queries point most."""
         call, session, device, n = self.call, self.session, query.device, keys.shape[2]
         rows, due, window, outside, columns = (
-            self.copies(one, device) for one in (call.candidates, call.due, call.window, call.outside, call.columns)
+            self.copies(x, device) for x in (call.candidates, call.due, call.window, call.outside, call.columns)
         )
         assert due is not None and window is not None and outside is not None and columns is not None
-        size, count = (select_or_all(self.copies(one, device), rows) for one in (self.forward.size, self.forward.count))
+        size, count = (select_or_all(self.copies(x, device), rows) for x in (self.forward.size, self.forward.count))
         points = session.config.ranks.sum(window_products(query, keys, window))
         score = gather_padded(points, outside, -torch.inf)
         if session.policy.kernel_size > 1:
             score = F.max_pool1d(score[:, None], session.policy.kernel_size, 1, session.policy.kernel_size // 2)[:, 0]
         order = torch.arange(max(outside.shape[1], self.forward.most), device=device)
-        picked = top_k_mask(score, outside < n, count * due)
-        at = gather_padded(outside, packed(picked, order, self.forward.most), n)
+        choice = top_k_mask(score, outside < n, count * due)
+        at = gather_padded(outside, packed(choice, order, self.forward.most), n)
         slots = torch.where(at < n, size[:, None] + order[: self.forward.most], session.kept.slots - 1)
         store = session.store(layer, keys.transpose(1, 2))
         row = (torch.arange(len(slots), device=device) if rows is None else rows)[:, None]
         for buffer, fresh in zip(store, (keys, values), strict=True):
             buffer.transpose(1, 2).index_put_((row, slots), gather_rows(fresh.transpose(1, 2), at))
-        chosen = gather_padded(columns, at, session.length)
+        kept_columns = gather_padded(columns, at, session.length)
         if session.shrinks:
-            session.kept["columns"].layers[layer].index_put_((row, slots), chosen)
-        self.forward.found["chosen"].append(chosen)
+            session.kept["columns"].layers[layer].index_put_((row, slots), kept_columns)
+        self.forward.found["chosen"].append(kept_columns)

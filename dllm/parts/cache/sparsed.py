@@ -107,7 +107,7 @@ class SparseD(Cache):
         )
         return patterns, Kept("counts", lambda config, layer: (PER_PLACE, PER_PLACE), by="slot")
 
-    def slots(self, columns: int, opened: int, config: ModelConfig) -> int:
+    def slots(self, columns: int, open_columns: int, config: ModelConfig) -> int:
         """Blocks of that many columns."""
         return -(-columns // self.block_size)
 
@@ -120,7 +120,7 @@ class PatternCall(Call):
     valid: Tensor | None = None  # [b, L] columns of its rows
     answer: Tensor | None = None  # [b] first block that counts as answer
     measures: bool = False  # there may be rows that measure
-    chosen: int | None = None  # the most blocks that a block of queries attends to (None: no row goes by its pattern)
+    most_blocks: int | None = None  # that a block of queries attends to (None: no row goes by its pattern)
 
 
 @dataclass(frozen=True)
@@ -138,22 +138,23 @@ class PatternSession(Session):
     policy: SparseD
 
     def remembers(self, canvas: Canvas) -> State:
-        steps, given = canvas.undecided.sum(1), self.policy.steps
-        steps = steps if given is None else torch.full_like(steps, given)
+        steps = canvas.undecided.sum(1)
+        if self.policy.steps is not None:
+            steps = torch.full_like(steps, self.policy.steps)
         full = (steps.double() * self.policy.skip).long() + 2  # as int(S skip) rounds in Python
         if self.policy.full_forwards is not None:
             full = torch.full_like(full, self.policy.full_forwards)
         size, length = self.policy.block_size, canvas.valid.sum(1)
         blocks, first = -(-length // size), -(-canvas.start // size)
         answer = torch.where(first < blocks, first, blocks - 1)
-        among_all, own = (chosen_count(one, self.policy.select) for one in (blocks, blocks - answer))
-        chosen = torch.minimum(among_all, answer) + own
-        return {"full": full, "answer": answer, "chosen": chosen, "kind": torch.full_like(full, ALL_KEYS)}
+        among_all, own = (chosen_count(count, self.policy.select) for count in (blocks, blocks - answer))
+        most_blocks = torch.minimum(among_all, answer) + own
+        return {"full": full, "answer": answer, "most_blocks": most_blocks, "kind": torch.full_like(full, ALL_KEYS)}
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
-        left = remembered["full"] - 1 - blocks.turn  # full forwards before the one that measures
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, state: State) -> ForwardPlan:
+        left = state["full"] - 1 - blocks.turn  # full forwards before the one that measures
         kind = torch.where(left > 0, ALL_KEYS, torch.where(left == 0, MEASURES, BY_PATTERN))
-        state = blocks.shapes.update(blocks.active, {**remembered, "kind": kind}, remembered)
+        state = blocks.shapes.update(blocks.active, {**state, "kind": kind}, state)
         valid = canvas.valid
         return ForwardPlan(valid, valid, None, canvas.tokens[:, :0], valid, blocks.shapes, state)
 
@@ -161,11 +162,8 @@ class PatternSession(Session):
         """The columns; those of a row by the kind of its forward, and 0 in the places of the other kinds. By pattern
         the columns are those of the blocks that a block of queries attends to, at most."""
         columns, kind = plan.columns.sum(1), plan.state["kind"]
-        chosen = torch.minimum(plan.state["chosen"] * self.policy.block_size, columns)
-        return [
-            columns,
-            *(torch.where(kind == one, chosen if one == BY_PATTERN else columns, 0) for one in FORWARD_KINDS),
-        ]
+        by_kind = columns, columns, torch.minimum(plan.state["most_blocks"] * self.policy.block_size, columns)
+        return [columns, *(torch.where(kind == number, width, 0) for number, width in enumerate(by_kind))]
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> PatternPass:
         valid, state, shapes = candidates.valid, plan.state, plan.shapes
@@ -174,14 +172,14 @@ class PatternSession(Session):
         else:
             widths, *by_kind = torch.stack(self.widths(plan)).tolist()
             widths = shapes.running(widths)
-            most = [max(one) for one in by_kind]
+            most = [max(kind_widths) for kind_widths in by_kind]
             kinds = [
                 (
-                    tuple(width * (other == one) for other, width in enumerate(most)),
-                    [width * (own > 0) for width, own in zip(widths, by_kind[one], strict=True)],
+                    tuple(width * (other_kind == kind) for other_kind, width in enumerate(most)),
+                    [width * (own > 0) for width, own in zip(widths, by_kind[kind], strict=True)],
                 )
-                for one in FORWARD_KINDS
-                if most[one]
+                for kind in FORWARD_KINDS
+                if most[kind]
             ]
         calls = [
             self._call(valid, state, most, group.among(shapes.order), candidates.columns)
@@ -194,11 +192,11 @@ class PatternSession(Session):
 
     def _call(self, valid: Tensor, state: State, most: Sequence[int], group: Group, columns: Tensor) -> PatternCall:
         """A call of some rows, which computes their columns. most: by kind, the widest row that may be in it."""
-        valid, kind, answer = (select_or_all(one, group.rows) for one in (valid, state["kind"], state["answer"]))
+        valid, kind, answer = (select_or_all(tensor, group.rows) for tensor in (valid, state["kind"], state["answer"]))
         queries = packed(valid, columns, group.width)
         visible = Visible(queries < self.length, valid.sum(1).int())
         widest = max(most) if most[ALL_KEYS] or most[MEASURES] else most[BY_PATTERN]
-        chosen = -(-min(widest, group.width) // self.policy.block_size) if most[BY_PATTERN] else None
+        most_blocks = -(-min(widest, group.width) // self.policy.block_size) if most[BY_PATTERN] else None
         return PatternCall(
             group.rows,
             queries,
@@ -207,28 +205,28 @@ class PatternSession(Session):
             valid=valid,
             answer=answer,
             measures=most[MEASURES] > 0,
-            chosen=chosen,
+            most_blocks=most_blocks,
         )
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         assert isinstance(forward, PatternPass) and isinstance(call, PatternCall)
-        one_kind = call.chosen is None and not call.measures
+        one_kind = call.most_blocks is None and not call.measures
         return NoCacheMemory(call.visible) if one_kind else PatternMemory(self, forward, call)
 
-    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+    def cost(self, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
         """In a sparse forward, keys are the mean over heads and queries."""
         assert isinstance(forward, PatternPass)
         rows, size = forward.valid.sum(1, keepdim=True), self.policy.block_size
         keys = rows.expand(-1, self.config.layers)
         layers = self.kept["counts"].layers.values()
-        if layers and any(isinstance(one, PatternCall) and one.chosen for one in forward.calls):
-            counts = torch.stack([one.to(rows.device) for one in layers], 1).double()
-            held = F.pad(forward.valid, (0, -self.length % size)).unflatten(1, (-1, size)).sum(-1).double()
-            seen = torch.einsum("bq,blqk,bk->bl", held, counts, held) / self.config.heads
-            seen = self.config.ranks.mean(seen) / rows
-            keys = torch.where((forward.kind == BY_PATTERN)[:, None], seen.round().long(), keys)
-        computed = forward.computed().expand_as(keys)
-        return ForwardCost(rows.expand_as(keys), keys, torch.zeros_like(keys), computed, scored)
+        if layers and any(isinstance(call, PatternCall) and call.most_blocks for call in forward.calls):
+            counts = torch.stack([layer.to(rows.device) for layer in layers], 1).double()
+            block_sizes = F.pad(forward.valid, (0, -self.length % size)).unflatten(1, (-1, size)).sum(-1).double()
+            mean_keys = torch.einsum("bq,blqk,bk->bl", block_sizes, counts, block_sizes) / self.config.heads
+            mean_keys = self.config.ranks.mean(mean_keys) / rows
+            keys = torch.where((forward.kind == BY_PATTERN)[:, None], mean_keys.round().long(), keys)
+        rows_run = forward.rows_run().expand_as(keys)
+        return ForwardCost(rows.expand_as(keys), keys, torch.zeros_like(keys), rows_run, scored_rows)
 
 
 class PatternMemory(NoCacheMemory):
@@ -240,30 +238,30 @@ class PatternMemory(NoCacheMemory):
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         query, keys, values, visible = self.exchange(layer, fresh, columns)
-        policy, chosen = self.session.policy, self.call.chosen
+        policy, most_blocks = self.session.policy, self.call.most_blocks
         size = policy.block_size
-        rows, kind = (self.copies(one, query.device) for one in (self.call.candidates, self.call.kind))
+        rows, kind = (self.copies(x, query.device) for x in (self.call.candidates, self.call.kind))
         valid = self.copies(self.call.valid, query.device)
         assert valid is not None and kind is not None
         valid, blocks = valid[:, : query.shape[1]], -(-query.shape[1] // size)
-        held, counts = (self.session.kept.tensor(one, layer, query) for one in ("patterns", "counts"))
+        patterns, counts = (self.session.kept.tensor(name, layer, query) for name in ("patterns", "counts"))
         if self.call.measures:
             answer = self.copies(self.call.answer, query.device)
             assert answer is not None
-            found = find_pattern(
+            fresh_patterns = find_pattern(
                 query, keys, valid, answer, policy.select, size, policy.measure_scale, self.session.config.ranks.size
             )
-            self.forward.found["patterns"].append(found)
-            heads = found.sum(1).to(counts)
-            put_where(kind == MEASURES, found, held[..., :blocks, :blocks], rows)
+            self.forward.found["patterns"].append(fresh_patterns)
+            heads = fresh_patterns.sum(1).to(counts)
+            put_where(kind == MEASURES, fresh_patterns, patterns[..., :blocks, :blocks], rows)
             put_where(kind == MEASURES, heads, counts[:, :blocks, :blocks], rows)
-        if chosen is None:
+        if most_blocks is None:
             return fresh.attend(query, keys, values, visible)
-        pattern = select_or_all(held, rows)[..., :blocks, :blocks] | (kind != BY_PATTERN)[:, None, None, None]
-        return attend_by_blocks(query, keys, values, pattern, valid, size, chosen)
+        pattern = select_or_all(patterns, rows)[..., :blocks, :blocks] | (kind != BY_PATTERN)[:, None, None, None]
+        return attend_by_blocks(query, keys, values, pattern, valid, size, most_blocks)
 
 
-def put_where(which: Tensor, found: Tensor, held: Tensor, rows: Tensor | None) -> None:
+def put_where(which: Tensor, values: Tensor, target: Tensor, rows: Tensor | None) -> None:
     """Write those of ``found`` [b, ...] that are ``which`` [b] to their ``rows`` [b] (None: all) of ``held``."""
-    kept = torch.where(which.view(-1, *[1] * (found.dim() - 1)), found, select_or_all(held, rows))
-    held[slice(None) if rows is None else rows] = kept
+    merged = torch.where(which.view(-1, *[1] * (values.dim() - 1)), values, select_or_all(target, rows))
+    target[slice(None) if rows is None else rows] = merged

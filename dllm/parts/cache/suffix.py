@@ -120,8 +120,8 @@ class Pruning(Cache):
         if not self.prunes:
             return before
         behind = canvas.columns >= blocks.open_end[:, None]
-        drawn = behind & canvas.masked & canvas.valid & ~self.stays(canvas, blocks)
-        return torch.where((blocks.forwards == 0)[:, None], drawn, before)
+        fresh = behind & canvas.masked & canvas.valid & ~self.stays(canvas, blocks)
+        return torch.where((blocks.forwards == 0)[:, None], fresh, before)
 
     def stays(self, canvas: Canvas, blocks: BlockState) -> Tensor:
         """The columns [B, L] that are all kept. A draw is a function of the row's seed, the column and the

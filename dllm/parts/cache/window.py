@@ -115,9 +115,11 @@ class Window(Buffered):
         """What a phase goes on computing, and what is left to decide."""
         return [(view.state["recent"] | view.masks ^ view.canvas.masked).sum(1), view.canvas.undecided.sum(1)]
 
-    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+    def max_queries(
+        self, host_views: Sequence[HostView], length: int, width: int, config: ModelConfig
+    ) -> tuple[int, ...]:
         bounds, active = list[int](), self.active_tokens * (2 if config.prediction_shift else 1)
-        for row in known:
+        for row in host_views:
             recent, left = row.counts
             for turn in range(row.forwards, row.turn):  # what turns that the host has not seen may have committed
                 everywhere = turn % self.refresh_interval == 0 and self.candidates == "all"
