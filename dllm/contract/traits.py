@@ -132,7 +132,7 @@ class CacheTraits(Traits):
     # such a host must know which blocks have just opened, because their first forward computes more
     full_on_open: bool = True
     closes: bool = False  # a decided block takes a forward more, which computes it whole and commits nothing
-    follows: bool = False  # it keeps nothing by column, or moves it when the columns of a row do (``Session.moved``)
+    follows: bool = False  # it keeps nothing by column, or moves it when the columns of a row do (``Session.move``)
     shares: bool = False  # first columns that a request has computed serve others (``Session.final``)
     # rows whose first forwards are the same run one of them: nothing but what the session keeps tells them apart
     leads: bool = False
