@@ -256,7 +256,7 @@ def decode_sharing(
     prefixes = [pages.find(beginning_of(request)) for request in batch]
     out = dict[int, LawAnswer]()
 
-    def opened(session: Session) -> None:
+    def prepare(session: Session) -> None:
         if session.traits.shares:
             session.kept.take_over(prefixes)
 
@@ -271,7 +271,7 @@ def decode_sharing(
 
     at_zero = config.attention.grid_at_zero
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
-    rows = start_rows(canvas, forward, parts, lag, opened=opened)
+    rows = start_rows(canvas, forward, parts, lag, prepare=prepare)
     for _ in ending(turns(rows, forward, parts, observe=observe)):
         pass
     return [out[row] for row in range(len(batch))], sum(request.columns for request in prefixes if request is not None)

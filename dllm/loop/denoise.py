@@ -68,20 +68,20 @@ def start_rows(
     parts: Parts,
     lag: int | None,
     constraints: ConstrainedBatch | None = None,
-    opened: Callable[[Session], None] | None = None,
+    prepare: Callable[[Session], None] | None = None,
 ) -> Rows:
     """The rows of ``canvas`` before their first turn, but for those in which nothing is masked.
 
     parts: of these rows. Only ``per_request`` parameters may differ from those of their turns. lag: shapes are
     bounded, and the host learns that many turns late what a turn filled; a row that depends on its knowing waits, and
     nothing of it changes meanwhile (None: shapes are exact, and the host asks in every turn). constraints: those that
-    the rows are under (None: all are free). opened: is shown the cache's session before the rows remember anything.
+    the rows are under (None: all are free). prepare: is given the cache's session before the rows remember anything.
     """
     shapes = shapes_for(lag, parts.cache.traits.full_on_open)
     constraints = constraints or ConstrainedBatch.none(len(canvas.row_id))
     canvas, session, carried = forward.start(canvas)
-    if opened is not None:
-        opened(session)
+    if prepare is not None:
+        prepare(session)
     rows = Rows.start(canvas, session, parts, shapes, constraints, carried)
     return rows.without([row for row, is_done in enumerate(rows.blocks.done.tolist()) if is_done])
 

@@ -19,7 +19,7 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.shared_values import Shared, shared_by
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.extras.chosen import extras_of
-from dllm.loop.head import ScoredHead
+from dllm.loop.head import Aim, ScoredHead
 from dllm.loop.hidden import CallStates
 from dllm.loop.proposals import Proposer
 from dllm.loop.rows import Rows
@@ -107,7 +107,7 @@ class Forward:
     def streams(self) -> bool:
         """Whether the calls of a forward run as one stream. A network that is compiled or recorded for the shapes of
         one call runs them one after the other: pairs of shapes would multiply what is recorded."""
-        return self.network is self.model and self.model.streams and not any(extra.one_by_one for extra in self.extras)
+        return self.network is self.model and self.model.streams and not any(extra.sequential for extra in self.extras)
 
     def leads(self, session: Session) -> bool:
         """Whether rows of a session may share a first forward. Extras may give each row something of its own."""
@@ -132,7 +132,7 @@ class Forward:
 
     def run(self, rows: Rows) -> NetworkRun:
         """The cache's plan and the network: a turn until the host may read something."""
-        work = self.stage(Forward.planned, self, rows)
+        work = self.stage(Forward.plan_work, self, rows)
         return self._run(rows, work, [extra.start(work) for extra in self.extras])
 
     def head(self, run: NetworkRun) -> ScoredHead:
@@ -141,23 +141,22 @@ class Forward:
         if work.plan.shapes.leaders:
             run.rows.session.kept.follow(work.plan.shapes.leaders)
         in_blocks = all(need.region == "block" for need in self.needs)
-        aim = self.stage(ScoredHead.aimed, work, run.states(), self.model.config, in_blocks)
+        aim = self.stage(Aim.of, work, run.states(), self.model.config, in_blocks)
         for extra in extras:
             if (canvas := extra.again(work, aim.hidden)) is not None:
                 again = self._run(run.rows, replace(work, shown=canvas), extras)
-                aim = aim.followed_by(
-                    self.stage(ScoredHead.aimed, again.work, again.states(), self.model.config, in_blocks)
-                )
+                states = again.states()
+                aim = aim.followed_by(self.stage(Aim.of, again.work, states, self.model.config, in_blocks))
         return ScoredHead.run_on(self.model, self.proposer, work, run.forward, extras, aim)
 
-    def scored(self, head: ScoredHead) -> ScoredCandidates:
+    def finish(self, head: ScoredHead) -> ScoredCandidates:
         """What the forward says of the candidates."""
         result = head.result(self.offers)
         for extra in head.extras:
             result = extra.finish(head.work, head.aim.hidden, head, result)
         return result
 
-    def planned(self, rows: Rows) -> Work:
+    def plan_work(self, rows: Rows) -> Work:
         """The cache's plan, and which positions parts need scored, as the extras change it."""
         owner, canvas = rows.owner, rows.candidates
         plan, blocks = owner.per_candidate(rows.coming()), owner.per_candidate(rows.blocks)

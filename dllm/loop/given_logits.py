@@ -157,7 +157,7 @@ class GivenLogits:
         Returns the rows, which of them are done, and in which tokens changed. Raises UserError for a row that would
         never end."""
         parts, shared = self.parts, self._shared_on(logits.device)
-        choice = choose_candidates(rows, self._scored(rows, logits), parts, shared)
+        choice = choose_candidates(rows, self._score(rows, logits), parts, shared)
         view = look(rows, choice, parts, shared)
         decision = decide(rows, choice, view, parts, logits.shape[-1])
         canvas = write_step(choice, decision, parts, self.ids)
@@ -173,7 +173,7 @@ class GivenLogits:
         self._shared = self._shared or shared_by(self.parts.sampler, device)
         return self._shared
 
-    def _scored(self, rows: Rows, logits: Tensor) -> ScoredCandidates:
+    def _score(self, rows: Rows, logits: Tensor) -> ScoredCandidates:
         """What the forward says of the blocks."""
         canvas, owner, nothing = rows.candidates, rows.owner, rows.candidates.no_positions
         scores = self._scores(

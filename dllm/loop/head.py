@@ -37,8 +37,8 @@ class Aim:
         hidden = HiddenStates.of(calls, work.shown, work.plan.shadows.shape[1]).led(work.plan.shapes.leaders)
         slot = slots(canvas, work, hidden.place, config)
         if slot is not None and hidden.place is not None:
-            for computed in (slot >= 0).split(len(scored)):  # the halves of guidance may be in other orders
-                scored = scored & computed
+            for is_computed in (slot >= 0).split(len(scored)):  # the halves of guidance may be in other orders
+                scored = scored & is_computed
         columns = packed(scored, canvas.columns, work.blocks.shapes.max_per_row(scored, hidden.width, in_blocks))
         inside = columns.clamp(max=len(canvas.columns) - 1)
         copies = len(hidden.first) // len(scored)
@@ -63,8 +63,6 @@ class ScoredHead:
     aim: Aim  # which positions are scored, and the states that predict them
     logits: Tensor | None  # [N, n, V] all logits, -inf for banned ids (None: nothing reads them)
     statistics: dict[str, Tensor]  # [N, n] of the proposals, by name
-
-    aimed = staticmethod(Aim.of)
 
     @staticmethod
     def run_on(
@@ -157,8 +155,8 @@ class ScoredHead:
 
     def reproposer(self) -> LogitReproposer:
         """Proposes again at a few of these columns."""
-        stored, model = self.logits is not None, self.model
-        source, find = (self.logits, unchanged) if stored else (self.states, model.logits)
+        from_logits, model = self.logits is not None, self.model
+        source, find = (self.logits, same_logits) if from_logits else (self.states, model.logits)
         assert source is not None
         turn = self.work.blocks.turn
         return LogitReproposer(self.proposer, find, source, self.columns, self.canvas, turn, model.config.vocab)
@@ -180,5 +178,5 @@ def slots(canvas: Canvas, work: Work, place: Tensor | None, config: ModelConfig)
     return source if place is None else place.gather(1, source)
 
 
-def unchanged(logits: Tensor) -> Tensor:
+def same_logits(logits: Tensor) -> Tensor:
     return logits

@@ -14,7 +14,7 @@ from dllm.parts.cache.passes import Call
 
 # Of a call: which candidates it ran [b] (None: all), their hidden states [b, n, D], and the place of each column among
 # these [b, L] (-1: nowhere; None: in order); and which of the candidates this is what counts of [b] (None: all).
-Placed = tuple["Tensor | None", Tensor, "Tensor | None", "Tensor | None"]
+StatesByPlace = tuple["Tensor | None", Tensor, "Tensor | None", "Tensor | None"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CallStates:
     rerun: Tensor | None = None  # [b] the rows of the call that these are (None: all)
     counts: Tensor | None = None  # [b] which of these count (None: all)
 
-    def placed(self, length: int, extra: int) -> Placed:
+    def by_place(self, length: int, extra: int) -> StatesByPlace:
         """The same by place, on a canvas of ``length`` columns. extra: queries at its end that belong to no column."""
         call, hidden, columns, candidates = self.call, self.hidden, self.columns, self.call.candidates
         if self.rerun is not None:
@@ -58,9 +58,9 @@ class HiddenStates:
     @staticmethod
     def of(runs: Sequence[CallStates], canvas: Canvas, extra: int) -> HiddenStates:
         """From the runs of a forward of candidates on ``canvas`` [N]; each counts where it ran last. extra: as in
-        ``CallStates.placed``."""
+        ``CallStates.by_place``."""
         columns, count = canvas.columns, len(canvas.row_id)
-        calls = [run.placed(len(columns), extra) for run in runs]
+        calls = [run.by_place(len(columns), extra) for run in runs]
         width, (candidates, hidden, place, _) = max(hidden.shape[1] for _, hidden, *_ in calls), calls[0]
         if len(calls) == 1 and candidates is None:
             step = max(width, 1)  # no row may have computed anything

@@ -18,12 +18,12 @@ from dllm.contract.canvas import Canvas
 
 
 class Pace(NamedTuple):
-    """undecided: positions that a row has still to decide. fewest: the least that it ever had. turns: those it has had.
+    """remaining: positions that a row has still to decide. fewest: the least that it ever had. turns: those it has had.
     still: turns in a row that have brought no fewer. after: turns since there were ``fewest``. patience: how many
     still turns its parts may take; limit: how many turns they may take to come back to ``fewest``, where they take
     back what they commit."""
 
-    undecided: int
+    remaining: int
     fewest: int
     turns: int
     still: int
@@ -34,20 +34,20 @@ class Pace(NamedTuple):
     @staticmethod
     def start(canvas: Canvas, blocks: BlockState, patience: Tensor) -> tuple[Pace, ...]:
         """Of the rows of ``canvas`` before their first turn. patience [B]: of the sampler."""
-        undecided, late = canvas.undecided.sum(1).tolist(), blocks.shapes.open_delay + blocks.shapes.lag
+        remaining, late = canvas.undecided.sum(1).tolist(), blocks.shapes.open_delay + blocks.shapes.lag
         waits = torch.maximum(patience, blocks.params.get("min_forwards", patience)).tolist()
         bounds = [late + int(wait) for wait in waits]
         return tuple(
             Pace(now, now, 0, 0, 0, bound, max(bound, 4 * now + 16))
-            for now, bound in zip(undecided, bounds, strict=True)
+            for now, bound in zip(remaining, bounds, strict=True)
         )
 
-    def after(self, undecided: int) -> Pace:
+    def after(self, remaining: int) -> Pace:
         """After another turn, which leaves that many."""
-        still = 0 if undecided < self.undecided else self.still + 1
-        further = undecided < self.fewest
-        least, behind = (undecided, 0) if further else (self.fewest, self.behind + 1)
-        return Pace(undecided, least, self.turns + 1, still, behind, self.patience, self.limit)
+        still = 0 if remaining < self.remaining else self.still + 1
+        further = remaining < self.fewest
+        least, behind = (remaining, 0) if further else (self.fewest, self.behind + 1)
+        return Pace(remaining, least, self.turns + 1, still, behind, self.patience, self.limit)
 
     @property
     def is_stuck(self) -> bool:
@@ -60,7 +60,7 @@ def never_ends(turn: Turn, row: int, pace: Pace, parts: Parts) -> Refusal:
     view = turn.view
     rule, number = f"{{sampler={name_of(sampler)}}}", int(view.canvas.param_index[row])
     since = f"{pace.still} forwards in a row (forwards {pace.turns - pace.still + 1} to {pace.turns} of row {number})"
-    state = f"{pace.undecided} positions are left, and the decode would never end"
+    state = f"{pace.remaining} positions are left, and the decode would never end"
     if pace.still <= pace.patience:
         return Refusal(
             f"{rule} with {{blocks}} takes back as much as it commits: row {number} has come no further in "

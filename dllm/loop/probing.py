@@ -59,8 +59,8 @@ def sureness(
     canvas = Canvas.of(rows, pad_id, forward.model.device, temperature=parts.sampling.temperature)
     proposer = replace(forward.proposer, statistics=frozenset({"first"}))
     alone = replace(forward, cache=NoCache(), needs=(NEED,), proposer=proposer, network=forward.model)
-    started = start_rows(canvas, alone, replace(parts, cache=NoCache()), None)
-    scores = alone.scored(alone(started)).scores
+    trial = start_rows(canvas, alone, replace(parts, cache=NoCache()), None)
+    scores = alone.finish(alone(trial)).scores
     first: Tensor = scores.statistic("first")
     with torch.inference_mode():
         probabilities = [first[row, canvas.undecided[row]].tolist() for row in range(len(rows))]

@@ -41,7 +41,7 @@ def statistics(
     token: the proposal (None: the argmax). confidence = softmax(logits)[token]. current: the token now on the canvas.
     ``dllm.kernels.row_statistics`` defines the others.
     """
-    out = row_statistics(logits, required(names), triton)
+    out = row_statistics(logits, basis(names), triton)
     if "likeliest" in names:
         out["likeliest"] = out["token"]
     if token is not None:
@@ -49,15 +49,15 @@ def statistics(
         out |= {"token": token, "confidence": (logit - best).double().exp() * out["first"]}
     if current is not None:
         out["logit"] = logits.gather(-1, current.unsqueeze(-1)).squeeze(-1).double()
-    return renamed(out, names)
+    return rename(out, names)
 
 
-def required(names: frozenset[str]) -> frozenset[str]:
+def basis(names: frozenset[str]) -> frozenset[str]:
     """The row statistics from which the statistics ``names`` are computed."""
     return (names & ALL_STATISTICS) | {"first"} | ({"logsumexp"} if "current" in names else set())
 
 
-def renamed(rows: dict[str, Tensor], names: frozenset[str]) -> dict[str, Tensor]:
+def rename(rows: dict[str, Tensor], names: frozenset[str]) -> dict[str, Tensor]:
     """Row statistics under the names of ``Scores``. The confidence is the proposal's, by default the argmax's."""
     out = {"confidence": rows["first"], **rows}
     if "logit" in rows:
@@ -124,7 +124,7 @@ class Proposer:
         rows = self._head_statistics(hidden, model, current)
         if "likeliest" in self.statistics:
             rows["likeliest"] = rows["token"]
-        out = renamed(rows, self.statistics)
+        out = rename(rows, self.statistics)
         out = self.rank_eos_last(out | self.chances_of_argmax(out))
         if entries is not None:
             blank = {name: value.new_zeros(columns.numel()) for name, value in out.items()}
@@ -134,14 +134,14 @@ class Proposer:
     def _head_statistics(self, hidden: Tensor, model: Transformer, current: Tensor | None) -> dict[str, Tensor]:
         if model.config.ranks.size > 1:
             head = model.head_slice
-            return sliced_head_statistics(hidden, head, self.banned(), required(self.statistics), current, self.triton)
+            return sliced_head_statistics(hidden, head, self.banned(), basis(self.statistics), current, self.triton)
         return head_statistics(
             hidden,
             lambda rows: self.ban(model.logits(rows)),
             model.head_weight,
             self.banned(),
             model.config.logit_scale,
-            required(self.statistics),
+            basis(self.statistics),
             current,
             self.triton,
         )
@@ -169,8 +169,8 @@ class Proposer:
         return self.ids.banned(self.sampling.suppress_mask, self.sampling.forbid_eos)
 
     def ban(self, logits: Tensor) -> Tensor:
-        for banned in self.banned():
-            logits.select(-1, banned).fill_(-torch.inf)
+        for token in self.banned():
+            logits.select(-1, token).fill_(-torch.inf)
         return logits
 
     def earliest_end(self, canvas: Canvas) -> Tensor:
@@ -217,9 +217,9 @@ class Proposer:
         """Tokens [B, n] drawn by Gumbel-max, and the tempered and filtered logits [B, n, V] that they are drawn from:
         argmax(z / T + g) is a draw from softmax(z / T)."""
         filtered = self.filter_logits(logits, canvas.temperature[:, None, None])
-        hashed = mixed(canvas.seed[:, None], columns, turn[:, None])
-        random = (canvas.temperature[:, None] > 0).expand_as(hashed)
-        return gumbel_argmax(filtered, hashed, random, self.triton), filtered
+        noise_state = mixed(canvas.seed[:, None], columns, turn[:, None])
+        random = (canvas.temperature[:, None] > 0).expand_as(noise_state)
+        return gumbel_argmax(filtered, noise_state, random, self.triton), filtered
 
     def filter_logits(self, logits: Tensor, temperature: Tensor) -> Tensor:
         """What is drawn from: logits [..., V] over their ``temperature`` [..., 1] where it is not 0, filtered."""
@@ -273,9 +273,9 @@ class LogitReproposer(Rowwise):
         if self.proposer.sampling.plain:
             return fitting
         temperature, seed = (value[row, None] for value in (self.canvas.temperature, self.canvas.seed))
-        hashed = mixed(seed, column[:, None], self.turn[row, None])
+        noise_state = mixed(seed, column[:, None], self.turn[row, None])
         vocabulary = torch.arange(self.vocab, device=logits.device)
-        noise = gumbel_of(mixed(vocabulary, after=hashed)) * (temperature > 0)
+        noise = gumbel_of(mixed(vocabulary, after=noise_state)) * (temperature > 0)
         return self.proposer.filter_logits(fitting, temperature) + noise
 
     def statistics(
@@ -303,7 +303,7 @@ class LogitReproposer(Rowwise):
             return proposer.rank_eos_last(statistics(scored, proposer.statistics, token))
         if proposer.sampling.tempered:
             logits = temper(logits, temperature)
-        raw = row_statistics(logits, required(proposer.statistics) - {"second", "gap"}, proposer.triton)
+        raw = row_statistics(logits, basis(proposer.statistics) - {"second", "gap"}, proposer.triton)
         behind = logits.gather(-1, torch.stack([token, raw["token"]], -1)).double()
         gap = behind[:, 0] - behind[:, 1]
         proposal = raw["first"] * gap.exp()

@@ -44,7 +44,7 @@ from dllm.loop.recorded_turn import (
     Widths,
     copy_all,
     host_answers,
-    renewed,
+    renew,
     sorted_by_width,
     with_answers,
 )
@@ -111,12 +111,12 @@ class RecordedTurns:
         for pool in self.pools.attach_buffers(rows.session.kept):
             self._forget(pool)
         slot = self._slot(rows.session.row_numbers)
-        needed, widths = widths_of(rows)
+        needed_widths, widths = widths_of(rows)
         kind = self.kind_of(rows, forward, slot)
         near, is_met = (None, True) if rows.leaders else self.lookup(kind, widths)  # who leads whom is in no recording
         if near is not None:
             buffers = self._buffers(rows, slot)
-            buffers.place(needed, near)
+            buffers.place(needed_widths, near)
             if (kind, near) not in self.recorded:
                 rows = rows.with_tensors(
                     [tensor.clone() for tensor in rows.tensors()]
@@ -158,13 +158,13 @@ class RecordedTurns:
     def _record(self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts) -> RecordedTurn | SplitTurn:
         inputs, results, asks = rows.tensors(), list[Any](), rows.session.traits.asks
         rows = replace(rows, session=rows.session.apart()) if asks else rows
-        compared_tensors = rows.session.kept.compared_tensors()
-        before = [tensor.clone() for tensor in compared_tensors]
+        compared = rows.session.kept.compared_tensors()
+        before = [tensor.clone() for tensor in compared]
 
         def reset() -> None:
-            copy_all([*buffers.outputs, *compared_tensors], [*inputs, *before])
+            copy_all([*buffers.outputs, *compared], [*inputs, *before])
 
-        forward = replace(forward, stage=self._checked(rows, buffers, forward, parts, reset))
+        forward = replace(forward, stage=self._choose_stage(rows, buffers, forward, parts, reset))
 
         def work() -> None:
             run = begin_from(buffers, rows, forward)
@@ -172,7 +172,7 @@ class RecordedTurns:
 
         recording = self.recorder()
         recording.record(work, reset)
-        copy_all(compared_tensors, before)
+        copy_all(compared, before)
         if asks:
             record_second_part = partial(self._record_second_part, buffers, forward, parts)
             return SplitTurn(recording, buffers, results[0], self.recorder, record_second_part)
@@ -191,7 +191,7 @@ class RecordedTurns:
         results = list[Any]()
 
         def work() -> None:
-            results[:] = end_into(buffers, renewed(run), answers, forward, parts)
+            results[:] = end_into(buffers, renew(run), answers, forward, parts)
 
         recording.record(work)
         return self._as_recorded(recording, buffers, results, forward)
@@ -204,13 +204,13 @@ class RecordedTurns:
         scores, config = turn.view.scores, self.model.config
         small = {readout: value for readout, value in scores.readings.items() if readout.width(config) == 1}
         turn = replace(turn, view=replace(turn.view, scores=replace(scores, readings=small)))
-        numbered = dict(after.session.row_numbers.made)
-        also_read = numbered, [dict(readout.tables) for readout in self.model.rotations], forward.shared
+        row_numbers = dict(after.session.row_numbers.made)
+        also_read = row_numbers, [dict(readout.tables) for readout in self.model.rotations], forward.shared
         return RecordedTurn(
             recording, buffers, replace(after, session=Session.__new__(Session)), turn, numbers, also_read
         )
 
-    def _checked(
+    def _choose_stage(
         self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts, reset: Callable[[], None]
     ) -> RunStage:
         """What runs the stages of these rows' turn: compiled, if that gives what they give as they are. A compiler that
@@ -257,14 +257,14 @@ class RecordedTurns:
 def widths_of(rows: Rows) -> tuple[list[int], Widths]:
     """What each row needs, padded as its call pads it, and the widths of the turn."""
     shapes, numbers = as_bounded(rows.blocks.shapes), rows.session.row_numbers
-    needed = padded_widths(shapes.bounds, numbers.price(rows.next_positions.device))
-    return needed, (*(needed[row] for row in sorted_by_width(needed)), *shapes.most)
+    needed_widths = padded_widths(shapes.bounds, numbers.price(rows.next_positions.device))
+    return needed_widths, (*(needed_widths[row] for row in sorted_by_width(needed_widths)), *shapes.most)
 
 
 def widths_to_record(widths: Widths, length: int) -> Widths:
     """Widths that other turns need as well, on a canvas of ``length`` columns."""
     wider = (tuple(min(length, -(-width // step) * step) for width in widths) for step in STEPS)
-    return next((rounded for rounded in wider if sum(rounded) <= NEAR * sum(widths)), widths)
+    return next((offer for offer in wider if sum(offer) <= NEAR * sum(widths)), widths)
 
 
 def covering(candidates: Iterable[tuple[int, Widths]], kind: int, widths: Widths, spare: float) -> Widths | None:
@@ -310,12 +310,12 @@ def settle_into(
     what no turn changes is there."""
     after, turn = settle(rows, head, forward, parts)
     triples = zip(outputs, after.tensors(), rows.tensors(), strict=True)
-    changed = [(place, tensor) for place, tensor, before in triples if tensor is not before]
+    writes = [(place, tensor) for place, tensor, before in triples if tensor is not before]
     if torch.compiler.is_compiling():  # the kernels that make them write them there
-        for place, tensor in changed:
+        for place, tensor in writes:
             place.copy_(tensor)
     else:
-        copy_all([place for place, _ in changed], [tensor for _, tensor in changed])
+        copy_all([place for place, _ in writes], [tensor for _, tensor in writes])
     return after, turn, after.numbers()
 
 

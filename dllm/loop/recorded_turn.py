@@ -29,24 +29,24 @@ class StaticBuffers:
     inputs: list[Tensor]  # as they are before a turn
     outputs: list[Tensor]  # as they are after it, and so before the next one
     order: Tensor  # [B] the rows from the widest to the narrowest
-    placed: list[int] = field(default_factory=list)  # what the host last wrote there
+    order_on_host: list[int] = field(default_factory=list)  # what the host last wrote there
 
-    def place(self, needed: Sequence[int], widths: Widths) -> None:
+    def place(self, needed_widths: Sequence[int], widths: Widths) -> None:
         """Order rows that need such widths for a turn of these ``widths``. An order that serves is left alone."""
-        if any(needed[row] > width for row, width in zip(self.placed, widths, strict=False)):
-            self.placed[:] = sorted_by_width(needed)
-            numbers = torch.tensor(self.placed)
+        if any(needed_widths[row] > width for row, width in zip(self.order_on_host, widths, strict=False)):
+            self.order_on_host[:] = sorted_by_width(needed_widths)
+            numbers = torch.tensor(self.order_on_host)
             self.order.copy_(numbers.pin_memory() if self.order.is_cuda else numbers, non_blocking=True)
 
     def copy_in(self, tensors: Sequence[Tensor]) -> None:
         """Make the ``tensors`` those before the coming turn. A turn that was not recorded may have taken an output over
         in another place, whose copy must come first."""
         addresses = {tensor.data_ptr() for tensor in self.outputs}
-        moved = [
+        sources = [
             tensor if tensor is place or tensor.data_ptr() not in addresses else tensor.clone()
             for tensor, place in zip(tensors, self.outputs, strict=True)
         ]
-        copy_all(self.outputs, moved)
+        copy_all(self.outputs, sources)
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class RecordedTurn:
     def replay_in_place(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
         """The same of rows whose tensors are those of the buffers."""
         self.recording.replay()
-        return self.replayed(rows)
+        return self.after_replay(rows)
 
-    def replayed(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
+    def after_replay(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
         """What its replay has made of these rows."""
         # New values on the same tensors: what a canvas has cached of its masks was true of an earlier turn.
         after, turn = self.after.with_tensors(self.buffers.outputs), self.turn
@@ -129,7 +129,7 @@ class SplitTurn:
         second = self.second_parts.get(key)
         if ahead is not None and second is ahead:
             self.second_parts.move_to_end(key)
-            return ahead.replayed(rows)
+            return ahead.after_replay(rows)
         if ahead is not None:  # as the turn began
             copy_all(self.buffers.outputs, self.buffers.inputs)
         if second is None or isinstance(second.recording, Ran):
@@ -147,7 +147,7 @@ class SplitTurn:
 
 
 def host_answers(run: NetworkRun, rows: Rows, reports: Sequence[Sequence[int] | None] | None = None) -> list[Hashable]:
-    """What the host must know of each call before it goes on, of ``rows`` that are as they were when it began. read:
+    """What the host must know of each call before it goes on, of ``rows`` that are as they were when it began. reports:
     by call, what it has read already."""
     memories, facts = [inputs.memory for inputs in run.inputs], rows.blocks.shapes.facts
     return [
@@ -162,7 +162,7 @@ def with_answers(run: NetworkRun, answers: Sequence[Any]) -> NetworkRun:
     return run
 
 
-def renewed(run: NetworkRun) -> NetworkRun:
+def renew(run: NetworkRun) -> NetworkRun:
     """The same on canvases that have computed nothing of themselves yet: what a recording keeps is its own."""
     work, rows = run.work, run.rows.with_tensors(run.rows.tensors())
     work_rows = rows if work.rows is run.rows else work.rows.with_tensors(work.rows.tensors())
@@ -170,9 +170,9 @@ def renewed(run: NetworkRun) -> NetworkRun:
     return replace(run, rows=rows, work=work)
 
 
-def sorted_by_width(needed: Sequence[int]) -> list[int]:
+def sorted_by_width(needed_widths: Sequence[int]) -> list[int]:
     """Row numbers from the widest row to the narrowest."""
-    return sorted(range(len(needed)), key=lambda row: -needed[row])
+    return sorted(range(len(needed_widths)), key=lambda row: -needed_widths[row])
 
 
 def copy_all(into: Sequence[Tensor], source: Sequence[Tensor]) -> None:

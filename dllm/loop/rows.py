@@ -31,24 +31,24 @@ from dllm.parts.cache.base import Session
 class HostReport:
     """Numbers of the rows after a turn, on their way to the host."""
 
-    numbers: Tensor  # [k, B] on the host, once ``arrived`` is reached
-    arrived: Any  # event after which the numbers are there (None: they are there); papers: CUDA event
+    numbers: Tensor  # [k, B] on the host, once ``arrival`` is reached
+    arrival: Any  # event after which the numbers are there (None: they are there); papers: CUDA event
     rows: tuple[int, ...]  # which of the numbers each row of the batch has (-1: it joined later)
 
     @staticmethod
     def of(numbers: Tensor) -> HostReport:
         """Send the numbers [k, B]. The device goes on meanwhile."""
         copy = numbers.to("cpu", non_blocking=True, copy=True)  # from a GPU into pinned memory
-        arrived = None
+        arrival = None
         if numbers.is_cuda and torch.cuda.is_available():
-            arrived = torch.cuda.Event()
-            arrived.record(torch.cuda.current_stream(numbers.device))
-        return HostReport(copy, arrived, tuple(range(numbers.shape[1])))
+            arrival = torch.cuda.Event()
+            arrival.record(torch.cuda.current_stream(numbers.device))
+        return HostReport(copy, arrival, tuple(range(numbers.shape[1])))
 
     def read(self) -> list[list[int] | None]:
         """The numbers of each row (None: it joined later). Waits until they have arrived."""
-        if self.arrived is not None:
-            self.arrived.synchronize()
+        if self.arrival is not None:
+            self.arrival.synchronize()
         numbers = self.numbers.T.tolist()
         return [None if row < 0 else numbers[row] for row in self.rows]
 
@@ -181,12 +181,12 @@ class Rows:
         new column. Every row has one candidate."""
         change, state = parts.length.change(self.candidates, turn.view, turn.step, self.lengths)
         reshape, lengths = reshaped(self.candidates, change), self.lengths | state
-        rows = self if reshape is None else self._reshaped(reshape, parts, ids)
+        rows = self if reshape is None else self._reshape(reshape, parts, ids)
         rows = replace(rows, lengths=lengths, blocks=rows.blocks.closed(parts.length.waits(lengths)))
         after = replace(turn, candidates=rows.candidates, blocks=rows.blocks, ledger=rows.ledger, reshape=reshape)
         return rows, after
 
-    def _reshaped(self, reshape: Reshape, parts: Parts, ids: Ids) -> Rows:
+    def _reshape(self, reshape: Reshape, parts: Parts, ids: Ids) -> Rows:
         """Everything that is kept by column. A row that was done and has got masks counts its blocks from the column
         in which it grew."""
         canvas, grows = reshape.canvas(ids.placeholder, ids.eos), self.blocks.done & reshape.open.any(1)
@@ -283,8 +283,8 @@ class Rows:
     def numbers(self) -> Tensor:
         """What the rows report after a turn [k, B]: whether they are done, how many positions the first candidate has
         left to decide, which has every mask of the others, and what ``HostView.of`` takes."""
-        undecided = self.owner.per_row(self.candidates.undecided).sum(1)
-        return torch.stack([self.blocks.done, undecided, *(self.host_numbers() if self.blocks.shapes.bounded else ())])
+        remaining = self.owner.per_row(self.candidates.undecided).sum(1)
+        return torch.stack([self.blocks.done, remaining, *(self.host_numbers() if self.blocks.shapes.bounded else ())])
 
     def host_numbers(self) -> list[Tensor]:
         """What ``HostView.of`` takes, each [B]."""

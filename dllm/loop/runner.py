@@ -51,12 +51,12 @@ class Runner:
         network = model.transformer
         check_ranks(model.ranks.size, parts.cache, runtime.name)
         check_runtime(model.quantize, runtime.name, network.device, model.activations)
-        resolved = runtime.resolved(parts, model.config, network.device)
-        runs, take = build_runtime(resolved, network, parts)
+        fitted_runtime = runtime.resolved(parts, model.config, network.device)
+        runs, take = build_runtime(fitted_runtime, network, parts)
         forward = Forward.of(network, model.ids, parts, runs)
-        banned, least = parts.sampling.forbid_eos, parts.sampling.min_tokens
-        constraints = Constraints(model.tokenizer, model.config.vocab, model.ids, banned, model.name, least)
-        return Runner(model, parts, resolved, forward, take, constraints)
+        forbid_eos, least = parts.sampling.forbid_eos, parts.sampling.min_tokens
+        constraints = Constraints(model.tokenizer, model.config.vocab, model.ids, forbid_eos, model.name, least)
+        return Runner(model, parts, fitted_runtime, forward, take, constraints)
 
     def with_sampler(self, sampler: Sampler) -> Runner:
         """The same with another rule of the same needs."""
@@ -133,15 +133,15 @@ class Runner:
         canvas = Canvas.of(requests, pad, device, at_zero, self.parts.sampling.temperature, names, step)
         constraints = self.constraints.batch(requests)
 
-        def opened(session: Session) -> None:
+        def prepare(session: Session) -> None:
             if session.traits.shares and prefixes:
                 session.kept.take_over(prefixes)
 
-        rows = start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, constraints, opened)
+        rows = start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, constraints, prepare)
         pairs = zip(names or range(len(requests)), prefixes, strict=False)
         costs = {name: prefix.spent for name, prefix in pairs if prefix is not None}
         if any(map(any, costs.values())):
-            rows = charged(rows, costs)
+            rows = charge(rows, costs)
         if self.leads and self.forward.leads(rows.session) and len(rows) == len(requests):
             columns = (0 if prefix is None else prefix.columns for prefix in prefixes or [None] * len(requests))
             rows = rows.led_by(first_places(zip(map(self.first_forward, requests), columns, strict=True)))
@@ -166,23 +166,23 @@ class Runner:
         return self.model.ids.eos if self.model.config.pad_id is None else self.model.config.pad_id
 
     def stream(
-        self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None] | None = None
+        self, requests: Sequence[Request], most: int, on_join: Callable[[int, Request], None] | None = None
     ) -> Iterator[Turn]:
-        """Decode requests in their order, at most this many rows at once: as one ends, the next joins. ``joined``
-        is told when, with the request's place. Raises TooLarge, which names a batch or length that fits, where memory
+        """Decode requests in their order, at most this many rows at once: as one ends, the next joins. ``on_join``
+        is called then, with the request's place. Raises TooLarge, which names a batch or length that fits, where memory
         runs out."""
         try:
-            yield from self._stream(requests, most, joined)
+            yield from self._stream(requests, most, on_join)
             return
         except torch.OutOfMemoryError as error:
-            agreed = isinstance(error, LacksRoom)
+            on_all_ranks = isinstance(error, LacksRoom)
         # The handler's traceback held the tensors of the turn: what fits is tried after it.
-        raise self._too_large(requests[:most], agreed)
+        raise self._too_large(requests[:most], on_all_ranks)
 
-    def _too_large(self, requests: Sequence[Request], agreed: bool) -> TooLarge:
-        """agreed: all ranks refuse the requests together."""
+    def _too_large(self, requests: Sequence[Request], on_all_ranks: bool) -> TooLarge:
+        """on_all_ranks: all ranks refuse the requests together."""
         network = self.model.transformer
-        if agreed:
+        if on_all_ranks:
             return TooLargeForRanks(str(too_large(requests, self.start, network.device, network.dtype)))
         if (ranks := network.ranks).size > 1:  # the others hang in the turn that failed, so none can be tried
             place = f"the memory of rank {ranks.rank} of {ranks.size}"
@@ -194,23 +194,23 @@ class Runner:
 
     @torch.inference_mode()
     def _stream(
-        self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None] | None = None
+        self, requests: Sequence[Request], most: int, on_join: Callable[[int, Request], None] | None = None
     ) -> Iterator[Turn]:
         waiting, network = deque(enumerate(requests)), self.model.transformer
 
-        def refilled(rows: Rows | None) -> Rows:
+        def refill(rows: Rows | None) -> Rows:
             while rows is None or (waiting and len(rows) < most):
                 batch = [waiting.popleft() for _ in range(min(len(waiting), most - (0 if rows is None else len(rows))))]
                 for place, request in batch:
-                    if joined is not None:
-                        joined(place, request)
+                    if on_join is not None:
+                        on_join(place, request)
                 these = [request for _, request in batch]
                 prefixes = computed_prefixes(network, these, self.chunk) if self.in_chunks else []
                 new = self.start(these, [place for place, _ in batch], prefixes=prefixes)
                 rows = rows.join(new) if rows else new
             return rows
 
-        yield from self.turns(refilled(None), refilled)
+        yield from self.turns(refill(None), refill)
 
     @torch.inference_mode()
     def turns(
@@ -233,7 +233,7 @@ def requests_per_batch(batch_size: int) -> int:
     return batch_size if batch_size == 1 else 4 * batch_size
 
 
-def charged(rows: Rows, costs: Mapping[int, Sequence[int]]) -> Rows:
+def charge(rows: Rows, costs: Mapping[int, Sequence[int]]) -> Rows:
     """Rows before their first turn, charged with the ``costs`` of their first columns by the rows' names."""
     ledger, names = rows.ledger, rows.candidates.row_id.tolist()
     more = ledger.spent.new_tensor([costs.get(name, [0] * ledger.spent.shape[1]) for name in names])

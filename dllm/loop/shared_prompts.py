@@ -30,5 +30,5 @@ def keep_pages(pages: PageStore, rows: Rows, numbers: Iterable[int], tenants: It
         final = final & ~rows.plan.columns
     counts = final.long().cumprod(1).sum(1)
     for row, tenant in zip(numbers, tenants, strict=True):
-        decided, start = int(counts[row]), int(rows.candidates.start[row])
-        pages.add(Beginning(tokens[row, :decided].tolist(), decided, start, tenant), row, rows.session.stores)
+        count, start = int(counts[row]), int(rows.candidates.start[row])
+        pages.add(Beginning(tokens[row, :count].tolist(), count, start, tenant), row, rows.session.stores)

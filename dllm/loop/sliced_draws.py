@@ -18,7 +18,7 @@ from dllm.common.noise import gumbel_of, mixed, shifted
 from dllm.contract.canvas import Canvas
 from dllm.kernels.gumbel_argmax import gumbel_argmax
 from dllm.kernels.sliced_head import HeadSlice, final, fold, own_summary
-from dllm.loop.proposals import Proposer, renamed, temper
+from dllm.loop.proposals import Proposer, rename, temper
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class OwnIds:
         """hidden [N, n, D] under canvases [N], in their ``turn`` [N], at ``columns`` [N, n]."""
         sampling, (begin, end) = proposer.sampling, head.ranks.share(head.vocab)
         logits, early = head.logits(hidden), columns < proposer.earliest_end(canvas)[:, None]
-        for banned in proposer.banned():
-            if begin <= banned < end:
-                logits.select(-1, banned - begin).fill_(-torch.inf)
+        for token in proposer.banned():
+            if begin <= token < end:
+                logits.select(-1, token - begin).fill_(-torch.inf)
         for last in proposer.ids.ends if sampling.min_tokens else ():
             if begin <= last < end:
                 logits.select(-1, last - begin).masked_fill_(early, -torch.inf)
@@ -47,8 +47,8 @@ class OwnIds:
         filtered = logits if sampling.plain else temper(logits, heat[:, None])
         if sampling.top_k is not None and sampling.top_k < head.vocab and not sampling.plain:
             filtered = filtered.masked_fill(filtered < last_of_largest(filtered, sampling.top_k, head), -torch.inf)
-        hashed = mixed(canvas.seed[:, None], columns, turn[:, None]).flatten()
-        return OwnIds(logits, filtered, shifted(hashed, begin), (heat > 0) & (not sampling.plain))
+        noise_state = mixed(canvas.seed[:, None], columns, turn[:, None]).flatten()
+        return OwnIds(logits, filtered, shifted(noise_state, begin), (heat > 0) & (not sampling.plain))
 
     def report(
         self, scored: Tensor, other: Tensor, likeliest: Tensor, head: HeadSlice, current: Tensor, triton: bool
@@ -78,24 +78,24 @@ def last_of_largest(filtered: Tensor, count: int, head: HeadSlice) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JointSummary:
     """What all ranks together say of one distribution over the ids, in rows [R]."""
 
-    folded: Tensor  # [5, R] its summary
+    summary: Tensor  # [5, R] its summary
     dtype: torch.dtype  # of its logits
 
     @staticmethod
-    def of(summaries: Tensor, dtype: torch.dtype) -> Joined:
+    def of(summaries: Tensor, dtype: torch.dtype) -> JointSummary:
         """Of each rank's [N, 5, R]."""
-        return Joined(fold(summaries[:, :4].permute(1, 2, 0), summaries[:, 4].T), dtype)
+        return JointSummary(fold(summaries[:, :4].permute(1, 2, 0), summaries[:, 4].T), dtype)
 
     @property
     def statistics(self) -> dict[str, Tensor]:
-        return final(self.folded)
+        return final(self.summary)
 
     def below(self, logit: Tensor) -> Tensor:
         """By how much a logit [R] is under the largest: a difference of logits as they are, as in one process."""
-        return (logit.to(self.dtype) - self.folded[0].to(self.dtype)).double()
+        return (logit.to(self.dtype) - self.summary[0].to(self.dtype)).double()
 
     def log_probability(self, logit: Tensor) -> Tensor:
         return self.below(logit) + self.statistics["first"].log()
@@ -114,18 +114,18 @@ def drawn_statistics(
     report = mine.report(scored, other, parts[0][4], head, canvas.tokens.gather(1, columns).flatten(), proposer.triton)
     reports = head.ranks.gather(torch.cat([torch.stack(report), *parts]).to(dtype))  # [N, 6 + 5 or 10, R]
     value, token, logit, otherwise, best, current = reports[:, :6].unbind(1)
-    whole = Joined.of(reports[:, 6:11], mine.logits.dtype)
+    whole = JointSummary.of(reports[:, 6:11], mine.logits.dtype)
     draw = torch.where(value == value.amax(0), token, torch.inf).amin(0)  # of equals the lowest id
     pick = lambda numbers, where: torch.where(where, numbers, 0.0).sum(0)  # noqa: E731
     logit, otherwise = (pick(numbers, token == draw) for numbers in (logit, otherwise))
     first, likeliest = whole.statistics["first"], whole.statistics["token"]
     confidence = whole.below(logit).exp() * first
     out = whole.statistics | {"token": draw.long(), "confidence": confidence, "likeliest": likeliest}
-    out = renamed(out | {"logit": current.sum(0)}, names)
+    out = rename(out | {"logit": current.sum(0)}, names)
     if not two:
         out |= proposer.chances_of_argmax(out) if sampling.plain else {}
         return _by_column(proposer.rank_eos_last(out), columns)
-    second, sure = Joined.of(reports[:, 11:], mine.logits.dtype), confidence.log()
+    second, sure = JointSummary.of(reports[:, 11:], mine.logits.dtype), confidence.log()
     behind = second.log_probability(otherwise)
     if "own" in names:
         out["own"] = behind if sampling.tempered else sure

@@ -48,7 +48,7 @@ class Decision:
 
 def score_candidates(rows: Rows, head: ScoredHead, forward: Forward) -> ScoredCandidates:
     """What a forward says. Where a row is under a constraint, proposals that do not fit are made again."""
-    scored = forward.scored(head)
+    scored = forward.finish(head)
     scores, corrected = rows.constraints.propose(scored.canvas, scored.owner, scored.scores)
     return replace(scored, scores=scores, corrected=corrected)
 

@@ -18,7 +18,7 @@ from dllm.loop.runtime import compiled_layers as module
 from dllm.parts import FIXED, Network, Parts, Runtime, TakeTurn, Transformer, build_runtime, run_plainly
 
 RUNTIMES = tuple(name for name in ("static", *FIXED) if GPU or name != "compile_cudagraph")  # no stand-in compiles
-Compiled = module.Compiled
+CompiledNetwork = module.CompiledNetwork
 
 
 @cache
@@ -32,13 +32,13 @@ def model(name: str, dtype: torch.dtype = torch.float32) -> Transformer:
 @cache
 def compiled(network: Transformer) -> Network:
     """Its layers compiled, once for all tests: that takes ten seconds."""
-    return Compiled(network, "inductor" if GPU else "eager")
+    return CompiledNetwork(network, "inductor" if GPU else "eager")
 
 
 @contextmanager
 def on_any_device() -> Iterator[None]:
     with ExitStack() as stack:
-        stack.enter_context(patch.object(module, "Compiled", compiled))
+        stack.enter_context(patch.object(module, "CompiledNetwork", compiled))
         if not GPU:
             for place in ("dllm.loop.runtime.graphs.Recorder", "dllm.loop.recorded.Recorder"):
                 stack.enter_context(patch(place, lambda device: lambda: FakeGraph([])))

@@ -69,7 +69,7 @@ class Extra:
     stores_logits: bool = False  # all logits of the scored positions must be stored
     looks_up: bool = False  # it reads some of them, as proposals have them
     leads: bool = False  # its results may be shared by rows that run one forward together
-    one_by_one: bool = False  # the calls of a forward run one after the other, not as one stream
+    sequential: bool = False  # the calls of a forward run one after the other, not as one stream
 
     def first_canvas(self, canvas: Canvas) -> Canvas:
         """The canvas [B] as its first forward sees it."""

@@ -113,14 +113,14 @@ class CallCapture:
         first = torch.arange(several, device=home)[:, None] * by.shape[2]
         index = (at.clamp(min=0) + first).flatten(1).to(query.device)
         if self.capture.readout.received:
-            whole = averaged(query, keys, mask)
+            whole = mean_weights(query, keys, mask)
             mine, whole = gather_rows(whole, index).to(home), whole.to(home)
             counts = self.planned.gather(2, by)[..., None]
             share = torch.where(counts, whole.unflatten(1, by.shape[1:]), 0).sum(2) / counts.sum(2).clamp(min=1)
             self.received = self.received + self._by_column(share, columns)
         else:
             mask_of_rows = gather_rows(mask, index) if mask is not None and mask.dim() == 3 else mask
-            mine = averaged(gather_rows(query, index), keys, mask_of_rows).to(home)
+            mine = mean_weights(gather_rows(query, index), keys, mask_of_rows).to(home)
         mine = torch.where((at >= 0).flatten(1)[..., None], mine, 0)
         self.total, self.layers = self.total + self._by_column(mine, columns), self.layers + 1
 
@@ -155,7 +155,7 @@ class CallCapture:
         return out.scatter_add(2, slots[:, None].expand_as(weights), weights)[..., :-1]
 
 
-def averaged(query: Tensor, keys: Tensor, visible: Tensor | None) -> Tensor:
+def mean_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Tensor:
     """Attention weights [B, r, S], averaged over the heads; arguments as of ``attention_weights``."""
     masks = [visible] * max(-(-query.shape[1] // ROWS_AT_ONCE), 1)
     if visible is not None and visible.dim() == 3:

@@ -35,7 +35,7 @@ class MixedInputs(Extra):
     soft: Soft  # which mixtures the rule makes
     blocks: Blocks  # whose widest block says how many columns rows carry
     mask_id: int  # what the weights leave is this token's
-    embedded: Tensor | None = None  # [B, C, D] the mixtures of this forward (None: it has not begun)
+    embeddings: Tensor | None = None  # [B, C, D] the mixtures of this forward (None: it has not begun)
 
     def session(self, session: Session, rows: int) -> Session:
         session.soft = True
@@ -53,11 +53,11 @@ class MixedInputs(Extra):
         mixtures = mixed_embeddings(
             self.model.embed, tokens.flatten(0, 1), weights.flatten(0, 1), self.mask_id, self.soft
         )
-        return replace(self, embedded=mixtures.view(*tokens.shape[:2], -1))
+        return replace(self, embeddings=mixtures.view(*tokens.shape[:2], -1))
 
     def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
-        assert work.rows.owner.is_single and self.embedded is not None, "a soft rule has one candidate"
-        shows = work.rows.carried["where"], self.embedded
+        assert work.rows.owner.is_single and self.embeddings is not None, "a soft rule has one candidate"
+        shows = work.rows.carried["where"], self.embeddings
         where, soft = (at_queries(value, work.blocks, work.canvas, call) for value in shows)
         return replace(inputs, conditioning=Conditioning(where, soft))
 

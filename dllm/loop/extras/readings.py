@@ -30,9 +30,9 @@ class Readings(Extra):
     @staticmethod
     def of(readouts: Sequence[Readout[Any]], model: Transformer) -> Readings:
         """Of readouts that the loop does not make while layers run."""
-        stored = any(readout.stores_logits(model.local_head_weight) for readout in readouts)
+        stores_logits = any(readout.stores_logits(model.local_head_weight) for readout in readouts)
         looks_up = any(isinstance(readout, LogitLookup) for readout in readouts)
-        return Readings({readout: readout.on(model.device) for readout in readouts}, stored, looks_up)
+        return Readings({readout: readout.on(model.device) for readout in readouts}, stores_logits, looks_up)
 
     def finish(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
         scores = result.scores
@@ -47,7 +47,7 @@ class InnerLayers(Extra):
     layers: tuple[int, ...]  # which ones, from 0
     taps: list[tuple[Call, LayerTap]] = field(default_factory=list)  # of this forward, call by call
 
-    one_by_one = True
+    sequential = True
 
     def start(self, work: Work) -> InnerLayers:
         return InnerLayers(self.layers)

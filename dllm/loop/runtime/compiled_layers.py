@@ -27,11 +27,11 @@ NUMBERS = count()
 R = TypeVar("R")
 
 
-class Compiled:
+class CompiledNetwork:
     """The network as ``Forward`` calls it. backend: that of torch.compile; tests use cheaper ones."""
 
     def __init__(self, model: Transformer, backend: str = "inductor") -> None:
-        self.model, self.layer = model, torch.compile(copied(run_alone), fullgraph=True, backend=backend)
+        self.model, self.layer = model, torch.compile(copy_of(run_alone), fullgraph=True, backend=backend)
 
     def __call__(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None, **more: Any
@@ -74,7 +74,7 @@ def run_alone(
     return layer(x, residual, angles, slots, partial(memory.attend, 0))
 
 
-def copied(function: Callable[..., R]) -> Callable[..., R]:
+def copy_of(function: Callable[..., R]) -> Callable[..., R]:
     """The function under a name of its own. torch.compile records which sizes change by name: with one name for two
     models, it would make their widths variables. What it has compiled of a function it counts by code object."""
     assert isinstance(function, FunctionType)

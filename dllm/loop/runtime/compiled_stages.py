@@ -14,7 +14,7 @@ import torch
 
 from dllm.common.rowwise import T
 from dllm.common.terminal import complain_folded
-from dllm.loop.runtime.compiled_layers import copied
+from dllm.loop.runtime.compiled_layers import copy_of
 
 STAGE_VARIANTS = 8  # of a stage: what torch.compile makes variables of serves all later shapes; each takes seconds
 # As eager operations round: one launch may hold a product and a sum, which a GPU would otherwise round once.
@@ -36,7 +36,7 @@ class CompiledStages:
             return stage(*args)
         if stage not in self.compiled:
             options = AS_EAGER if self.backend == "inductor" else None
-            self.compiled[stage] = torch.compile(copied(stage), fullgraph=True, backend=self.backend, options=options)
+            self.compiled[stage] = torch.compile(copy_of(stage), fullgraph=True, backend=self.backend, options=options)
         try:
             with torch._dynamo.config.patch(recompile_limit=STAGE_VARIANTS):
                 return self.compiled[stage](*args)  # type: ignore[no-any-return]

@@ -117,7 +117,7 @@ class RecordingKey:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedForward:
     """A forward that was recorded."""
 
     recording: Recording  # the CUDA graph, or what stands for it on a CPU
@@ -137,7 +137,7 @@ class Graphs:
 
     def __init__(self, model: Transformer, recorder: Callable[[], Recording], most: int = MAX_RECORDINGS) -> None:
         self.model, self.recorder, self.most = model, recorder, most
-        self.recorded: OrderedDict[RecordingKey, Recorded] = OrderedDict()
+        self.recorded: OrderedDict[RecordingKey, RecordedForward] = OrderedDict()
         self.keys_met: OrderedDict[RecordingKey, None] = OrderedDict()
         self.pools = BufferPools(model)
 
@@ -175,7 +175,7 @@ class Graphs:
         rows = 0 if access.rows is None else next(len(store[0]) for store in access.stores if store is not None)
         return RecordingKey(shapes, access.reach, self.model.triton, addresses, rows)
 
-    def _record(self, inputs: dict[str, Tensor], access: StaticMemory) -> Recorded:
+    def _record(self, inputs: dict[str, Tensor], access: StaticMemory) -> RecordedForward:
         """Record the network. Inputs and output are outside the memory that recordings share."""
         fixed = {name: value.clone() for name, value in inputs.items()}
         tokens, columns = fixed["tokens"], fixed.get("columns")
@@ -188,7 +188,7 @@ class Graphs:
 
         recording = self.recorder()
         recording.record(work)
-        return Recorded(
+        return RecordedForward(
             recording,
             fixed,
             output,

@@ -26,9 +26,9 @@ def refuse_unheld(
     own, so the least that is left over counts. One process finds out by itself, where it allocates."""
     if ranks.size == 1 or buffers is None:
         return
-    needed = sum(map(prod, buffers)) * dtype.itemsize
-    if (spare := ranks.least(free_bytes(device, ranks.size) - needed)) < 0:
-        raise LacksRoom(f"a rank lacks {-spare} of the {needed} bytes that keys and values take")
+    bytes_needed = sum(map(prod, buffers)) * dtype.itemsize
+    if (spare := ranks.least(free_bytes(device, ranks.size) - bytes_needed)) < 0:
+        raise LacksRoom(f"a rank lacks {-spare} of the {bytes_needed} bytes that keys and values take")
 
 
 def free_bytes(device: torch.device, ranks: int) -> int:
@@ -70,7 +70,7 @@ def too_large(
     first = requests[0]
     length = len(first.tokens) - first.answer_start
     for shorter in halvings(length):
-        if fits([shortened(first, shorter)]):
+        if fits([shorten(first, shorter)]):
             return TooLarge(
                 f"an answer of {length} tokens after a prompt of {first.answer_start} does not fit into {place}, but "
                 f"one of {shorter} does.",
@@ -94,7 +94,7 @@ def halvings(count: int) -> list[int]:
     return out
 
 
-def shortened(request: Request, length: int) -> Request:
+def shorten(request: Request, length: int) -> Request:
     """The request with the first ``length`` tokens of its answer."""
     end = request.answer_start + length
     return replace(request, tokens=request.tokens[:end], masked=request.masked[:end])

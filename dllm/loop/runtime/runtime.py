@@ -89,8 +89,8 @@ REPEATS = (
           "{runtime} runs {runs:value} and {cache} acts between layers.", [STATIC], at="cache"),
     Clash(_changes, "{runtime} needs shapes that repeat, but {sampler} has {what:value}, whose number changes with the "
           "text.", [EAGER, STATIC], at="sampler"),
-    Clash(lambda c: any(one.reads_attention or one.layer is not None
-                        for one in readouts_of(c.needs_by_group["sampler"])),
+    Clash(lambda c: any(readout.reads_attention or readout.layer is not None
+                        for readout in readouts_of(c.needs_by_group["sampler"])),
           "{runtime} runs layers that it has compiled or recorded, and {sampler} reads attention weights or hidden "
           "states between them.", [EAGER, STATIC], at="sampler"),
     Clash(lambda c: c.runtime.name in COMPILED and c.model.moe is not None,
@@ -193,9 +193,9 @@ class Runtime:
         if any(isinstance(part, PackedLinear | Tiled | RoundedLinear) for part in model.modules()):
             way_out = "load the model with pack=False and kernels='auto'"
             raise Refusal(f"{{runtime}} cannot compile packed weights: {way_out}.", [self.name])
-        from dllm.loop.runtime.compiled_layers import Compiled
+        from dllm.loop.runtime.compiled_layers import CompiledNetwork
 
-        return Compiled(model)
+        return CompiledNetwork(model)
 
 
 @cache
