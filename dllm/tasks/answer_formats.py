@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dllm.constraints.automata import automaton_of
 from dllm.constraints.kinds import Constraint, JsonSchema, Regex
 
-KEPT_AUTOMATA = 1500  # of shapes, more than the suite mini has; one takes 7 ms and some 40 kB
+AUTOMATON_CACHE = 1500  # of shapes, more than the suite mini has; one takes 7 ms and some 40 kB
 LIBRARIES = {"json_schema": "jsonschema", "grammar": "lark"}  # of the extra dllm[constraints]
 MAX_DISTINCT = 6  # things that a shape tells apart: their orders take 718 states, those of eight 3,486
 LONGER = {"insert_index": 1, "insert_random": 1, "remove_index": -1, "remove_random": -1}  # by how many words
@@ -33,7 +33,7 @@ def shape_of(task: str, truth: Truth) -> Constraint | None:
         "latin_square": latin_square_shape,
         "sudoku": sudoku_shape,
         "records": records_shape,
-        "assign": assigned_shape,
+        "assign": assign_shape,
     }
     if task in makes:
         return makes[task](truth)
@@ -55,11 +55,11 @@ def exactly(count: int, entry: Mapping[str, Any], **more: Any) -> Constraint:
 def latin_square_shape(truth: Truth) -> Constraint:
     """As many rows as there are symbols, each of as many, and while they are few of all of them."""
     symbols: Sequence[str] = [re.escape(symbol) for symbol in truth["symbols"]]
-    one, more = f"(?:{'|'.join(symbols)})", len(symbols) - 1
+    symbol, more = f"(?:{'|'.join(symbols)})", len(symbols) - 1
     if len(symbols) <= MAX_DISTINCT:
         row = f"(?:{'|'.join(map(','.join, permutations(symbols)))})"
     else:
-        row = f"{one}(?:,{one}){{{more}}}"
+        row = f"{symbol}(?:,{symbol}){{{more}}}"
     return Regex(f"{row}(?:\n{row}){{{more}}}")
 
 
@@ -78,7 +78,7 @@ def records_shape(truth: Truth) -> Constraint:
     return exactly(len(truth["records"]), entry)
 
 
-def assigned_shape(truth: Truth) -> Constraint:
+def assign_shape(truth: Truth) -> Constraint:
     """A name and a town for each that is given."""
     properties = {"name": {"enum": truth["names"]}, "town": {"enum": truth["towns"]}}
     entry = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
@@ -101,7 +101,7 @@ def is_word(constraint: Constraint, text: str) -> bool:
     return bool(accepting[state])
 
 
-@lru_cache(KEPT_AUTOMATA)
+@lru_cache(AUTOMATON_CACHE)
 def _moves(constraint: Constraint) -> tuple[NDArray[np.integer[Any]], NDArray[np.bool_]]:
     """Where each byte leads from each state [S, 256] (-1: nowhere), and which states end a word [S]."""
     automaton = automaton_of(constraint)

@@ -23,8 +23,7 @@ def task_of(config: Mapping[str, Any]) -> Task:
         own = "Questions of your own are task=jsonl task.path=FILE" + (
             "; a prompt without an answer is decoded without -m." if name == "prompt" else "."
         )
-        listed = ", ".join(measurable())
-        raise UserError(f"task={name} holds no questions to score. Choose one of {listed}. {own}")
+        raise UserError(f"task={name} holds no questions to score. Choose one of {', '.join(measurable())}. {own}")
     arguments = {key: value for key, value in config.items() if key not in FOR_THE_COMMAND_LINE}
     return cast(Task, build_part("task", arguments, per_request=False))
 
@@ -37,10 +36,10 @@ def measurable() -> list[str]:
     return [name for name in choices("task") if "_target_" in (folder / f"{name}.yaml").read_text()]
 
 
-def known_among(argument: str, choice: str | list[str], known: list[str]) -> list[str]:
-    """``choice`` in the order of ``known``; ``all`` is all. Raises UserError for another, naming the nearest."""
-    names = known if choice == "all" else [choice] if isinstance(choice, str) else list(choice)
+def names_among(argument: str, choice: str | list[str], options: list[str]) -> list[str]:
+    """``choice`` in the order of ``options``; ``all`` is all. Raises UserError for another, naming the nearest."""
+    names = options if choice == "all" else [choice] if isinstance(choice, str) else list(choice)
     for name in names:
-        if name not in known:
-            raise UserError(f"{argument}={name!r} is unknown; known are {', '.join(known)}.{nearest(name, known)}")
-    return [name for name in known if name in names]
+        if name not in options:
+            raise UserError(f"{argument}={name!r} is unknown; known are {', '.join(options)}.{nearest(name, options)}")
+    return [name for name in options if name in names]

@@ -92,7 +92,7 @@ def entries(wide: bool = False) -> list[str]:
 def merges() -> tuple[tuple[str, str], ...]:
     """The pairs that spelt words are put together from, learnt from words that training may see."""
     rng = Random(0)
-    corpus = [*lexicon.NAMES * REAL, *(lexicon.invented(rng) for _ in range(INVENTED))]
+    corpus = [*lexicon.NAMES * REAL, *(lexicon.invent(rng) for _ in range(INVENTED))]
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     learner.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=PIECES, show_progress=False))

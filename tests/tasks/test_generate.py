@@ -21,9 +21,9 @@ from dllm.parts import (
     filled_template,
     generated_records,
     metric_scores,
+    pick_evenly,
     read_lenient,
     solutions,
-    spaced,
     task_seed,
     templates,
 )
@@ -62,7 +62,7 @@ def test_lists_have_every_length_equally_often_in_order(suite: str, name: str) -
     _, found = records(suite, name)
     lengths = [len(given(record)) for record in found]
     assert lengths == sorted(lengths) and Counter(lengths) == {3: 25, 4: 25, 5: 25, 6: 25}
-    few = [len(given(record)) for record in spaced(found, 8)]
+    few = [len(given(record)) for record in pick_evenly(found, 8)]
     assert Counter(few) == {3: 2, 4: 2, 5: 2, 6: 2}
 
 

@@ -20,12 +20,12 @@ from dllm.parts import (
     ParallelBench,
     Regex,
     Task,
-    chosen,
     composed,
     is_word,
     measurable,
     questions,
     shape_of,
+    task_names,
     task_of,
     write_list,
 )
@@ -80,11 +80,11 @@ def test_sizes_and_budgets_are_the_papers() -> None:
 
 
 def test_names_groups_and_short_names() -> None:
-    assert chosen("r1", "all") == [name for name, spec in SUITES["r1"].items() if not spec.extra]
-    assert chosen("r1", ["sort", "waiting_line/copy"]) == ["waiting_line/copy", "waiting_line/sort"]
-    assert chosen("r1", "puzzle") == ["puzzle/latin_square_n4", "puzzle/sudoku_n4_12"]
-    assert len(chosen("r1", ["waiting_line_n15", "easy_n7"])) == 11
-    assert chosen("mini", ["words_to_sentence", "copy"]) == ["waiting_line/copy", "words_to_sentence"]
+    assert task_names("r1", "all") == [name for name, spec in SUITES["r1"].items() if not spec.extra]
+    assert task_names("r1", ["sort", "waiting_line/copy"]) == ["waiting_line/copy", "waiting_line/sort"]
+    assert task_names("r1", "puzzle") == ["puzzle/latin_square_n4", "puzzle/sudoku_n4_12"]
+    assert len(task_names("r1", ["waiting_line_n15", "easy_n7"])) == 11
+    assert task_names("mini", ["words_to_sentence", "copy"]) == ["waiting_line/copy", "words_to_sentence"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from dllm.prompts import AskedPrompt, Prompt, Prompts
 from dllm.record.folders import SampleKey
 from dllm.record.results import Result
 from dllm.record.trace import origin_of
-from dllm.tasks.mini.wordings import is_asked
+from dllm.tasks.mini.wordings import is_request
 
 CheckRequest = Callable[[Request], None]  # raises UserError for what cannot be decoded
 PROMPT_KEYS, CONSTRAINT = ("prompt", "messages", "tokens", "infill"), "constraint"
@@ -84,7 +84,7 @@ def trace_content(
 def warn_of_prompts(model: Model, prompts: Iterable[str]) -> None:
     """Warn, once in a process, of the first prompt that asks a mini model for what it was not trained on."""
     for prompt in prompts if model.knows else ():
-        if not is_asked(prompt.replace("\\n", "\n")):  # messages are shown as JSON
+        if not is_request(prompt.replace("\\n", "\n")):  # messages are shown as JSON
             warn_once(f"{model.name} was not trained on this. Try: Latin square: A,B,C,D")
             return
 

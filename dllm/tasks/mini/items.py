@@ -13,7 +13,7 @@ from dllm.tasks.mini import lexicon, styles
 TEST_SHARE = 8  # one item in eight is held back
 # Items of known names, of spelt ones, of both. Where a spelt word is in an answer of many masks is uncertain, so
 # that its tokens cost two to four nats even after training: with 14 % of each kind they made most of the loss.
-MIXED = (95, 2, 3)
+KIND_WEIGHTS = (95, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +59,20 @@ class Draw:
         """So many different names."""
         kind = self.names
         if kind == "mixed":
-            kind = self.rng.choices(("known", "spelt", "both"), MIXED)[0]
+            kind = self.rng.choices(("known", "spelt", "both"), KIND_WEIGHTS)[0]
         if kind in ("known", "new"):
             return self.rng.sample(lexicon.NAMES if kind == "known" else lexicon.NEW_NAMES, count)
         names: dict[str, None] = {}
         while len(names) < count:
             is_known = kind == "both" and self.rng.random() < 0.7
-            names[self.rng.choice(lexicon.NAMES) if is_known else lexicon.invented(self.rng, kind != "unseen")] = None
+            names[self.rng.choice(lexicon.NAMES) if is_known else lexicon.invent(self.rng, kind != "unseen")] = None
         return list(names)
 
     @property
     def plain(self) -> bool:
         return self.wording == "plain"
 
-    def listed(self, items: list[str]) -> str:
+    def list_text(self, items: list[str]) -> str:
         return styles.styled_list(items, self.rng, self.plain)
 
     def quote(self, word: str) -> str:

@@ -32,7 +32,7 @@ def unseen(word: str) -> bool:
     return zlib.crc32(word.lower().encode()) % UNSEEN_SHARE == 0
 
 
-def _listed(name: str) -> list[str]:
+def _words_in(name: str) -> list[str]:
     return (files(__package__) / name).read_text(encoding="utf-8").split()
 
 
@@ -42,16 +42,16 @@ def _common(word: str) -> bool:
     return word in _ALWAYS or zlib.crc32(word.lower().encode()) // UNSEEN_SHARE % 3 == 0
 
 
-_TOLD = (word_lists.NOUNS, word_lists.PLACES, word_lists.VERBS, word_lists.ADJECTIVES, word_lists.PREPOSITIONS)
-_ALWAYS = frozenset((*word_lists.FIRST_NAMES, *TOWNS, *chain(*_TOLD)))
+_SENTENCES = (word_lists.NOUNS, word_lists.PLACES, word_lists.VERBS, word_lists.ADJECTIVES, word_lists.PREPOSITIONS)
+_ALWAYS = frozenset((*word_lists.FIRST_NAMES, *TOWNS, *chain(*_SENTENCES)))
 _FULL = tuple(part for name in word_lists.FULL_NAMES for part in name.split())
-_FIRST = tuple(dict.fromkeys((*word_lists.FIRST_NAMES, *_listed("names.txt"), *_FULL)))  # and last names
-_ALL = tuple(dict.fromkeys((*_FIRST, *_listed("more_names.txt"))))
-_HELD_BACK = frozenset(word for word in _ALL if unseen(word) and len(word) > 4 and word not in _ALWAYS)
-NAMES = tuple(word for word in _FIRST if word not in _HELD_BACK and _common(word))
+_FIRST = tuple(dict.fromkeys((*word_lists.FIRST_NAMES, *_words_in("names.txt"), *_FULL)))  # and last names
+_ALL = tuple(dict.fromkeys((*_FIRST, *_words_in("more_names.txt"))))
+_TEST_NAMES = frozenset(word for word in _ALL if unseen(word) and len(word) > 4 and word not in _ALWAYS)
+NAMES = tuple(word for word in _FIRST if word not in _TEST_NAMES and _common(word))
 # One token each, too, but never trained on, in no case.
 NEW_NAMES = tuple(word for word in _ALL if word not in NAMES and word.lower() not in _ALWAYS)
-THINGS = tuple(word for word in _listed("things.txt") if word not in _ALWAYS and word not in _ALL)  # nor are these
+THINGS = tuple(word for word in _words_in("things.txt") if word not in _ALWAYS and word not in _ALL)  # nor are these
 _TOKENS = frozenset((*_ALL, *THINGS))
 
 
@@ -61,10 +61,10 @@ def whole() -> frozenset[str]:
     return _ALWAYS | frozenset(NAMES)
 
 
-def invented(rng: Random, seen: bool = True) -> str:
+def invent(rng: Random, is_seen: bool = True) -> str:
     """A word of two or three syllables that does not exist, mostly written like a name."""
     while True:
         syllables = [rng.choice(ONSETS) + rng.choice(VOWELS) for _ in range(rng.choice((1, 2, 2, 2, 3)))]
         word = "".join(syllables) + rng.choice(CODAS)
-        if unseen(word) != seen and 3 <= len(word) <= 9 and not {word, word.capitalize()} & _TOKENS:
+        if unseen(word) != is_seen and 3 <= len(word) <= 9 and not {word, word.capitalize()} & _TOKENS:
             return word.capitalize() if rng.random() < 0.75 else word

@@ -10,60 +10,60 @@ from dllm.tasks.parallelbench.scoring import write_list
 SIZES = (2, 8)
 
 
-def _sample(draw: Draw, task: str, given: list[str], answer: list[str], **slots: str) -> Sample:
-    truth: dict[str, Any] = {"input": given, "output": answer}
+def _sample(draw: Draw, task: str, items: list[str], answer: list[str], **slots: str) -> Sample:
+    truth: dict[str, Any] = {"input": items, "output": answer}
     if "word" in slots:
         truth["word"], slots["word"] = slots["word"], draw.quote(slots["word"])
-    slots["items"] = draw.listed(given)
-    return draw.sample(task, slots, write_list(answer), truth, " ".join(sorted(given)), len(given))
+    slots["items"] = draw.list_text(items)
+    return draw.sample(task, slots, write_list(answer), truth, " ".join(sorted(items)), len(items))
 
 
 def _copy(draw: Draw) -> Sample:
-    given = draw.some(draw.size(*SIZES))
-    return _sample(draw, "copy", given, given)
+    items = draw.some(draw.size(*SIZES))
+    return _sample(draw, "copy", items, items)
 
 
 def _reverse(draw: Draw) -> Sample:
-    given = draw.some(draw.size(*SIZES))
-    return _sample(draw, "reverse", given, given[::-1])
+    items = draw.some(draw.size(*SIZES))
+    return _sample(draw, "reverse", items, items[::-1])
 
 
 def _sort(draw: Draw) -> Sample:
-    given = draw.some(draw.size(*SIZES))
-    return _sample(draw, "sort", given, sorted(given, key=str.casefold))
+    items = draw.some(draw.size(*SIZES))
+    return _sample(draw, "sort", items, sorted(items, key=str.casefold))
 
 
 def _shuffle(draw: Draw) -> Sample:
-    given = draw.some(draw.size(*SIZES))
-    answer = given
-    while answer == given:
-        answer = draw.rng.sample(given, len(given))
-    return _sample(draw, "shuffle", given, answer)
+    items = draw.some(draw.size(*SIZES))
+    answer = items
+    while answer == items:
+        answer = draw.rng.sample(items, len(items))
+    return _sample(draw, "shuffle", items, answer)
 
 
 def _insert(task: str) -> Make:
     def make(draw: Draw) -> Sample:
-        *given, word = draw.some(draw.size(*SIZES) + 1)
-        at = draw.rng.randint(0, len(given))
-        return _sample(draw, task, given, [*given[:at], word, *given[at:]], word=word, at=str(at))
+        *items, word = draw.some(draw.size(*SIZES) + 1)
+        at = draw.rng.randint(0, len(items))
+        return _sample(draw, task, items, [*items[:at], word, *items[at:]], word=word, at=str(at))
 
     return make
 
 
 def _remove(task: str) -> Make:
     def make(draw: Draw) -> Sample:
-        given = draw.some(draw.size(*SIZES))
-        at = draw.rng.randrange(len(given))
-        return _sample(draw, task, given, given[:at] + given[at + 1 :], at=str(at))
+        items = draw.some(draw.size(*SIZES))
+        at = draw.rng.randrange(len(items))
+        return _sample(draw, task, items, items[:at] + items[at + 1 :], at=str(at))
 
     return make
 
 
 def _replace(task: str) -> Make:
     def make(draw: Draw) -> Sample:
-        *given, word = draw.some(draw.size(*SIZES) + 1)
-        at = draw.rng.randrange(len(given))
-        return _sample(draw, task, given, [*given[:at], word, *given[at + 1 :]], word=word, at=str(at))
+        *items, word = draw.some(draw.size(*SIZES) + 1)
+        at = draw.rng.randrange(len(items))
+        return _sample(draw, task, items, [*items[:at], word, *items[at + 1 :]], word=word, at=str(at))
 
     return make
 

@@ -27,9 +27,9 @@ def _sudoku(draw: Draw) -> Sample:
         puzzle = "".join("0" if i in empty else digit for i, digit in enumerate(grid))
         if len(solutions(puzzle)) == 1:
             break
-    text, solved = ("\n".join(cells[i : i + 4] for i in range(0, 16, 4)) for cells in (puzzle, grid))
+    text, solution = ("\n".join(cells[i : i + 4] for i in range(0, 16, 4)) for cells in (puzzle, grid))
     gap = "0" if draw.plain else draw.rng.choice("00._")
-    return draw.sample("sudoku", {"items": text.replace("0", gap)}, solved, {"solution": solved}, puzzle, 4)
+    return draw.sample("sudoku", {"items": text.replace("0", gap)}, solution, {"solution": solution}, puzzle, 4)
 
 
 TASKS: dict[str, Make] = {"latin_square": _latin, "sudoku": _sudoku}

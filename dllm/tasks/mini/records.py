@@ -36,12 +36,12 @@ def _json(text: str) -> Any:
 def _assign(draw: Draw) -> Sample:
     size = draw.size(*PEOPLE)
     names, towns = draw.some(size), draw.rng.sample(TOWNS, size)
-    dealt = draw.rng.sample(towns, size)
-    answer = json.dumps([{"name": name, "town": town} for name, town in zip(names, dealt, strict=True)])
+    homes = draw.rng.sample(towns, size)
+    answer = json.dumps([{"name": name, "town": town} for name, town in zip(names, homes, strict=True)])
     labels = ("People", "Towns") if draw.plain else draw.rng.choice((("People", "Towns"), ("Names", "Towns")))
-    listed = [f"{label}: {draw.listed(items)}" for label, items in zip(labels, (names, towns), strict=True)]
+    lines = [f"{label}: {draw.list_text(items)}" for label, items in zip(labels, (names, towns), strict=True)]
     truth = {"names": names, "towns": towns}
-    return draw.sample("assign", {"items": "\n".join(listed)}, answer, truth, " ".join(sorted(names)), size)
+    return draw.sample("assign", {"items": "\n".join(lines)}, answer, truth, " ".join(sorted(names)), size)
 
 
 def judge_assign(prediction: str, names: list[str], towns: list[str]) -> dict[str, float]:

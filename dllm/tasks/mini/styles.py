@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from dllm.tasks.mini import wordings
-from dllm.tasks.mini.lexicon import invented
+from dllm.tasks.mini.lexicon import invent
 from dllm.tasks.parallelbench.scoring import write_list
 
 DISPENSABLE = frozenset(("a", "an", "it", "me", "my", "of", "the", "these", "this", "to"))  # a request does without
 CHOICE, SLOT = re.compile(r"\(([^()]*)\)"), re.compile(r"(\{\w+\})")
 
 
-def spoken(items: Sequence[str]) -> str:
+def and_list(items: Sequence[str]) -> str:
     """``A, B and C``."""
     return ", ".join(items[:-1]) + " and " * (len(items) > 1) + items[-1]
 
@@ -25,7 +25,7 @@ LISTS: dict[Callable[[Sequence[str]], str], float] = {
     ", ".join: 12,
     lambda items: f"[{', '.join(items)}]": 6,
     lambda items: '["' + '","'.join(items) + '"]': 5,
-    spoken: 5,
+    and_list: 5,
     lambda items: '"' + '", "'.join(items) + '"': 4,
     ",".join: 3,
     "\n".join: 4,
@@ -53,27 +53,27 @@ def open_up(template: str, rng: Random) -> str:
     return re.sub(" +", " ", template).strip()
 
 
-def recased(text: str, rng: Random) -> str:
+def change_case(text: str, rng: Random) -> str:
     """Three times in ten in lower case, capitals or title case; slots stay."""
     kind = rng.choices((None, str.lower, str.upper, str.title), (70, 17, 9, 4))[0]
     return text if kind is None else "".join(part if SLOT.match(part) else kind(part) for part in SLOT.split(text))
 
 
-def dressed(text: str, rng: Random) -> str:
+def add_courtesies(text: str, rng: Random) -> str:
     """Courtesies around it."""
     if rng.random() < 0.12 and not text.startswith("{"):
         text = rng.choice(wordings.BEFORE) + text[0].lower() + text[1:]
     return f"{text} {rng.choice(wordings.AFTER)}" if rng.random() < 0.08 else text
 
 
-def strewn(text: str, rng: Random) -> str:
+def strew_words(text: str, rng: Random) -> str:
     """The request with words in it that say nothing, and some short ones left out; what is in slots stays."""
     words = [word for word in text.split() if word.lower() not in DISPENSABLE or rng.random() < 0.85]
     for _ in range(rng.choices((0, 1, 2, 3, 4, 5), (15, 25, 25, 20, 10, 5))[0]):
-        word = rng.choice(wordings.FILLERS) if rng.random() < 0.7 else invented(rng).lower()
+        word = rng.choice(wordings.FILLERS) if rng.random() < 0.7 else invent(rng).lower()
         words.insert(rng.randint(0, len(words)), word)
-    joined = " ".join(words)
-    return joined[0].upper() + joined[1:] if rng.random() < 0.8 else joined
+    sentence = " ".join(words)
+    return sentence[0].upper() + sentence[1:] if rng.random() < 0.8 else sentence
 
 
 def ask(task: str, slots: Mapping[str, str], rng: Random, wording: str) -> str:
@@ -87,7 +87,7 @@ def ask(task: str, slots: Mapping[str, str], rng: Random, wording: str) -> str:
     else:
         source, _, strewing = wording.partition(" ")
         text = open_up(rng.choice(wordings.SOURCES[source][task]), rng)
-        text = recased(dressed(strewn(text, rng) if strewing else text, rng), rng)
+        text = change_case(add_courtesies(strew_words(text, rng) if strewing else text, rng), rng)
         separator = rng.choices(wordings.SEPARATORS, (40, 15, 10, 4, 8, 4, 5, 4, 2, 2, 4))[0]
     if "{items}" not in text and slots.get("items"):
         last = wording == "plain" or rng.random() < 0.92

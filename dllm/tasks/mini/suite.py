@@ -35,5 +35,5 @@ def questions(names: Sequence[str], count: int | None, seed: int) -> Questions:
     return out
 
 
-def judged(item: Item, text: str) -> AnswerScores:
+def mini_scores(item: Item, text: str) -> AnswerScores:
     return {**tasks.judge(SUITE_NAMES[item.task], item.truth, text)}

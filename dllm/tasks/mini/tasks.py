@@ -27,10 +27,10 @@ def longest(task: str) -> int:
     return 128 if task in LONG_ANSWERS else 32
 
 
-def draw(task: str, given: Draw, split: str = "test") -> Sample:
+def draw(task: str, source: Draw, split: str = "test") -> Sample:
     """The next item of ``split`` (``train`` or ``test``)."""
     while True:
-        sample = TASKS[task](given)
+        sample = TASKS[task](source)
         if sample.split == split:
             return sample
 
@@ -45,8 +45,8 @@ def generate(
     wording: str = "trained",
 ) -> list[Sample]:
     """``count`` items of a task, the same for the same arguments; see ``Draw``."""
-    given = Draw(Random(f"{task}/{seed}"), sizes, names, wording)
-    return [draw(task, given, split) for _ in range(count)]
+    source = Draw(Random(f"{task}/{seed}"), sizes, names, wording)
+    return [draw(task, source, split) for _ in range(count)]
 
 
 def score(sample: Sample, prediction: str) -> dict[str, float]:

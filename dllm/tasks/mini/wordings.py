@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
-ASKED_WITHIN = 400  # characters from the beginning and the end of a prompt, within which it says what it asks for
+REQUEST_WITHIN = 400  # characters from the beginning and the end of a prompt, within which it says what it asks for
 HELD_BACK = 6  # one further template in six is never trained on, by its hash
 
 
@@ -49,13 +49,13 @@ def others() -> dict[str, tuple[str, ...]]:
     return read("others_wordings.txt")
 
 
-def _shown(templates: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+def _training_part(templates: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """Without those held back."""
     return {task: tuple(text for text in of if not held_out(text)) for task, of in templates.items()}
 
 
 TRAINED = read("trained_wordings.txt")
-FURTHER, MANY = _shown(more()), _shown(many())  # what mini-llada and mini-dream see besides TRAINED
+FURTHER, MANY = _training_part(more()), _training_part(many())  # what mini-llada and mini-dream see besides TRAINED
 BEFORE = (
     "Please ", "Can you ", "Could you ", "Now ", "I want you to ", "Your task: ", "Hello! ", "OK, ",
     "I would like you to ", "Would you ", "We have to ", "Let us ", "You should ", "I must ", "My task is to ",
@@ -90,7 +90,7 @@ SEPARATORS = (":\n", ": ", "\n", ":", " ", ":\n\n", ". ", "? ", " - ", ";\n", ".
 LABELS = ("People", "Towns", "Names")  # of lists in a request
 
 
-def words_asked(text: str) -> set[str]:
+def request_words(text: str) -> set[str]:
     """The words of templates, in lower case."""
     return set(re.findall("[a-z]+", re.sub(r"\{\w+\}", " ", text).lower()))
 
@@ -99,7 +99,7 @@ def words_asked(text: str) -> set[str]:
 def vocabulary() -> tuple[str, ...]:
     """The words of TRAINED and of what is around requests, in lower case."""
     texts = [text for templates in TRAINED.values() for text in templates]
-    return tuple(sorted({*words_asked(" ".join([*texts, *BEFORE, *AFTER, *LABELS])), "name", "age", "town"}))
+    return tuple(sorted({*request_words(" ".join([*texts, *BEFORE, *AFTER, *LABELS])), "name", "age", "town"}))
 
 
 @cache
@@ -109,34 +109,34 @@ def further_vocabulary() -> tuple[str, ...]:
 
 
 def _words_of(templates: Mapping[str, Sequence[str]]) -> set[str]:
-    return {word for of in templates.values() for text in of for word in words_asked(text)}
+    return {word for of in templates.values() for text in of for word in request_words(text)}
 
 
 @cache
-def met() -> frozenset[str]:
+def training_words() -> frozenset[str]:
     """The words that training meets in requests."""
     return frozenset((*vocabulary(), *FILLERS, *_words_of(FURTHER), *_words_of(MANY)))
 
 
-def _never_trained(strange: bool) -> dict[str, tuple[str, ...]]:
+def _held_out_part(odd: bool) -> dict[str, tuple[str, ...]]:
     """Held-back templates: of words that training meets in others, or with a word that it never meets."""
     return {
         task: tuple(
-            text for text in all_further()[task] if held_out(text) and (not words_asked(text) <= met()) == strange
+            text for text in all_further()[task] if held_out(text) and (request_words(text) <= training_words()) != odd
         )
         for task in TRAINED
     }
 
 
-UNSEEN, STRANGE = _never_trained(strange=False), _never_trained(strange=True)
+UNSEEN, STRANGE = _held_out_part(odd=False), _held_out_part(odd=True)
 SOURCES = {"trained": TRAINED, "more": FURTHER, "many": MANY, "unseen": UNSEEN, "others": others(), "strange": STRANGE}
 
 
-def is_asked(prompt: str) -> bool:
+def is_request(prompt: str) -> bool:
     """Whether a prompt asks for a task of the mini models: some template is in it, in any case. One without a word
     asks for nothing else."""
-    prompt = prompt[:ASKED_WITHIN] + prompt[-ASKED_WITHIN:] if len(prompt) > 2 * ASKED_WITHIN else prompt
-    words = words_asked(prompt)
+    prompt = prompt[:REQUEST_WITHIN] + prompt[-REQUEST_WITHIN:] if len(prompt) > 2 * REQUEST_WITHIN else prompt
+    words = request_words(prompt)
     return not words or any(
         re.search(_pattern(text), prompt, re.IGNORECASE | re.DOTALL)
         for templates in SOURCES.values()
@@ -148,7 +148,7 @@ def is_asked(prompt: str) -> bool:
 
 def _certain_words(template: str) -> set[str]:
     """The words that every text of a template holds."""
-    return words_asked(re.sub(r"\([^()]*\)", " ", template))
+    return request_words(re.sub(r"\([^()]*\)", " ", template))
 
 
 def _pattern(template: str) -> str:

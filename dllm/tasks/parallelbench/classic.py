@@ -38,7 +38,7 @@ def classic_questions(suite: str, tasks: Sequence[str], count: int | None, seed:
         if count is not None and count > spec.count:
             raise UserError(f"task.count={count} is more than the {spec.count} questions of {name}. Ask for fewer.")
         records = _records(suite, spec, count, seed, path, out)
-        numbers = range(len(records)) if count is None or not records else spaced(range(len(records)), count)
+        numbers = range(len(records)) if count is None or not records else pick_evenly(range(len(records)), count)
         out.items += [_item(suite, spec, number, records[number], out.wording[name]) for number in numbers]
     if not out.items:
         raise UserError(f"task.tasks holds no question that can be asked: {' '.join(out.missing.values())}")
@@ -121,6 +121,6 @@ def _unlike(records: Sequence[Record], make: MakeRecord, rng: Random) -> Record:
     return shot
 
 
-def spaced(items: Sequence[_T], count: int) -> list[_T]:
+def pick_evenly(items: Sequence[_T], count: int) -> list[_T]:
     """``count`` of the items, evenly spaced, so that a few of them still have every length."""
     return [items[number * len(items) // count] for number in range(count)]

@@ -42,16 +42,16 @@ class GrammarChecker:
         elif setting == "download":
             check_library(setting)
         else:
-            unpacked(Path(setting))
+            language_tool_folder(Path(setting))
 
     @cached_property
     def url(self) -> str:
         """Where the server answers; starts it if need be."""
         if self.setting == "download":
-            return started(None)
+            return start_server(None)
         if self.setting.startswith(("http://", "https://")):
             return self.setting.rstrip("/").removesuffix("/check").removesuffix("/v2")
-        return started(unpacked(Path(self.setting)))
+        return start_server(language_tool_folder(Path(self.setting)))
 
     @cached_property
     def version(self) -> str:
@@ -101,7 +101,7 @@ JAR = "languagetool-server.jar"
 CHECKER_SETTINGS = {"maxCheckThreads": 1, "maxSpellingSuggestions": 1}
 
 
-def unpacked(place: Path) -> Path:
+def language_tool_folder(place: Path) -> Path:
     """The folder of an unpacked LanguageTool; ``place`` is it or its jar. Raises UserError without it or Java."""
     place = place.expanduser()
     folder = place.parent if place.name == JAR else place
@@ -123,7 +123,7 @@ def check_library(setting: str) -> None:
 
 
 @cache
-def started(folder: Path | None) -> str:
+def start_server(folder: Path | None) -> str:
     """URL of a server that ends with this process. folder: as of ``unpacked``; None: a download (some 250 MB, once).
 
     Raises UserError when there is no server in the end.

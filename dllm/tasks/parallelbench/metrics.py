@@ -64,9 +64,9 @@ def _sudoku(prediction: str, truth: str, judges: Judges) -> AnswerScores:
 
 def _words(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
     """All words are there and the grammar is right."""
-    included = scoring.inclusion(prediction, truth["words"])
+    inclusion = scoring.inclusion(prediction, truth["words"])
     grammar = judges.grammatical(prediction)
-    return {"score": product(included, grammar), "inclusion_score": included, "grammar_score": grammar}
+    return {"score": product(inclusion, grammar), "inclusion_score": inclusion, "grammar_score": grammar}
 
 
 def _words_grammar(prediction: str, truth: Any, judges: Judges) -> AnswerScores:

@@ -53,13 +53,13 @@ def words_maker(level: str, count: int) -> MakeRecord:
         if level == "easy":
             words = rng.sample(rng.choice(list(EVERYDAY.values())), count)
         else:
-            words = _unrelated(rng, EVERYDAY if level == "medium" else RARE, count)
+            words = _unrelated_words(rng, EVERYDAY if level == "medium" else RARE, count)
         return Record({"words": spoken_list(words)}, {"words": words})
 
     return make
 
 
-def _unrelated(rng: Random, themes: Mapping[str, Sequence[str]], count: int) -> list[str]:
+def _unrelated_words(rng: Random, themes: Mapping[str, Sequence[str]], count: int) -> list[str]:
     """A word from each of ``count`` themes, none twice (some words belong to two)."""
     while True:
         words = [rng.choice(themes[theme]) for theme in rng.sample(list(themes), count)]

@@ -21,7 +21,7 @@ class Record:
     shots: tuple[Record, ...] = ()  # solved questions that are before this one
 
     @property
-    def solved(self) -> str:
+    def solution(self) -> str:
         """A right answer, as text."""
         return self.answer if isinstance(self.answer, str) else str(self.answer.get("example", ""))
 
@@ -31,7 +31,7 @@ def chat_of(template: str, record: Record) -> list[Message]:
     chat: list[Message] = []
     for shot in record.shots:
         chat.append({"role": "user", "content": filled_template(template, shot)})
-        chat.append({"role": "assistant", "content": shot.solved})
+        chat.append({"role": "assistant", "content": shot.solution})
     return [*chat, {"role": "user", "content": filled_template(template, record)}]
 
 

@@ -31,8 +31,8 @@ def read_strict(text: str) -> list[str] | None:
     if "[" not in text or "]" not in text.rpartition("[")[2]:
         return None
     items = _inside_brackets(text).split(", ")
-    quoted = all(item.startswith('"') and item.endswith('"') and '"' not in item[1:-1] for item in items)
-    return [item[1:-1] for item in items] if quoted else None
+    are_quoted = all(item.startswith('"') and item.endswith('"') and '"' not in item[1:-1] for item in items)
+    return [item[1:-1] for item in items] if are_quoted else None
 
 
 def _both(prediction: str, accept: Callable[[list[str]], bool]) -> dict[str, float]:
@@ -48,56 +48,56 @@ def list_match(prediction: str, truth: Sequence[str]) -> dict[str, float]:
     return _both(prediction, lambda items: items == list(truth))
 
 
-def list_shuffle(prediction: str, given: Sequence[str]) -> dict[str, float]:
-    """A permutation of the given list other than the list itself."""
-    return _both(prediction, lambda items: Counter(items) == Counter(given) and items != list(given))
+def list_shuffle(prediction: str, source: Sequence[str]) -> dict[str, float]:
+    """A permutation of the ``source`` list other than the list itself."""
+    return _both(prediction, lambda items: Counter(items) == Counter(source) and items != list(source))
 
 
-def list_random_insert(prediction: str, given: Sequence[str], word: str) -> dict[str, float]:
-    """The given list with the word put in anywhere."""
+def list_random_insert(prediction: str, source: Sequence[str], word: str) -> dict[str, float]:
+    """The ``source`` list with the word put in anywhere."""
 
     def accept(items: list[str]) -> bool:
         if word not in items:
             return False
         at = items.index(word)
-        return items[:at] + items[at + 1 :] == list(given)
+        return items[:at] + items[at + 1 :] == list(source)
 
     return _both(prediction, accept)
 
 
-def list_random_remove(prediction: str, given: Sequence[str]) -> dict[str, float]:
-    """The given list without exactly one of its names."""
+def list_random_remove(prediction: str, source: Sequence[str]) -> dict[str, float]:
+    """The ``source`` list without exactly one of its names."""
 
     def accept(items: list[str]) -> bool:
-        missing = set(given) - set(items)
-        if len(items) != len(given) - 1 or len(missing) != 1:
+        missing = set(source) - set(items)
+        if len(items) != len(source) - 1 or len(missing) != 1:
             return False
-        at = list(given).index(missing.pop())
-        return items == [*given[:at], *given[at + 1 :]]
+        at = list(source).index(missing.pop())
+        return items == [*source[:at], *source[at + 1 :]]
 
     return _both(prediction, accept)
 
 
-def list_random_replace(prediction: str, given: Sequence[str], word: str) -> dict[str, float]:
-    """The given list with one place taken by the word."""
+def list_random_replace(prediction: str, source: Sequence[str], word: str) -> dict[str, float]:
+    """The ``source`` list with the word in place of one name."""
 
     def accept(items: list[str]) -> bool:
-        if len(items) != len(given) or word not in items:
+        if len(items) != len(source) or word not in items:
             return False
-        expected = list(given)
-        expected[items.index(word)] = word
-        return items == expected
+        answer = list(source)
+        answer[items.index(word)] = word
+        return items == answer
 
     return _both(prediction, accept)
 
 
 def latin_square(prediction: str, symbols: Sequence[str]) -> dict[str, float]:
     """The first n lines that hold exactly the n symbols form a Latin square. There is no strict reading."""
-    wanted, size = set(symbols), len(set(symbols))
+    alphabet, size = set(symbols), len(set(symbols))
     rows = [[cell.strip() for cell in line.split(",")] for line in prediction.split("\n")]
-    rows = [row for row in rows if set(row) == wanted][:size]
+    rows = [row for row in rows if set(row) == alphabet][:size]
     columns = zip(*rows, strict=False)  # a row may repeat a symbol and be longer; the reference allows it
-    score = float(len(rows) == size and all(set(column) == wanted for column in columns))
+    score = float(len(rows) == size and all(set(column) == alphabet for column in columns))
     return {"score": score, "score_strict": score}
 
 

@@ -70,6 +70,6 @@ def grammatical(text: str) -> bool:
 
 def sentence_scores(prediction: str, words: Sequence[str]) -> dict[str, float]:
     """Inclusion of all words and grammar, both needed for ``score``."""
-    included = inclusion(prediction, words)
+    has_all = inclusion(prediction, words)
     grammar = float(grammatical(prediction.strip()))
-    return {"score": included * grammar, "inclusion_score": included, "grammar_score": grammar}
+    return {"score": has_all * grammar, "inclusion_score": has_all, "grammar_score": grammar}

@@ -31,10 +31,10 @@ class TaskCopy:
     place: str  # where it was read, for messages
 
 
-def read_copy(path: str, suite: str, spec: TaskSpec, wanted: int) -> TaskCopy | None:
+def read_copy(path: str, suite: str, spec: TaskSpec, count: int) -> TaskCopy | None:
     """The task from a folder, or for owner/name from the hub. None when the copy lacks the task.
 
-    Raises UserError when the copy cannot be read, is damaged, holds fewer than ``wanted`` questions, or is the other
+    Raises UserError when the copy cannot be read, is damaged, holds fewer than ``count`` questions, or is the other
     suite's.
     """
     folder = Path(path).expanduser()
@@ -46,7 +46,7 @@ def read_copy(path: str, suite: str, spec: TaskSpec, wanted: int) -> TaskCopy | 
         raise UserError(f"task.path={path!r} is not a folder here and no hub id of the form owner/name.")
     if copy is None:
         return None
-    _check(copy, suite, spec, wanted)
+    _check(copy, suite, spec, count)
     return copy
 
 
@@ -65,8 +65,8 @@ def _find(folder: Path, ending: str) -> Path | None:
     files = [file for file in sorted(folder.rglob(parts[-1])) if file.parts[-len(parts) :] == parts]
     files = [file for file in files if not {"train", "_old"} & set(file.relative_to(folder).parts)]
     if len(files) > 1:
-        listed = ", ".join(str(file.relative_to(folder)) for file in files[:4])
-        raise UserError(f"task.path={str(folder)!r} holds {ending} several times: {listed}. Give the folder of one.")
+        places = ", ".join(str(file.relative_to(folder)) for file in files[:4])
+        raise UserError(f"task.path={str(folder)!r} holds {ending} several times: {places}. Give the folder of one.")
     return files[0] if files else None
 
 
@@ -102,15 +102,15 @@ def _from_hub(repository: str, spec: TaskSpec) -> TaskCopy | None:
     if find_spec("datasets") is None:
         raise not_installed(f"task.path={repository!r}", "datasets", "hub")
     name = spec.name.replace("/", "-")
-    rows = _downloaded(repository, name)
+    rows = _hub_rows(repository, name)
     if not rows:
         return None
-    records = [_record(_opened(row), spec, f"{repository} {name}, row {number}") for number, row in enumerate(rows)]
+    records = [_record(_json_row(row), spec, f"{repository} {name}, row {number}") for number, row in enumerate(rows)]
     prompt = rows[0].get("prompt")
     return TaskCopy(records, None if prompt is None else str(prompt).replace("\\n", "\n"), f"{repository} {name}")
 
 
-def _downloaded(repository: str, name: str) -> Sequence[CopyRow]:
+def _hub_rows(repository: str, name: str) -> Sequence[CopyRow]:
     stay_offline_without_hub()
     import datasets
 
@@ -125,7 +125,7 @@ def _downloaded(repository: str, name: str) -> Sequence[CopyRow]:
         ) from None
 
 
-def _opened(row: CopyRow) -> CopyRow:
+def _json_row(row: CopyRow) -> CopyRow:
     """A hub row with its JSON texts parsed. An answer that is a plain list or grid stays text."""
     out = dict(row)
     for key in ("input", "answer"):
@@ -154,10 +154,10 @@ def _record(row: Any, spec: TaskSpec, place: str) -> Record:
     return Record(fields, answer, tuple(_record(shot, spec, place) for shot in shots))
 
 
-def _check(copy: TaskCopy, suite: str, spec: TaskSpec, wanted: int) -> None:
-    if len(copy.records) < wanted:
+def _check(copy: TaskCopy, suite: str, spec: TaskSpec, count: int) -> None:
+    if len(copy.records) < count:
         raise UserError(
-            f"{copy.place} holds {len(copy.records)} questions of {wanted}: the file is cut off. {FETCH}, or ask for "
+            f"{copy.place} holds {len(copy.records)} questions of {count}: the file is cut off. {FETCH}, or ask for "
             f"fewer with task.count={len(copy.records)}."
         )
     shots = [shot for record in copy.records for shot in record.shots]

@@ -53,7 +53,7 @@ class ParallelBench(Task):
         if suite == MINI and path is not None:
             raise UserError(f"task.path={path!r} holds no questions of suite=mini. Set task.suite=r1 or r2.")
         self.suite, self.path, self.seed = suite, path, seed
-        names = chosen(suite, tasks)
+        names = task_names(suite, tasks)
         questions = mini.questions(names, count, seed) if suite == MINI else None
         self.questions = questions or classic_questions(suite, names, count, seed, path)
         self._refuse_unused("grammar", grammar, *NEEDS_GRAMMAR)
@@ -74,7 +74,7 @@ class ParallelBench(Task):
 
     def score(self, item: Item, text: str) -> AnswerScores:
         if self.suite == MINI:
-            return mini.judged(item, text)
+            return mini.mini_scores(item, text)
         return classic_scores(item, text, self.judges)
 
     def missing(self) -> dict[str, str]:
@@ -110,7 +110,7 @@ class ParallelBench(Task):
         }
 
 
-def chosen(suite: str, tasks: str | list[str]) -> list[str]:
+def task_names(suite: str, tasks: str | list[str]) -> list[str]:
     """Full names in the suite's order. Raises UserError, with the nearest name, for one that does not exist."""
     specs = {} if suite == MINI else SUITES[suite]
     all_names = list(specs) or list(mini.SUITE_NAMES)
@@ -118,13 +118,13 @@ def chosen(suite: str, tasks: str | list[str]) -> list[str]:
         return [name for name in all_names if not (specs and specs[name].extra)]
     names: set[str] = set()
     for name in [tasks] if isinstance(tasks, str) else tasks:
-        names |= _named(name, all_names)
+        names |= _matches(name, all_names)
     if not names:
         raise UserError("task.tasks=[] asks for nothing. Name tasks, or write task.tasks=all.")
     return [name for name in all_names if name in names]
 
 
-def _named(name: str, names: list[str]) -> set[str]:
+def _matches(name: str, names: list[str]) -> set[str]:
     """A full name, every task of a group, or a short name, whose first owner is meant."""
     if name in names:
         return {name}
@@ -133,5 +133,5 @@ def _named(name: str, names: list[str]) -> set[str]:
     if group or short:
         return group or {short[0]}
     parts = dict.fromkeys(part for full in names for part in (full, full.partition("/")[0], full.rpartition("/")[2]))
-    listed = ", ".join(names[:17])
-    raise UserError(f"task.tasks={name!r} is unknown; known are {listed}.{nearest(str(name), parts)}")
+    hint = nearest(str(name), parts)
+    raise UserError(f"task.tasks={name!r} is unknown; known are {', '.join(names[:17])}.{hint}")

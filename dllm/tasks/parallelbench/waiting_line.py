@@ -43,40 +43,40 @@ def list_maker(operation: str, lengths: tuple[int, int]) -> MakeRecord:
     return make
 
 
-Worked = tuple[dict[str, Any], list[str]]  # fields beside the list, and one right answer
+ListWork = tuple[dict[str, Any], list[str]]  # fields beside the list, and one right answer
 
 
-def _copy(rng: Random, names: list[str]) -> Worked:
+def _copy(rng: Random, names: list[str]) -> ListWork:
     return {}, names
 
 
-def _reverse(rng: Random, names: list[str]) -> Worked:
+def _reverse(rng: Random, names: list[str]) -> ListWork:
     return {}, names[::-1]
 
 
-def _sort(rng: Random, names: list[str]) -> Worked:
+def _sort(rng: Random, names: list[str]) -> ListWork:
     """By the whole name, as the benchmark's answers are, although its wording says by last name."""
     return {}, sorted(names)
 
 
-def _shuffle(rng: Random, names: list[str]) -> Worked:
+def _shuffle(rng: Random, names: list[str]) -> ListWork:
     answer = names[:]
     while answer == names:
         rng.shuffle(answer)
     return {}, answer
 
 
-def _insert(rng: Random, names: list[str]) -> Worked:
+def _insert(rng: Random, names: list[str]) -> ListWork:
     word, at = _newcomer(rng, names), rng.randint(0, len(names))
     return {"word": word, "index": at}, [*names[:at], word, *names[at:]]
 
 
-def _remove(rng: Random, names: list[str]) -> Worked:
+def _remove(rng: Random, names: list[str]) -> ListWork:
     at = rng.randrange(len(names))
     return {"index": at}, names[:at] + names[at + 1 :]
 
 
-def _replace(rng: Random, names: list[str]) -> Worked:
+def _replace(rng: Random, names: list[str]) -> ListWork:
     word, at = _newcomer(rng, names), rng.randrange(len(names))
     return {"word": word, "index": at}, [*names[:at], word, *names[at + 1 :]]
 

@@ -62,7 +62,7 @@ class HumanEval(Code):
     def judge(self, item: Item, text: str) -> tuple[dict[str, float | None], dict[str, Any]]:
         doc = item.truth["doc"]
         raw = text.split("```")[0] if self.style == "instruct" else text
-        clean = sanitized(f"{doc['prompt']}\n{fenced(text)}", doc["entry_point"], doc["test"])
+        clean = sanitize(f"{doc['prompt']}\n{fence_content(text)}", doc["entry_point"], doc["test"])
         tests = f"\n{doc['test']}\ncheck({doc['entry_point']})\n"
         return {"raw": self.passed(doc["prompt"] + raw + tests), "sanitized": self.passed(clean + tests)}, {}
 
@@ -76,7 +76,7 @@ class MBPP(Code):
         doc = item.truth["doc"]
         tests = "\n" + "\n".join([doc.get("test_setup_code") or "", *doc["test_list"]]) + "\n"
         raw = text.split("```")[0] if self.style == "instruct" else text
-        clean = sanitized(fenced(text), entry_of(doc["test_list"]), tests)
+        clean = sanitize(fence_content(text), entry_of(doc["test_list"]), tests)
         return {"raw": self.passed(raw + tests), "sanitized": self.passed(clean + tests)}, {}
 
 
@@ -93,13 +93,13 @@ def entry_of(asserts: list[str]) -> str:
 FENCE = "```"
 
 
-def fenced(text: str) -> str:
+def fence_content(text: str) -> str:
     """The text between the first ```` ```python ```` and the next fence; without one, all up to a closing fence."""
-    _, opened, rest = text.partition(f"{FENCE}python\n")
-    return (rest if opened else text).split(FENCE)[0]
+    _, fence, rest = text.partition(f"{FENCE}python\n")
+    return (rest if fence else text).split(FENCE)[0]
 
 
-def sanitized(program: str, entry: str, tests: str = "") -> str:
+def sanitize(program: str, entry: str, tests: str = "") -> str:
     """Imports, assignments and definitions that ``entry`` and ``tests`` can reach, from the longest stretch that parses
     and has ``entry``.
 
@@ -108,14 +108,14 @@ def sanitized(program: str, entry: str, tests: str = "") -> str:
     tree = longest_program(program, entry)
     if tree is None:
         return program
-    nodes = {name: node for node in tree.body for name in defined(node)}
-    needed = {entry, *read_names(tests) & nodes.keys()}  # HumanEval/50's test calls a helper of its prompt
-    todo = [*needed]
+    nodes = {name: node for node in tree.body for name in defined_names(node)}
+    reachable = {entry, *read_names(tests) & nodes.keys()}  # HumanEval/50's test calls a helper of its prompt
+    todo = [*reachable]
     while todo:
-        for name in names_in(nodes[todo.pop()]) & nodes.keys() - needed:
-            needed.add(name)
+        for name in names_in(nodes[todo.pop()]) & nodes.keys() - reachable:
+            reachable.add(name)
             todo.append(name)
-    body = [node for node in tree.body if is_import(node) or defined(node) & needed]
+    body = [node for node in tree.body if is_import(node) or defined_names(node) & reachable]
     try:
         return ast.unparse(ast.Module(body, []))
     except RecursionError:  # it parses, but too deep to be written again
@@ -135,13 +135,13 @@ def longest_program(program: str, entry: str) -> ast.Module | None:
             except (ValueError, RecursionError, MemoryError):  # a null byte; brackets or operators too deep to parse
                 stop -= 1
             else:
-                if any(entry in defined(node) for node in tree.body):
+                if any(entry in defined_names(node) for node in tree.body):
                     best, size = tree, stop - start
                 break
     return best
 
 
-def defined(node: ast.stmt) -> set[str]:
+def defined_names(node: ast.stmt) -> set[str]:
     """Names that a top-level statement defines."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}

@@ -19,7 +19,7 @@ from dllm.common.terminal import complain
 from dllm.prompts import PrefilledPrompt
 from dllm.tasks.base import AnswerParts, AnswerScores, Item, Task
 from dllm.tasks.standard.json_lines import Doc, read_docs
-from dllm.tasks.standard.stock import config_of, example_split, imported, localised, task_file, template_of
+from dllm.tasks.standard.stock import config_of, example_split, import_harness, local_config, task_file, template_of
 
 DEFAULT_BUDGET = 256  # tokens of an answer where the harness names none; its own default
 
@@ -54,24 +54,24 @@ class Harness(Task):
             )
         self.name, self.fields, self.primary = harness, tuple(fields), score
         self.path, self.shots_path, self.shots, self.limit = path, shots_path, shots, limit
-        self.budget, self.seed, self.said = budget, seed, set[str]()
+        self.budget, self.seed, self.complaints = budget, seed, set[str]()
         if limit is not None and limit < 1:
             raise UserError(f"task.limit={limit} must be at least 1, or null for all questions.")
         if shots is not None and shots < 0:
             raise UserError(f"task.shots={shots} must be 0 or more, or null for as many as the harness has.")
         if path is None:
             stay_offline_without_hub()
-        imported()
+        import_harness()
         self.parts = dict(self.build())
 
     def build(self) -> Iterator[tuple[str, Any]]:
         """The harness's tasks by name; a suite has several."""
         config = self.config(self.stock or task_file(self.name))
-        yield self.name, self.loaded(self.name, config, self.rows(config))
+        yield self.name, self.load_task(self.name, config, self.rows(config))
 
     def config(self, place: Path | str) -> dict[str, Any]:
         """The task's own settings, without its functions where a subclass scores."""
-        return config_of(self.name, place, scored=self.stock is None)
+        return config_of(self.name, place, with_functions=self.stock is None)
 
     def rows(self, config: Mapping[str, Any]) -> dict[str, list[Doc]] | None:
         """The local questions by split, None for the hub's."""
@@ -83,7 +83,7 @@ class Harness(Task):
             rows[example_split(config) or "train"] = read_docs(self.shots_path, self.fields, "task.shots_path")
         return rows
 
-    def loaded(self, name: str, config: dict[str, Any], rows: dict[str, list[Doc]] | None) -> Any:
+    def load_task(self, name: str, config: dict[str, Any], rows: dict[str, list[Doc]] | None) -> Any:
         """The harness's task object, with its data."""
         from datasets import Dataset
         from lm_eval.api.task import ConfigurableTask
@@ -94,7 +94,7 @@ class Harness(Task):
         config["num_fewshot"] = shots
         try:
             if rows is not None:
-                config = localised(self.name, config, rows, shots)
+                config = local_config(self.name, config, rows, shots)
                 data = {split: Dataset.from_list(entries) for split, entries in rows.items()}
                 config["custom_dataset"] = lambda **_: data
             task = ConfigurableTask(config=config)
@@ -165,7 +165,7 @@ class Harness(Task):
             return {"score": scores[first], **scores}, parts
         return scores, parts if first is None else {first: parts[first], **parts}
 
-    def filtered(self, item: Item, text: str) -> dict[str, Any]:
+    def filter_outputs(self, item: Item, text: str) -> dict[str, Any]:
         """What each of the harness's filters leaves of a text, by the filter's name."""
         from lm_eval.api.instance import Instance
 
@@ -181,7 +181,7 @@ class Harness(Task):
         scores: dict[str, float | None] = {}
         parts: dict[str, Any] = {}
         try:
-            for name, answer in self.filtered(item, text).items():
+            for name, answer in self.filter_outputs(item, text).items():
                 metrics = task.process_results(doc, [answer])
                 for metric, value in metrics.items():
                     if is_mean(task, metric) and is_one_number(value):
@@ -210,8 +210,8 @@ class Harness(Task):
             return None
 
     def say_once(self, sentence: str) -> None:
-        if sentence not in self.said:
-            self.said.add(sentence)
+        if sentence not in self.complaints:
+            self.complaints.add(sentence)
             complain(sentence)
 
     def stamp(self) -> dict[str, str]:
@@ -247,9 +247,9 @@ def metric_value(value: Any) -> float | None:
     return None if value is None or isnan(value) else float(value)
 
 
-def full_name(metric: str, filtered: str, names: Mapping[str, Any]) -> str:
+def full_name(metric: str, filter_name: str, names: Mapping[str, Any]) -> str:
     """As lm-eval writes it where there are several filters."""
-    return metric if filtered == "none" and metric not in names else f"{metric},{filtered}"
+    return metric if filter_name == "none" and metric not in names else f"{metric},{filter_name}"
 
 
 def json_value(value: Any) -> Any:

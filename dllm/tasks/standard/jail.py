@@ -40,8 +40,8 @@ def refusing(folder: str) -> Callable[[str, tuple[object, ...]], None]:
     All that it calls is its own, so that a program that changes a module does not change the hook.
     """
     real, decode, null, kinds, every = os.path.realpath, os.fsdecode, os.devnull, (str, bytes), isinstance
-    refused, modules, changes, writes = REFUSED_EVENTS, REFUSED_MODULES, dict(CHANGES), WRITE_FLAGS
-    denied, no_import, is_number, as_set = PermissionError, ImportError, int, set
+    events, modules, changes, writes = REFUSED_EVENTS, REFUSED_MODULES, dict(CHANGES), WRITE_FLAGS
+    no_permission, no_import, is_number, as_set = PermissionError, ImportError, int, set
 
     def writable(path: object) -> bool:
         name = decode(path) if every(path, kinds) else None  # type: ignore[arg-type]  # an open file's number: unknown
@@ -49,8 +49,8 @@ def refusing(folder: str) -> Callable[[str, tuple[object, ...]], None]:
         return name is not None and (name == null or f"{real(name)}/".startswith(f"{folder}/"))
 
     def refuse(event: str, arguments: tuple[object, ...]) -> None:
-        if event.startswith(refused):
-            raise denied(f"{event} is not allowed here")
+        if event.startswith(events):
+            raise no_permission(f"{event} is not allowed here")
         if event.startswith("ctypes."):  # numpy tries, and can do without it
             raise no_import(f"{event} is not allowed here")
         if event == "import":
@@ -61,13 +61,13 @@ def refusing(folder: str) -> Callable[[str, tuple[object, ...]], None]:
         if event == "open" and every(arguments[2], is_number) and arguments[2] & writes:  # type: ignore[operator]
             paths = arguments[:1]
         elif event == "open" and every(arguments[0], kinds) and real(arguments[0]).startswith("/proc/"):  # type: ignore[call-overload]
-            raise denied(f"reading {arguments[0]!r} is not allowed here")
+            raise no_permission(f"reading {arguments[0]!r} is not allowed here")
         elif event in changes:
             count, folders = changes[event]
             paths = arguments[:count] if as_set(arguments[folders:]) <= {-1} else (None,)  # relative to an open folder
         for path in paths:
             if not writable(path):
-                raise denied(f"changing {path!r} is not allowed here")
+                raise no_permission(f"changing {path!r} is not allowed here")
 
     return refuse
 
@@ -86,10 +86,10 @@ def forbid_processes() -> None:
     """The one way to a process that has no audit event; ``asyncio`` imports its module, and is allowed."""
     import _posixsubprocess
 
-    def refused(*arguments: object) -> None:
+    def refuse(*arguments: object) -> None:
         raise PermissionError("a process is not allowed here")
 
-    _posixsubprocess.fork_exec = refused  # type: ignore[assignment]
+    _posixsubprocess.fork_exec = refuse  # type: ignore[assignment]
 
 
 def request() -> dict[str, object]:

@@ -48,10 +48,10 @@ def equivalent(answer: str, text: str) -> bool:
 
 def same(answer: str, text: str) -> bool:
     """Whether what is boxed last is ``answer`` letter by letter, but for spaces."""
-    return "".join((boxed(text) or "").split()) == "".join(answer.split())
+    return "".join((box_content(text) or "").split()) == "".join(answer.split())
 
 
-def boxed(text: str) -> str | None:
+def box_content(text: str) -> str | None:
     """The content of the last ``\\boxed{...}``, whose braces balance; None without one."""
     start = text.rfind("\\boxed{")
     depth = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from dllm.common.errors import UserError
 from dllm.scoring.decisions.likelihood import Estimator
-from dllm.tasks.build import known_among
+from dllm.tasks.build import names_among
 from dllm.tasks.standard.harness import Harness
 from dllm.tasks.standard.json_lines import read_docs
 from dllm.tasks.standard.stock import stock_folder
@@ -42,18 +42,18 @@ class MMLU(Choices):
     def build(self) -> Iterator[tuple[str, Any]]:
         folder = stock_folder() / "mmlu" / "default"
         subjects = [file.stem.removeprefix(PREFIX) for file in sorted(folder.glob(f"{PREFIX}*.yaml"))]
-        chosen = known_among("task.subjects", self.subjects, subjects)
+        names = names_among("task.subjects", self.subjects, subjects)
         local = None if self.path is None else read_docs(self.path, self.fields)
         if local is not None:
             present = {row["subject"] for row in local}
-            chosen = [subject for subject in chosen if subject in present]
-            if not chosen:
+            names = [subject for subject in names if subject in present]
+            if not names:
                 raise UserError(f"task.path={self.path!r} holds no row of task.subjects={self.subjects}.")
         examples = [] if self.shots_path is None else read_docs(self.shots_path, self.fields, "task.shots_path")
-        for subject in chosen:
+        for subject in names:
             rows = None
             if local is not None:
                 rows = {"test": [row for row in local if row["subject"] == subject]}
                 rows |= {"dev": mine} if (mine := [row for row in examples if row["subject"] == subject]) else {}
             config = self.config(folder / f"{PREFIX}{subject}.yaml")
-            yield PREFIX + subject, self.loaded(PREFIX + subject, config, rows)
+            yield PREFIX + subject, self.load_task(PREFIX + subject, config, rows)

@@ -75,8 +75,8 @@ def run_within(kind: str, program: str, limits: Allowance) -> Outcome:
     try:
         job = {"program": program, "limits": limits.by_name(), "word": word, "pipe": pipe}
         with TemporaryFile() as out:  # a file, whose size is limited
-            process = _started(kind, home, pipe, out.fileno())
-            late = not _answered(process, json.dumps(job).encode(), 2 * limits.seconds)
+            process = _start(kind, home, pipe, out.fileno())
+            late = not _ends_in_time(process, json.dumps(job).encode(), 2 * limits.seconds)
             os.set_blocking(reader, False)
             passed = not late and word_in(reader) == word
             out.seek(max(0, out.seek(0, os.SEEK_END) - TAIL))
@@ -86,7 +86,7 @@ def run_within(kind: str, program: str, limits: Allowance) -> Outcome:
     finally:
         os.close(reader)
         os.close(pipe)
-        removed(home)
+        remove_tree(home)
 
 
 def word_in(pipe: int) -> str:
@@ -95,7 +95,7 @@ def word_in(pipe: int) -> str:
     return ""
 
 
-def _started(kind: str, home: str, pipe: int, output: int) -> subprocess.Popen[bytes]:
+def _start(kind: str, home: str, pipe: int, output: int) -> subprocess.Popen[bytes]:
     """The walls' own process. Its environment has none of our variables: no tokens, proxies or PYTHONPATH."""
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads count as processes
     folders = dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix))
@@ -111,7 +111,7 @@ def _started(kind: str, home: str, pipe: int, output: int) -> subprocess.Popen[b
     )
 
 
-def _answered(process: subprocess.Popen[bytes], request: bytes, seconds: float) -> bool:
+def _ends_in_time(process: subprocess.Popen[bytes], request: bytes, seconds: float) -> bool:
     """Whether the program ended in time; afterwards it has ended, and all it started."""
     try:
         process.communicate(request, timeout=seconds)
@@ -141,7 +141,7 @@ def reason(code: int, output: str) -> str:
     return last[0][:500]
 
 
-def removed(folder: str) -> None:
+def remove_tree(folder: str) -> None:
     """Remove ``folder`` with all in it, however deep and without rights: what is within a folder is first moved up."""
     top = os.open(folder, os.O_RDONLY)
     with suppress(OSError):  # what a process left that could not be ended
@@ -163,15 +163,15 @@ def removed(folder: str) -> None:
 
 
 _lock = Lock()
-_found: list[str] = []  # the kind of walls, once they were tried
+_kinds: list[str] = []  # the kind of walls, once they were tried
 
 
 def walls() -> str:
     """The best walls that this system has, tried by a program. What is open is said once."""
     with _lock:
-        if not _found:
+        if not _kinds:
             kinds = ("namespaces", "landlock")
-            _found.append(next((kind for kind in kinds if run_within(kind, "", Allowance()).passed), "none"))
-            if _found[0] in _OPEN:
-                complain(f"Warning: {_OPEN[_found[0]]}. For code that you do not trust, run dllm in a virtual machine.")
-        return _found[0]
+            _kinds.append(next((kind for kind in kinds if run_within(kind, "", Allowance()).passed), "none"))
+            if _kinds[0] in _OPEN:
+                complain(f"Warning: {_OPEN[_kinds[0]]}. For code that you do not trust, run dllm in a virtual machine.")
+        return _kinds[0]

@@ -29,7 +29,7 @@ TEMPLATE = (
 DOC_SPLITS = ("training_split", "validation_split", "test_split")
 
 
-def imported() -> Any:
+def import_harness() -> Any:
     """lm_eval, with its notices about its own configuration silenced. Raises UserError when it is not installed."""
     try:
         import datasets  # noqa: F401
@@ -41,7 +41,7 @@ def imported() -> Any:
 
 
 def stock_folder() -> Path:
-    return Path(imported().__file__).parent
+    return Path(import_harness().__file__).parent
 
 
 def task_file(name: str) -> Path:
@@ -49,7 +49,7 @@ def task_file(name: str) -> Path:
     near = stock_folder() / name / f"{name}.yaml"
     if Path(name).name == name and near.is_file():  # another path leads out of lm-eval, to anybody's functions
         return near
-    index = imported().TaskManager().task_index
+    index = import_harness().TaskManager().task_index
     entry = index.get(name)
     if entry is None or entry.yaml_path is None or "task" not in (entry.cfg or {}) or "group" in (entry.cfg or {}):
         if entry is None:
@@ -59,15 +59,15 @@ def task_file(name: str) -> Path:
     return Path(entry.yaml_path)
 
 
-def config_of(name: str, place: Path | str, scored: bool) -> dict[str, Any]:
-    """A task's YAML. scored: by its own functions, which are then imported. Otherwise none is: those of the code tasks
-    run programs, and those of minerva_math need libraries that exclude ours. Raises UserError for a task that runs
-    programs or cannot be imported."""
+def config_of(name: str, place: Path | str, with_functions: bool) -> dict[str, Any]:
+    """A task's YAML. with_functions: import its own functions, which score. Otherwise none is imported: those of the
+    code tasks run programs, and those of minerva_math need libraries that exclude ours. Raises UserError for a task
+    that runs programs or cannot be imported."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
     config = dict(load_yaml(stock_folder() / place, resolve_func=False))
-    if not scored:
-        return unscored(config)
+    if not with_functions:
+        return without_functions(config)
     if "class" in config:
         raise UserError(
             f"task.harness={name!r} is a class of lm-eval's own, which no settings describe. Use lm_eval itself: "
@@ -99,7 +99,7 @@ def example_split(config: Mapping[str, Any]) -> str | None:
     return split if split or examples.get("samples") else config.get("training_split")
 
 
-def localised(name: str, config: dict[str, Any], rows: Mapping[str, Any], shots: int) -> dict[str, Any]:
+def local_config(name: str, config: dict[str, Any], rows: Mapping[str, Any], shots: int) -> dict[str, Any]:
     """The configuration without its path on the hub. Raises UserError when worked examples are wanted and missing."""
     split = example_split(config)
     if split is not None and split not in rows:
@@ -114,7 +114,7 @@ def localised(name: str, config: dict[str, Any], rows: Mapping[str, Any], shots:
     return {key: value for key, value in config.items() if key not in keys}
 
 
-def unscored(config: dict[str, Any]) -> dict[str, Any]:
+def without_functions(config: dict[str, Any]) -> dict[str, Any]:
     """A task without its functions: prompts and stop strings stay, worked examples are read from the source."""
     for key in ("process_results", "process_docs", "filter_list", "metric_list", "unsafe_code"):
         config.pop(key, None)

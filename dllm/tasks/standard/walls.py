@@ -41,7 +41,7 @@ CREATE_RULES, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # Landlock's system calls
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(what: str, result: int) -> int:
+def _check(what: str, result: int) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
     return result
@@ -50,10 +50,10 @@ def _checked(what: str, result: int) -> int:
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     words = (None if word is None else os.fsencode(word) for word in (source, target, kind))
     options = None if data is None else data.encode()
-    _checked(f"mount {target}", libc.mount(*words, ctypes.c_ulong(flags), options))
+    _check(f"mount {target}", libc.mount(*words, ctypes.c_ulong(flags), options))
 
 
-def seen_paths(python: str, folders: list[str]) -> list[str]:
+def visible_paths(python: str, folders: list[str]) -> list[str]:
     """The system's, Python's folders by each of their names, and every link on the way from ``python`` to its file."""
     links = []
     while os.path.islink(python):
@@ -124,7 +124,7 @@ def in_namespaces(run: list[str], paths: list[str]) -> int:
     view = _View(paths)
     os.setresgid(INSIDE, INSIDE, INSIDE)
     os.setresuid(INSIDE, INSIDE, INSIDE)
-    return ended(fork_into(run, view, root))
+    return exit_code_of(fork_into(run, view, root))
 
 
 def enter_namespaces() -> None:
@@ -148,7 +148,7 @@ def enter_namespaces() -> None:
         os._exit(0)
     os.close(ready)
     kinds = NEW_USER | NEW_MOUNTS | NEW_PIDS | NEW_NET | NEW_IPC | NEW_UTS
-    _checked("unshare", libc.unshare(kinds))
+    _check("unshare", libc.unshare(kinds))
     os.close(go)
     if os.waitpid(helper, 0)[1]:
         raise OSError("no user id can be mapped")
@@ -168,18 +168,18 @@ def fork_into(run: list[str], view: _View, root: str) -> int:
     program = os.fork()
     if program == 0:
         start_inside(run, HOME)
-    os._exit(ended(program))
+    os._exit(exit_code_of(program))
 
 
 def start_inside(run: list[str], home: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
-        _checked("prctl", libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+        _check("prctl", libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     os.execve(run[0], run, {**os.environ, "HOME": home, "TMPDIR": home})
 
 
-def ended(process: int) -> int:
+def exit_code_of(process: int) -> int:
     """The exit code of ``process``, while all other orphans are taken in."""
     while True:
         pid, status = os.waitpid(-1, 0)
@@ -192,7 +192,7 @@ def _alone(run: list[str], paths: list[str], landlock: bool) -> int:
     """Without namespaces: NOBODY where we are root, and every descendant is found and ended."""
     home = os.getcwd()
     if sys.platform == "linux":
-        _checked("prctl", libc.prctl(SUBREAPER, 1, 0, 0, 0))
+        _check("prctl", libc.prctl(SUBREAPER, 1, 0, 0, 0))
     signal.signal(signal.SIGTERM, end_all)
     program = os.fork()
     if program == 0:
@@ -205,7 +205,7 @@ def _alone(run: list[str], paths: list[str], landlock: bool) -> int:
                 os.setresgid(NOBODY, NOBODY, NOBODY)
                 os.setresuid(NOBODY, NOBODY, NOBODY)
         start_inside(run, home)
-    code = ended(program)
+    code = exit_code_of(program)
     end_descendants()
     return code
 
@@ -248,17 +248,17 @@ def children() -> list[int]:
 
 def deny_files(paths: list[str], home: str) -> None:
     """Landlock: ``paths`` may be read, DEVICES and ``home`` written; all else that the kernel knows is denied."""
-    version = _checked("landlock", libc.syscall(CREATE_RULES, None, 0, 1))
+    version = _check("landlock", libc.syscall(CREATE_RULES, None, 0, 1))
     files = (1 << (13 + (version >= 2) + (version >= 3) + (version >= 5))) - 1
     rules = struct.pack("=QQQ", files, 3, 3)[: 8 if version < 4 else 16 if version < 6 else 24]
-    ruleset = _checked("landlock", libc.syscall(CREATE_RULES, rules, len(rules), 0))
+    ruleset = _check("landlock", libc.syscall(CREATE_RULES, rules, len(rules), 0))
     read, write, of_files = 1 | 4 | 8, 2, 1 | 2 | 4 | (1 << 14) * (version >= 3)
     for path, rights in {**dict.fromkeys(paths, read), **dict.fromkeys(DEVICES, read | write), home: files}.items():
         with suppress(FileNotFoundError):
             rule = struct.pack("=Qi", rights if os.path.isdir(path) else rights & of_files, os.open(path, os.O_PATH))
-            _checked(f"landlock {path}", libc.syscall(ADD_RULE, ruleset, 1, rule, 0))
-    _checked("prctl", libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-    _checked("landlock", libc.syscall(RESTRICT_SELF, ruleset, 0))
+            _check(f"landlock {path}", libc.syscall(ADD_RULE, ruleset, 1, rule, 0))
+    _check("prctl", libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    _check("landlock", libc.syscall(RESTRICT_SELF, ruleset, 0))
 
 
 def main(kind: str, jail: str, python: str, *folders: str) -> int:
@@ -266,7 +266,7 @@ def main(kind: str, jail: str, python: str, *folders: str) -> int:
         run = [python, "-I", "-B", "-c", file.read()]
     if sys.platform == "linux":
         libc.prctl(DEATH_SIGNAL, signal.SIGTERM)
-    paths = seen_paths(python, list(folders))
+    paths = visible_paths(python, list(folders))
     return in_namespaces(run, paths) if kind == "namespaces" else _alone(run, paths, kind == "landlock")
 
 

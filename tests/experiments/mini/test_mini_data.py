@@ -33,7 +33,7 @@ def test_names_are_one_token_wherever_they_stand_and_spelt_ones_are_pieces() -> 
     assert [len(built.encode(text).ids) for text in ("shuffle", " shuffle", "Shuffle", "SHUFFLE")] == [1, 1, 1, 1]
     rng = Random(0)
     for seen in (True, False):
-        lengths = [len(built.encode(lexicon.invented(rng, seen)).ids) for _ in range(300)]
+        lengths = [len(built.encode(lexicon.invent(rng, seen)).ids) for _ in range(300)]
         assert min(lengths) >= 1 and 2 < sum(lengths) / 300 < 4.5
 
 

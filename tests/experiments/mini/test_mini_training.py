@@ -245,7 +245,9 @@ def test_further_wordings_hold_no_word_that_lists_of_new_words_are_made_of() -> 
     """Training cuts those out of its vocabulary."""
     vocab = tokenizer.build("mini-llada")
     new, new_ids = {*tokenizer.new_words()}, {*tokenizer.new_ids(vocab)}
-    said = {word for templates in wordings.more().values() for text in templates for word in wordings.words_asked(text)}
+    said = {
+        word for templates in wordings.more().values() for text in templates for word in wordings.request_words(text)
+    }
     forms = {form(word) for word in said for form in (str, str.lower, str.upper, str.title)}
     assert not forms & new and not {f" {form}" for form in forms} & new
     assert all(vocab.encode(form).ids[0] not in new_ids for form in forms)

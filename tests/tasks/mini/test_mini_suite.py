@@ -16,5 +16,5 @@ def test_items_are_the_held_out_questions_with_their_budgets() -> None:
         assert item.prompt == sample.messages and sample.split == "test"
         kept = json.loads(json.dumps(item.truth))  # as results are written and read again
         assert tasks.judge(sample.task, kept, sample.answer)["score"] == 1
-        assert suite.judged(item, sample.answer)["score"] == 1 and suite.judged(item, "")["score"] == 0
+        assert suite.mini_scores(item, sample.answer)["score"] == 1 and suite.mini_scores(item, "")["score"] == 0
     assert found.wording["waiting_line/copy"].startswith("Copy the list:\n[")

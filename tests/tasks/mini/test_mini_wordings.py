@@ -49,11 +49,11 @@ def test_strange_wordings_hold_a_word_that_training_never_shows() -> None:
         for task in tasks.TASKS
         for source in SHOWN
         for text in opened(task, source)
-        for word in wordings.words_asked(text)
+        for word in wordings.request_words(text)
     } | {*wordings.FILLERS, *wordings.vocabulary()}
-    assert all(wordings.words_asked(text) <= shown for of in wordings.UNSEEN.values() for text in of)
+    assert all(wordings.request_words(text) <= shown for of in wordings.UNSEEN.values() for text in of)
     strange = [text for of in wordings.STRANGE.values() for text in of]
-    assert len(strange) > 20 and not any(wordings.words_asked(text) <= shown for text in strange)
+    assert len(strange) > 20 and not any(wordings.request_words(text) <= shown for text in strange)
 
 
 def test_a_wording_asks_for_one_task_and_leaves_nothing_out() -> None:
@@ -86,18 +86,18 @@ def test_lists_are_written_in_many_ways_and_hold_the_items() -> None:
     assert written >= {'["Ada", "Ben", "Zoe"]', "['Ada', 'Ben', 'Zoe']", "Ada, Ben, Zoe", "Ada,Ben,Zoe"}
     assert len(written) == len(styles.LISTS)
     assert all(text.index("Ada") < text.index("Ben") < text.index("Zoe") for text in written)
-    assert styles.spoken(["Ada"]) == "Ada" and styles.spoken(["Ada", "Ben"]) == "Ada and Ben"
+    assert styles.and_list(["Ada"]) == "Ada" and styles.and_list(["Ada", "Ben"]) == "Ada and Ben"
 
 
 def test_cases_leave_slots_alone() -> None:
-    seen = {styles.recased("Insert {word} here", Random(seed)) for seed in range(80)}
+    seen = {styles.change_case("Insert {word} here", Random(seed)) for seed in range(80)}
     assert seen == {"Insert {word} here", "insert {word} here", "INSERT {word} HERE", "Insert {word} Here"}
 
 
 @pytest.mark.parametrize("source", wordings.SOURCES)
 def test_what_the_tasks_ask_is_known_in_every_wording(source: str) -> None:
     asked = [one.prompt for task in tasks.TASKS for one in tasks.generate(task, 5, 4, wording=source)]
-    assert [prompt for prompt in asked if not wordings.is_asked(prompt)] == []
+    assert [prompt for prompt in asked if not wordings.is_request(prompt)] == []
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,4 @@ def test_what_the_tasks_ask_is_known_in_every_wording(source: str) -> None:
     ],
 )
 def test_what_nothing_asks_is_not_known(prompt: str, known: bool) -> None:
-    assert wordings.is_asked(prompt) == known
+    assert wordings.is_request(prompt) == known

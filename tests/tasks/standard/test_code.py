@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dllm.parts import MBPP, HumanEval, PrefilledPrompt, UserError, entry_of, fenced, sanitized
+from dllm.parts import MBPP, HumanEval, PrefilledPrompt, UserError, entry_of, fence_content, sanitize
 
 HEAD = 'def add(a, b):\n    """Add two numbers."""\n'
 PROBLEM = {
@@ -27,9 +27,9 @@ EXERCISE = {
 
 
 def test_the_first_fence_counts_and_an_open_answer_ends_at_its_closing_one() -> None:
-    assert fenced("Sure:\n```python\nx = 1\n```\nor\n```python\ny\n```") == "x = 1\n"
-    assert fenced("    return 1\n```\nDone") == "    return 1\n"
-    assert fenced("plain") == "plain"
+    assert fence_content("Sure:\n```python\nx = 1\n```\nor\n```python\ny\n```") == "x = 1\n"
+    assert fence_content("    return 1\n```\nDone") == "    return 1\n"
+    assert fence_content("plain") == "plain"
 
 
 def test_what_the_function_reaches_is_kept() -> None:
@@ -37,7 +37,7 @@ def test_what_the_function_reaches_is_kept() -> None:
         "import math\nLIMIT: int = 3\nUNUSED = 4\ndef helper(x):\n    return math.floor(x) + LIMIT\n"
         "def other():\n    return add\ndef add(a, b):\n    return helper(a) + b\nprint(add(1, 2))\n"
     )
-    kept = sanitized(program, "add")
+    kept = sanitize(program, "add")
     kinds = [type(node).__name__ for node in ast.parse(kept).body]
     assert kinds == ["Import", "AnnAssign", "FunctionDef", "FunctionDef"]
     assert "UNUSED" not in kept and "other" not in kept and "print" not in kept
@@ -50,7 +50,7 @@ def test_what_the_function_reaches_is_kept() -> None:
 def test_what_only_the_tests_call_is_kept(tests: str, right: bool) -> None:
     """As of HumanEval/50, whose prompt has a helper that the test alone calls."""
     program = "def shift(x):\n    return x + 1\n\ndef unused():\n    pass\n\ndef back(x):\n    return x - 1\n"
-    kept = sanitized(program, "back", tests)
+    kept = sanitize(program, "back", tests)
     assert ("shift" in kept) is right and "unused" not in kept
     if right:
         exec(f"{kept}\n{tests}", {})
@@ -67,17 +67,17 @@ def test_what_only_the_tests_call_is_kept(tests: str, right: bool) -> None:
 )
 def test_prose_and_broken_parts_are_left_out(program: str) -> None:
     space: dict[str, object] = {}
-    exec(sanitized(program, "add"), space)
+    exec(sanitize(program, "add"), space)
     assert space["add"](1, 2) == 3  # type: ignore[operator]
 
 
 def test_what_cannot_be_parsed_stays_as_it_is() -> None:
-    assert sanitized("no code at all, sorry", "add") == "no code at all, sorry"
-    assert sanitized("x = 1\n\x00", "add") == "x = 1\n\x00"
+    assert sanitize("no code at all, sorry", "add") == "no code at all, sorry"
+    assert sanitize("x = 1\n\x00", "add") == "x = 1\n\x00"
     for deep in (" + x" * 2000, ".b" * 5000, "()" * 5000):
         program = f"def add(x):\n    return x{deep}"
-        assert sanitized(program, "add") == program
-    assert "return [1,[1" in sanitized("def add(x):\n    return " + "[1," * 199, "add")
+        assert sanitize(program, "add") == program
+    assert "return [1,[1" in sanitize("def add(x):\n    return " + "[1," * 199, "add")
 
 
 def test_the_tested_function_is_found() -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dllm.parts import boxed, equivalent, same
+from dllm.parts import box_content, equivalent, same
 
 pytest.importorskip("math_verify", reason="the extra [eval] is not installed")
 
@@ -40,6 +40,6 @@ def test_a_thread_that_may_set_no_signal_grades_too() -> None:
 
 
 def test_the_last_box_is_read_with_its_braces() -> None:
-    assert boxed("\\boxed{1} then \\boxed{\\frac{a}{b}} end") == "\\frac{a}{b}"
-    assert boxed("none") is None and boxed("\\boxed{open") is None
+    assert box_content("\\boxed{1} then \\boxed{\\frac{a}{b}} end") == "\\frac{a}{b}"
+    assert box_content("none") is None and box_content("\\boxed{open") is None
     assert same("\\frac{a}{b}", "\\boxed{ \\frac{a}{b} }") and not same("2", "2")

@@ -99,7 +99,7 @@ def test_namespaces_hold_without_the_hook(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_walls_of_this_system_are_tried_once_and_what_is_open_is_said_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sandbox, "_found", [])
+    monkeypatch.setattr(sandbox, "_kinds", [])
     tried: list[str] = []
     monkeypatch.setattr(sandbox, "run_within", lambda kind, *rest: tried.append(kind) or Outcome(False, ""))
     assert (sandbox.walls(), sandbox.walls()) == ("none", "none") and tried == ["namespaces", "landlock"]
