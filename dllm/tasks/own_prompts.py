@@ -12,7 +12,7 @@ from dllm.common.terminal import complain
 from dllm.tasks.base import AnswerScores, Item, Task
 from dllm.tasks.standard.json_lines import read_docs
 
-PROMPT_KEYS = ("prompt", "messages", "tokens")
+PROMPT_KINDS = ("prompt", "messages", "tokens")
 
 
 class OwnPrompts(Task):
@@ -42,7 +42,7 @@ class OwnPrompts(Task):
 
 def _prompt(path: str, number: int, row: dict[str, Any]) -> Any:
     """Raises UserError for a line without a prompt."""
-    keys = [key for key in PROMPT_KEYS if key in row]
+    keys = [key for key in PROMPT_KINDS if key in row]
     value = row[keys[0]] if len(keys) == 1 else None
     right = (
         isinstance(value, str)
@@ -54,6 +54,6 @@ def _prompt(path: str, number: int, row: dict[str, Any]) -> Any:
         )
     )
     if not right or "infill" in row:
-        rule = f"must have one of {', '.join(PROMPT_KEYS)}, which is text, a list of token ids or a list of messages"
+        rule = f"must have one of {', '.join(PROMPT_KINDS)}, which is text, a list of token ids or a list of messages"
         raise UserError(f'prompts={path!r}, prompt {number} {rule}. Write {{"prompt": "..."}}.')
     return value
