@@ -23,9 +23,9 @@ from dllm.parts import (
     UserError,
     Vocabulary,
     automaton_of,
-    compiled,
-    minimised,
+    minimal_table,
     schema_language,
+    to_automaton,
     token_automaton,
 )
 
@@ -75,9 +75,9 @@ def drawn_schema(seed: int) -> Any:
 def both(seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ByteAutomaton, ByteAutomaton] | None:
     """A schema with its automaton that counts, and the one that has a state for each count; None: it is empty."""
     schema, options = drawn_schema(seed), {"depth": 1, "whitespace": random.Random(seed).choice(["any", "one", "none"])}
-    monkeypatch.setattr(strings, "COUNTED", 1 << 30)
-    plain = compiled(schema_language(schema, **options))
-    monkeypatch.setattr(strings, "COUNTED", 2)
+    monkeypatch.setattr(strings, "COUNTER_LENGTH", 1 << 30)
+    plain = to_automaton(schema_language(schema, **options))
+    monkeypatch.setattr(strings, "COUNTER_LENGTH", 2)
     if not len(plain.moves):
         with pytest.raises(UserError, match="no text at all"):
             automaton_of(JsonSchema(schema, **options))
@@ -104,7 +104,7 @@ def spread(automaton: ByteAutomaton) -> ByteAutomaton:
         rows.append(row)
         at += 1
     accepting = np.array([automaton.accepting[state] for state, _ in waiting])
-    return ByteAutomaton(*minimised(np.array(rows, np.int32), accepting))
+    return ByteAutomaton(*minimal_table(np.array(rows, np.int32), accepting))
 
 
 def test_an_automaton_that_counts_has_the_words_of_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

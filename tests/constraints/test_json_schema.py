@@ -21,15 +21,15 @@ from dllm.parts import (
     JsonSchema,
     UserError,
     automaton_of,
-    compiled,
     schema_language,
+    to_automaton,
     within_limits,
 )
 
 
 def automaton(schema: Any, **options: Any) -> ByteAutomaton:
     with within_limits(CompileLimits(depth=options.get("depth", 4))):
-        return compiled(schema_language(schema, **options))
+        return to_automaton(schema_language(schema, **options))
 
 
 def compiled_ones(seeds: range) -> Iterator[tuple[Any, dict[str, Any], ByteAutomaton]]:

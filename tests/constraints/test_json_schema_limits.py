@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from harness import DATA, full
 
-from dllm.parts import CompileLimits, JsonSchema, UserError, automaton_of, compiled, schema_language, within_limits
+from dllm.parts import CompileLimits, JsonSchema, UserError, automaton_of, schema_language, to_automaton, within_limits
 
 TEXT = {"type": "string"}
 
@@ -112,7 +112,7 @@ def groups() -> list[tuple[str, dict[str, Any]]]:
 def wrong(group: dict[str, Any], strict: bool) -> Iterator[str]:
     """Invalid instances that are words. Raises UserError where the schema is refused."""
     with within_limits(CompileLimits()):
-        found = compiled(schema_language(group["schema"], strict=strict, additional=not strict))
+        found = to_automaton(schema_language(group["schema"], strict=strict, additional=not strict))
     for test in group["tests"]:
         if not test["valid"] and found.accepts(json.dumps(test["data"], ensure_ascii=False).encode()):
             yield f"{group['description']}: {test['description']}"

@@ -14,7 +14,7 @@ import pytest
 from harness import full
 from jsonschema import Draft202012Validator
 
-from dllm.parts import JsonSchema, Range, UserError, automaton_of, compiled, schema_language
+from dllm.parts import JsonSchema, Range, UserError, automaton_of, schema_language, to_automaton
 
 BOUNDS = [0, 1, -1, 15, 0.5, 0.05, -0.5, 1.5, 0.95, -0.1, 10.3, -3.55, 99.9, 0.001, 0.15]
 STEPS = [1, 3, 0.5, 0.1, 0.05, 0.3, 1.5, 0.15, 0.01, 2.5]
@@ -193,7 +193,7 @@ def test_bounds_of_members_are_jsonschemas() -> None:
         schema |= {"additionalProperties": one if more else False, "minProperties": low}
         schema |= {} if high is None else {"maxProperties": high}
         try:
-            found = compiled(schema_language(schema))
+            found = to_automaton(schema_language(schema))
         except UserError:
             continue
         tried += 1

@@ -26,11 +26,11 @@ from dllm.parts import (
     RuleCall,
     Tree,
     UserError,
-    compiled,
     difference,
     intersection,
     literal_text,
     texts,
+    to_automaton,
     union,
     within_limits,
 )
@@ -61,14 +61,16 @@ def random_tree(draw: random.Random, depth: int = 4) -> tuple[Tree, str]:
     trees, patterns = tuple(tree for tree, _ in parts), [f"(?:{text})" for _, text in parts]
     if kind == "alt":
         return Alt(trees), f"(?:{'|'.join(patterns)})" if parts else "(?!)"
-    return (Cat(trees) if kind == "cat" else Automaton(compiled(Language({"start": Cat(trees)})))), "".join(patterns)
+    return (Cat(trees) if kind == "cat" else Automaton(to_automaton(Language({"start": Cat(trees)})))), "".join(
+        patterns
+    )
 
 
 @pytest.mark.parametrize("seed", range(2000 if full() else 30))
 def test_random_trees_and_their_products_have_the_right_words(seed: int) -> None:
     draw = random.Random(seed)
     (tree, pattern), (other, second) = random_tree(draw), random_tree(draw)
-    a, b = compiled(Language({"start": tree})), compiled(Language({"start": other}))
+    a, b = to_automaton(Language({"start": tree})), to_automaton(Language({"start": other}))
     every = set(texts_over("ab", 5))
     in_a, in_b = ({text for text in every if re.fullmatch(judge, text)} for judge in (pattern, second))
     assert words(a) == in_a and words(b) == in_b
@@ -80,8 +82,8 @@ def test_random_trees_and_their_products_have_the_right_words(seed: int) -> None
 
 @pytest.mark.parametrize("seed", range(300 if full() else 20))
 def test_equal_languages_have_equal_tables_and_no_state_too_many(seed: int) -> None:
-    a = compiled(Language({"start": random_tree(random.Random(seed))[0]}))
-    for same in (complement(complement(a)), union(a, a), compiled(Language({"start": Automaton(a)}))):
+    a = to_automaton(Language({"start": random_tree(random.Random(seed))[0]}))
+    for same in (complement(complement(a)), union(a, a), to_automaton(Language({"start": Automaton(a)}))):
         assert np.array_equal(same.moves, a.moves) and np.array_equal(same.accepting, a.accepting)
     # Myhill and Nerode: states are told apart by texts shorter than their number.
     futures = {frozenset(words(from_state(a, state), "ab", min(6, len(a.moves)))) for state in range(len(a.moves))}
@@ -104,7 +106,7 @@ def test_random_automata_are_minimal_and_multiplied_as_by_hand(seed: int) -> Non
     draw = random.Random(seed)
     letters = draw.randint(1, 6)
     raw, other = random_automaton(draw, letters), random_automaton(draw, letters)
-    made = compiled(Language({"start": Automaton(raw)}))
+    made = to_automaton(Language({"start": Automaton(raw)}))
     both, without = intersection(raw, other), difference(raw, other)
     assert len(made.moves) == naive_count(raw)
     for text in short_words(raw, letters):
@@ -159,7 +161,7 @@ def test_two_complements_of_everything_are_nothing() -> None:
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_depth_counts_brackets(depth: int) -> None:
     rule = Alt((X, Cat((OPEN, Rep(RuleCall("a"), 1), CLOSE))))
-    automaton = compiled(Language({"start": RuleCall("a"), "a": rule}, depth=depth))
+    automaton = to_automaton(Language({"start": RuleCall("a"), "a": rule}, depth=depth))
     for text in texts_over("(x)", 7):
         deepest = max(text[:at].count("(") - text[:at].count(")") for at in range(len(text) + 1))
         assert automaton.accepts(text.encode()) == (balanced(text) and deepest <= depth), text
@@ -177,14 +179,14 @@ def balanced(text: str) -> bool:
 
 def test_right_recursion_needs_no_depth() -> None:
     rules = {"start": Alt((Cat((A, RuleCall("next"))), A)), "next": Alt((Cat((B, RuleCall("start"))), B))}
-    assert words(compiled(Language(rules, depth=0))) == {"ababa"[:size] for size in range(1, 6)}
+    assert words(to_automaton(Language(rules, depth=0))) == {"ababa"[:size] for size in range(1, 6)}
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_a_round_of_rules_that_call_each_other_counts_once(depth: int) -> None:
     around = Cat((A, RuleCall("a"), B))
     rules = {"start": around, "a": Alt((X, Cat((OPEN, RuleCall("b"), CLOSE)))), "b": around}
-    automaton = compiled(Language(rules, depth=depth))
+    automaton = to_automaton(Language(rules, depth=depth))
     for rounds in range(5):
         text = "a" + "(a" * rounds + "x" + "b)" * rounds + "b"
         assert automaton.accepts(text.encode()) == (rounds <= depth), text
@@ -193,7 +195,7 @@ def test_a_round_of_rules_that_call_each_other_counts_once(depth: int) -> None:
 def test_each_circle_of_rules_has_the_whole_depth() -> None:
     inner = Alt((X, Cat((OPEN, RuleCall("inner"), CLOSE))))
     outer = Alt((RuleCall("inner"), Cat((A, RuleCall("outer"), B))))
-    automaton = compiled(Language({"start": RuleCall("outer"), "outer": outer, "inner": inner}, depth=2))
+    automaton = to_automaton(Language({"start": RuleCall("outer"), "outer": outer, "inner": inner}, depth=2))
     assert automaton.accepts(b"aa((x))bb")
     assert not automaton.accepts(b"aaa((x))bbb") and not automaton.accepts(b"aa(((x)))bb")
 
@@ -203,14 +205,14 @@ def test_rules_that_both_contain_themselves_share_their_depth() -> None:
         "start": Alt((X, Cat((OPEN, RuleCall("start"), CLOSE)), Cat((A, RuleCall("b"), B)))),
         "b": Alt((X, Cat((A, RuleCall("b"), B)), Cat((OPEN, RuleCall("start"), CLOSE)))),
     }
-    automaton = compiled(Language(rules, depth=2))
+    automaton = to_automaton(Language(rules, depth=2))
     assert automaton.accepts(b"(axb)") and automaton.accepts(b"a(x)b") and automaton.accepts(b"((x))")
     assert not automaton.accepts(b"(a(x)b)") and not automaton.accepts(b"aaaxbbb")
 
 
 def test_long_chains_of_rules_are_read_without_recursion() -> None:
     chain: dict[str, Tree] = {f"r{number}": Cat((A, RuleCall(f"r{number + 1}"))) for number in range(3000)}
-    automaton = compiled(Language({"start": RuleCall("r0"), **chain, "r3000": B}))
+    automaton = to_automaton(Language({"start": RuleCall("r0"), **chain, "r3000": B}))
     assert automaton.accepts(b"a" * 3000 + b"b") and len(automaton.moves) == 3002
 
 
@@ -218,7 +220,7 @@ def test_long_chains_of_rules_are_read_without_recursion() -> None:
 def test_what_explodes_is_refused_in_time(name: str) -> None:
     language, begun = EXPLODING[name], time.thread_time()
     with pytest.raises(UserError, match=r"more than (2000 states|0.5 s)"):
-        compiled(language, CompileLimits(2000, 0.5, language.depth))
+        to_automaton(language, CompileLimits(2000, 0.5, language.depth))
     assert time.thread_time() - begun < 1.5
 
 
@@ -246,20 +248,20 @@ for name in {names}:
 
 def test_too_many_states_and_too_much_time_say_so() -> None:
     with pytest.raises(UserError) as refusal:
-        compiled(EXPLODING["three times"], CompileLimits(2000, 10, 4))
+        to_automaton(EXPLODING["three times"], CompileLimits(2000, 10, 4))
     assert str(refusal.value) == (
         "the constraint needs more than 2000 states at depth 4. Lower constraint.depth, or shorten counted repetitions."
     )
     with pytest.raises(UserError) as refusal:
-        compiled(Language({"start": Rep(A, 1500, 1500)}), CompileLimits(1000, 10, None))
+        to_automaton(Language({"start": Rep(A, 1500, 1500)}), CompileLimits(1000, 10, None))
     assert str(refusal.value) == (
         "the constraint needs more than 1000 states. Shorten counted repetitions, or write it more simply."
     )
     with pytest.raises(UserError, match=r"took more than 1e-06 s to compile \(\d+ states\)\. Lower"):
-        compiled(Language({"start": Rep(A, 500)}), CompileLimits(2000, 1e-6, 4))
-    assert len(compiled(Language({"start": Rep(A, 1999, 1999)}), CompileLimits(2000)).moves) == 2000
+        to_automaton(Language({"start": Rep(A, 500)}), CompileLimits(2000, 1e-6, 4))
+    assert len(to_automaton(Language({"start": Rep(A, 1999, 1999)}), CompileLimits(2000)).moves) == 2000
 
 
 def test_limits_hold_for_everything_inside() -> None:
     with pytest.raises(UserError, match="more than 10 states"), within_limits(CompileLimits(10)):
-        union(*(compiled(Language({"start": literal_text(text)})) for text in ("abcdef", "b" * 9)))
+        union(*(to_automaton(Language({"start": literal_text(text)})) for text in ("abcdef", "b" * 9)))

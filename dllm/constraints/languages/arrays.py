@@ -33,17 +33,17 @@ def spread_ranges(begins: Long, lengths: Long) -> tuple[Long, Long]:
     return np.arange(len(owner)) + (begins - (ends - lengths))[owner], owner
 
 
-def heads(ordered: NDArray[np.generic]) -> Long:
+def heads(values: NDArray[np.generic]) -> Long:
     """Where a new value begins, of values in order."""
-    return np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1]))[: len(ordered)])
+    return np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1]))[: len(values)])
 
 
 def sums(owners: NDArray[np.generic], values: Hashes) -> tuple[NDArray[np.generic], Hashes]:
     """Each owner once, in order, and the sum of its values."""
     order = np.argsort(owners, kind="stable")
-    ordered = owners[order]
-    begins = heads(ordered)
-    return ordered[begins], np.add.reduceat(values[order], begins) if len(begins) else values[:0]
+    keys = owners[order]
+    begins = heads(keys)
+    return keys[begins], np.add.reduceat(values[order], begins) if len(begins) else values[:0]
 
 
 def numbered_values(values: NDArray[np.generic]) -> tuple[Long, Long]:

@@ -13,18 +13,18 @@ from dllm.constraints.languages.counting import counted_kinds, unclear_kinds, wi
 from dllm.constraints.languages.graph import BYTE_SYMBOLS, CALLS, KIND_SYMBOLS, Graph, Wiring, runs
 from dllm.constraints.languages.limits import CompileLimits, budget, within_limits
 from dllm.constraints.languages.rules import circles, remaining
-from dllm.constraints.languages.subsets import StateTable, determinised
+from dllm.constraints.languages.subsets import StateTable, subset_table
 from dllm.constraints.languages.trees import ByteAutomaton, Counted, IntArray, Language, Tree
 
 
-def compiled(language: Language, limits: CompileLimits | None = None) -> ByteAutomaton:
+def to_automaton(language: Language, limits: CompileLimits | None = None) -> ByteAutomaton:
     """The minimal automaton of the words of ``language``.
 
     limits: None for those of ``within_limits``, or the default ones. Raises UserError where they do not suffice.
     """
     if limits is not None:
         with within_limits(limits):
-            return compiled(language)
+            return to_automaton(language)
     table = _table(language, {})
     return ByteAutomaton(table.over(slice(0, BYTE_SYMBOLS)), table.accepting)
 
@@ -47,7 +47,7 @@ def _table(language: Language, kinds: Mapping[Counted, int]) -> StateTable:
     numbers = {rule: number for number, rule in enumerate(calls)} if any(calls.values()) else {}
     tables = [table_of(language.rules, rule, numbers, kinds) for rule in calls]
     calling = numbers and len(tables[0].moves)
-    table = Unrolled(tables, calls, language.depth).table() if calling else tables[0]
+    table = Unrolling(tables, calls, language.depth).table() if calling else tables[0]
     clock.states(len(table.moves))
     return table
 
@@ -59,7 +59,7 @@ def table_of(
     graph = Graph()
     start, final = graph.states(2), 1
     Wiring(graph, rules, numbers, kinds).between(rules[rule], start, final)
-    return determinised(graph, start, np.array([final]), CALLS + len(numbers))
+    return subset_table(graph, start, np.array([final]), CALLS + len(numbers))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class CompiledRule:
         return list(zip(source.tolist(), rule.tolist(), target.tolist(), ends[target].tolist(), strict=True))
 
 
-class Unrolled:
+class Unrolling:
     """Every rule copied for each way to it: a stack of states to return to, none deeper than ``depth`` in a circle.
 
     The depth counts calls between rules of one circle. A call in last place returns where its caller would, so
@@ -108,7 +108,7 @@ class Unrolled:
             self.graph.budget.time(self.graph.size)
             self._expand(*self._waiting.pop())
         final: Long = np.array([end])
-        return determinised(self.graph, start, final, CALLS)
+        return subset_table(self.graph, start, final, CALLS)
 
     def _copy(self, back: int, number: int, deep: int) -> int:
         """The first state of the copy of rule ``number`` that returns to the state ``back``."""
@@ -123,8 +123,8 @@ class Unrolled:
 
     def _expand(self, back: int, number: int, deep: int) -> None:
         first, rule = self._copies[back, number, deep], self.rules[number]
-        for source, called, target, last in rule.calls:
-            same = self.rules[called].circle == rule.circle
+        for source, callee, target, last in rule.calls:
+            same = self.rules[callee].circle == rule.circle
             inner = deep + (not last) if same else 0
-            if inner <= self.depth and len(self.rules[called].table.moves):
-                self.graph.step(first + source, self._copy(back if last else first + target, called, inner))
+            if inner <= self.depth and len(self.rules[callee].table.moves):
+                self.graph.step(first + source, self._copy(back if last else first + target, callee, inner))

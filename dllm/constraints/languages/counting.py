@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dllm.constraints.languages.limits import budget
-from dllm.constraints.languages.minimal import minimised
+from dllm.constraints.languages.minimal import minimal_table
 from dllm.constraints.languages.trees import (
     COUNT_BITS,
     Alt,
@@ -28,14 +28,14 @@ from dllm.constraints.languages.trees import (
 WIDTH = 256  # of a table over bytes
 
 
-def unrolled(part: Counted) -> Tree:
+def unroll(part: Counted) -> Tree:
     """The same texts with states for each count. Raises UserError beyond the limits."""
     rounds, width = part.rounds, len(part.rounds.moves)
     budget().unmerged(width * (part.high + 1))
     count = np.arange(part.high + 1)[:, None, None] + rounds.counts
     moves = np.where((rounds.moves >= 0) & (count <= part.high), rounds.moves + width * count, -1)
     accepting = rounds.ends & (np.arange(part.high + 1) >= part.low)[:, None]
-    inner = minimised(moves.reshape(-1, WIDTH).astype(np.int32), accepting.reshape(-1))
+    inner = minimal_table(moves.reshape(-1, WIDTH).astype(np.int32), accepting.reshape(-1))
     return Cat((Bytes(((part.opens,) * 2,)), Automaton(ByteAutomaton(*inner)), Bytes(((part.closes,) * 2,))))
 
 
@@ -64,10 +64,10 @@ def counted_kinds(language: Language) -> list[Counted]:
 def unclear_kinds(moves: IntArray, kinds: Sequence[Counted]) -> set[Counted]:
     """Those of whose beginning something else may begin in the same state. moves [S, bytes and kinds]."""
     unclear_ones: set[Counted] = set()
-    opened: dict[int, list[int]] = {}
+    by_opening: dict[int, list[int]] = {}
     for number, kind in enumerate(kinds):
-        opened.setdefault(kind.opens, []).append(number)
-    for byte, numbers in opened.items():
+        by_opening.setdefault(kind.opens, []).append(number)
+    for byte, numbers in by_opening.items():
         begins = moves[:, [byte, *(WIDTH + number for number in numbers)]] >= 0
         unclear = begins[begins.sum(axis=1) > 1].any(axis=0)[1:]
         unclear_ones |= {kinds[number] for number, several in zip(numbers, unclear, strict=True) if several}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dllm.constraints.languages.arrays import Long, heads
-from dllm.constraints.languages.counting import unrolled
+from dllm.constraints.languages.counting import unroll
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.trees import (
     Alt,
@@ -89,7 +89,7 @@ class Wiring:
     ) -> None:
         self.graph, self.rules, self.numbers, self.kinds = graph, rules, numbers, kinds
         self._runs: dict[int, IntArray] = {}  # by the id of an array that some tree holds
-        self._unrolled: dict[Counted, Tree] = {}
+        self._trees: dict[Counted, Tree] = {}
 
     def between(self, tree: Tree, source: int, target: int) -> None:
         """Lead from ``source`` to ``target`` by the words of ``tree``, by arcs out of the one and into the other.
@@ -97,14 +97,14 @@ class Wiring:
         A stack of our own: trees of long chains of definitions are deeper than Python's.
         """
         waiting: list[tuple[Tree, int, int]] = [(tree, source, target)]
-        written = 0
+        count = 0
         while waiting:
             tree, source, target = waiting.pop()
             waiting.extend(self._write(tree, source, target))
-            written += 1
-            if written % 4096 == 0:
+            count += 1
+            if count % 4096 == 0:
                 self.graph.budget.time(self.graph.size)
-                self.graph.budget.nondeterministic(written // 16)
+                self.graph.budget.nondeterministic(count // 16)
 
     def _write(self, tree: Tree, source: int, target: int) -> Legs:
         match tree:
@@ -117,7 +117,7 @@ class Wiring:
                 return [(case, source, target) for case in cases]
             case Rep(part, low, high):
                 self.graph.budget.repetitions(max(low, high or 0))
-                return self._repeated(part, low, high, source, target)
+                return self._repeat(part, low, high, source, target)
             case OneOrMore(parts, between, again):
                 return self._some(parts, between, again, source, target)
             case RuleCall(rule) if rule in self.numbers:
@@ -127,8 +127,8 @@ class Wiring:
             case Counted() if tree in self.kinds:
                 self.graph.arc(source, BYTE_SYMBOLS + self.kinds[tree], BYTE_SYMBOLS + self.kinds[tree], target)
             case Counted():
-                self._unrolled[tree] = self._unrolled.get(tree) or unrolled(tree)
-                return [(self._unrolled[tree], source, target)]
+                self._trees[tree] = self._trees.get(tree) or unroll(tree)
+                return [(self._trees[tree], source, target)]
             case Automaton(automaton):
                 self._machine(automaton.moves, automaton.accepting, source, target)
         return ()
@@ -141,7 +141,7 @@ class Wiring:
         stops = [source, *range(first, first + len(parts) - 1), target]
         return list(zip(parts, stops, stops[1:], strict=False))
 
-    def _repeated(self, part: Tree, low: int, high: int | None, source: int, target: int) -> Legs:
+    def _repeat(self, part: Tree, low: int, high: int | None, source: int, target: int) -> Legs:
         """``low`` copies in a row; then a loop, or as many more, and after each one it may end."""
         copies = low if high is None else high
         if copies < low:

@@ -45,7 +45,7 @@ def behind(whitespace: str) -> Tree:
     return spaces[whitespace]
 
 
-def listed(opens: str, entry: Tree, closes: str, whitespace: str) -> Tree:
+def comma_list(opens: str, entry: Tree, closes: str, whitespace: str) -> Tree:
     """Any number of entries between brackets, with commas."""
     space = around(whitespace)
     rest = Rep(Cat((literal_text(","), behind(whitespace), entry, space)))
@@ -55,7 +55,7 @@ def listed(opens: str, entry: Tree, closes: str, whitespace: str) -> Tree:
 def any_value(whitespace: str, call: str) -> Tree:
     """The rule of any value, which calls itself by this name."""
     member = Cat((string(), around(whitespace), literal_text(":"), behind(whitespace), RuleCall(call)))
-    lists = listed("[", RuleCall(call), "]", whitespace), listed("{", member, "}", whitespace)
+    lists = comma_list("[", RuleCall(call), "]", whitespace), comma_list("{", member, "}", whitespace)
     return Alt((string(), JSON_NUMBER, WORDS, *lists))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dllm.common.errors import Refusal, nearest, verbatim
-from dllm.constraints.languages.automaton_of import compiled
+from dllm.constraints.languages.automaton_of import to_automaton
 from dllm.constraints.languages.left import bad_grammar
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.regex import REFUSED_PARTS, End, regex_tree, shown_pattern
@@ -25,46 +25,46 @@ TemplateValue = tuple[str, Tree]  # what a template is given: a name for it, and
 class Terminals:
     """The terminals of a ``lark.load_grammar.Grammar`` as automata, each with what may be ignored after it.
 
-    marked: terminals are between marks, see ``words``.
+    marks: terminals are between them, see ``words``.
     """
 
-    def __init__(self, grammar: Any, marked: bool) -> None:
-        self.marked, self.trees = marked, {name: tree for name, (tree, _) in grammar.term_defs}
-        self._made: dict[str, Tree] = {}
+    def __init__(self, grammar: Any, marks: bool) -> None:
+        self.marks, self.trees = marks, {name: tree for name, (tree, _) in grammar.term_defs}
+        self._automata: dict[str, Tree] = {}
         self.ignored = Rep(Alt(tuple(self._alone(name, self.trees[name]) for name in grammar.ignore)))
 
-    def named(self, name: str) -> Tree:
+    def by_name(self, name: str) -> Tree:
         """A terminal of the grammar."""
-        return self._followed(name, name, self.trees[name])
+        return self._followed_by_ignored(name, name, self.trees[name])
 
     def literal(self, node: Any) -> Tree:
         """A text or a regular expression that is in a rule."""
         text = str(node)
-        return self._followed(text, "", node)
+        return self._followed_by_ignored(text, "", node)
 
-    def _followed(self, key: str, name: str, node: Any) -> Tree:
-        if key not in self._made:
+    def _followed_by_ignored(self, key: str, name: str, node: Any) -> Tree:
+        if key not in self._automata:
             alone = self._alone(name, node)
-            marked = Cat((WORD_BEGINS, alone, WORD_ENDS)) if self.marked else alone
-            self._made[key] = _machine(Cat((marked, self.ignored)))
-        return self._made[key]
+            tree = Cat((WORD_BEGINS, alone, WORD_ENDS)) if self.marks else alone
+            self._automata[key] = _machine(Cat((tree, self.ignored)))
+        return self._automata[key]
 
     def _alone(self, name: str, node: Any) -> Automaton:
         """Raises UserError for a terminal that may be empty, which Lark's parser does not take."""
         if node is None:
             raise bad_grammar(f"terminal {name} is declared without a text. Define it: {name}: ...")
-        made = _machine(_Terminal(name).tree(node))
-        if made.automaton.accepts(b""):
-            called = name or _quoted(node)
-            raise bad_grammar(f"terminal {called} may be empty. Let it read at least one character.")
-        return made
+        tree = _machine(_Terminal(name).tree(node))
+        if tree.automaton.accepts(b""):
+            label = name or _quote(node)
+            raise bad_grammar(f"terminal {label} may be empty. Let it read at least one character.")
+        return tree
 
 
 def _machine(tree: Tree) -> Automaton:
-    return Automaton(compiled(Language({"start": tree})))
+    return Automaton(to_automaton(Language({"start": tree})))
 
 
-def _quoted(node: Any) -> str:
+def _quote(node: Any) -> str:
     return shown_pattern(str(node.children[0]))
 
 
@@ -95,8 +95,8 @@ class _Terminal:
 class Rules:
     """Makes trees of the rules of a ``lark.load_grammar.Grammar``. Templates become a rule for each use."""
 
-    def __init__(self, grammar: Any, marked: bool) -> None:
-        self.terminals = Terminals(grammar, marked)
+    def __init__(self, grammar: Any, marks: bool) -> None:
+        self.terminals = Terminals(grammar, marks)
         self.definitions = {name: (parameters, tree) for name, parameters, tree, _ in grammar.rule_defs}
         self._waiting: list[tuple[str, str, dict[str, TemplateValue]]] = []
         self._seen: set[str] = set()
@@ -125,7 +125,7 @@ class Rules:
         if kind is not None:
             return str(inner), self.terminals.literal(inner)
         if inner.is_term:
-            return inner.name, self.terminals.named(inner.name)
+            return inner.name, self.terminals.by_name(inner.name)
         return arguments[inner.name] if inner.name in arguments else self._use(inner.name, [])
 
     def _use(self, name: str, values: list[TemplateValue]) -> TemplateValue:

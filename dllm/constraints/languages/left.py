@@ -12,15 +12,15 @@ from dllm.constraints.languages.trees import Alt, Automaton, Cat, Rep, RuleCall,
 def without_left_recursion(rules: Mapping[str, Tree]) -> dict[str, Tree]:
     """The same language with no rule that begins with itself. Raises UserError for indirect left recursion."""
     left = LeftRecursion(rules)
-    turned = {rule: left.repeated(rule) if rule in left.firsts(tree) else tree for rule, tree in rules.items()}
-    left = LeftRecursion(turned)
-    firsts = {rule: left.firsts(tree) for rule, tree in turned.items()}
+    trees = {rule: left.repetition(rule) if rule in left.firsts(tree) else tree for rule, tree in rules.items()}
+    left = LeftRecursion(trees)
+    firsts = {rule: left.firsts(tree) for rule, tree in trees.items()}
     circle = circles(firsts)
     sizes = list(circle.values())
-    for rule, called in firsts.items():
-        if rule in called or sizes.count(circle[rule]) > 1:
+    for rule, firsts_of_rule in firsts.items():
+        if rule in firsts_of_rule or sizes.count(circle[rule]) > 1:
             raise _indirect(rule)
-    return turned
+    return trees
 
 
 def bad_grammar(why: str) -> Refusal:
@@ -79,7 +79,7 @@ class LeftRecursion:
                 return {rule}
         return set()
 
-    def repeated(self, rule: str) -> Tree:
+    def repetition(self, rule: str) -> Tree:
         """The rule as what it begins with otherwise, then any number of what follows on itself."""
         behind, others = self._split(self.rules[rule], rule)
         return Cat((others, Rep(behind)))
@@ -97,7 +97,7 @@ class LeftRecursion:
             case Rep(part, low, high):
                 low = 0 if self.empty(part) else low  # of a part that may be empty only those that are not count
                 more = Rep(part, max(0, low - 1), None if high is None else high - 1)
-                once = Cat((self._filled(part, rule), more))
+                once = Cat((self._non_empty(part, rule), more))
                 return self._split(Alt((once, Cat())) if low == 0 else once, rule)
         return Cat(), Alt()
 
@@ -107,21 +107,21 @@ class LeftRecursion:
         if not (self.empty(others) and rule in self.firsts(rest)):
             return behind, Cat((others, rest))
         later, else_ = self._split(rest, rule)
-        return Alt((behind, later)), Alt((Cat((self._filled(others, rule), rest)), else_))
+        return Alt((behind, later)), Alt((Cat((self._non_empty(others, rule), rest)), else_))
 
-    def _filled(self, tree: Tree, rule: str) -> Tree:
+    def _non_empty(self, tree: Tree, rule: str) -> Tree:
         """The words of the tree but the empty one. Raises UserError where another rule holds that."""
         if not self.empty(tree):
             return tree
         match tree:
             case Alt(cases):
-                return Alt(tuple(self._filled(case, rule) for case in cases))
+                return Alt(tuple(self._non_empty(case, rule) for case in cases))
             case Cat((first, *rest)):
                 behind = Cat(tuple(rest))
-                return Alt((Cat((self._filled(first, rule), behind)), self._filled(behind, rule)))
+                return Alt((Cat((self._non_empty(first, rule), behind)), self._non_empty(behind, rule)))
             case Rep(part, _, high):
                 more = Rep(part, 0, None if high is None else high - 1)
-                return Cat((self._filled(part, rule), more)) if high != 0 else Alt()
+                return Cat((self._non_empty(part, rule), more)) if high != 0 else Alt()
             case RuleCall():
                 raise _indirect(rule)
         return Alt()

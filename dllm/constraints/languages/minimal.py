@@ -79,29 +79,29 @@ def blocks(edges: Edges, first: Long) -> Long:
     return block
 
 
-def _split(block: Long, sizes: Long, seen: Long, marks: Hashes) -> tuple[Long, Long, BoolArray]:
-    """Split the blocks of the states ``seen`` by their marks; unseen states of a block are one part of it."""
-    order = np.lexsort((marks, block[seen]))
-    seen, marks, home = seen[order], marks[order], block[seen[order]]
+def _split(block: Long, sizes: Long, states: Long, marks: Hashes) -> tuple[Long, Long, BoolArray]:
+    """Split the blocks of these states by their marks; the other states of a block are one part of it."""
+    order = np.lexsort((marks, block[states]))
+    states, marks, home = states[order], marks[order], block[states[order]]
     begins = (
         heads(home)
         if len(home) < 2
         else np.flatnonzero(np.concatenate(([True], (home[1:] != home[:-1]) | (marks[1:] != marks[:-1]))))
     )
-    counts, homes = np.diff(np.append(begins, len(seen))), home[begins]
+    counts, homes = np.diff(np.append(begins, len(states))), home[begins]
     rest = sizes.copy()
     np.subtract.at(rest, homes, counts)
-    # A block without unseen states keeps its number for its first part.
+    # A block without other states keeps its number for its first part.
     stays = np.zeros(len(begins), bool)
     stays[heads(homes)] = True
     stays &= rest[homes] == 0
     fresh = np.cumsum(~stays) - 1 + len(sizes)
     part = np.where(stays, homes, fresh)
     block = block.copy()
-    block[seen] = np.repeat(part, counts)
-    grown = np.concatenate((rest, np.zeros(int((~stays).sum()), np.int64)))
-    grown[part] = counts
-    return block, grown, _again(homes, part, grown, len(sizes))
+    block[states] = np.repeat(part, counts)
+    new_sizes = np.concatenate((rest, np.zeros(int((~stays).sum()), np.int64)))
+    new_sizes[part] = counts
+    return block, new_sizes, _again(homes, part, new_sizes, len(sizes))
 
 
 def _again(homes: Long, part: Long, sizes: Long, old: int) -> BoolArray:
@@ -117,7 +117,7 @@ def _again(homes: Long, part: Long, sizes: Long, old: int) -> BoolArray:
     return active
 
 
-def minimised(moves: IntArray, accepting: BoolArray) -> tuple[IntArray, BoolArray]:
+def minimal_table(moves: IntArray, accepting: BoolArray) -> tuple[IntArray, BoolArray]:
     """The minimal table, without states that lead nowhere, of moves [S, K] from state 0.
 
     Its states are numbered by their first words, shortest first: equal languages give equal tables.
@@ -132,12 +132,12 @@ def minimised(moves: IntArray, accepting: BoolArray) -> tuple[IntArray, BoolArra
     moves, accepting = place[moves[alive]].astype(np.int32), accepting[alive]
     _, start = np.unique(away[alive], return_inverse=True)
     first, number = numbered_values(blocks(Edges.of(moves), start.reshape(-1)))
-    merged = np.append(number, -1)[moves[first]]
-    order, place = _reached(merged)
-    return np.append(place, -1)[merged[order]].astype(np.int32), accepting[first][order]
+    table = np.append(number, -1)[moves[first]]
+    order, place = _breadth_first(table)
+    return np.append(place, -1)[table[order]].astype(np.int32), accepting[first][order]
 
 
-def _reached(moves: Long) -> tuple[Long, Long]:
+def _breadth_first(moves: Long) -> tuple[Long, Long]:
     """The states reached from state 0 in the order of their first words, and the place [S] of each in that order."""
     place, front, count = np.full(len(moves), -1), np.zeros(1, np.int64), 1
     place[0], order = 0, [front]

@@ -8,7 +8,7 @@ import numpy as np
 
 from dllm.constraints.languages.arrays import ASIDE, Long, mixed_hashes, numbered_values
 from dllm.constraints.languages.limits import budget
-from dllm.constraints.languages.minimal import minimised
+from dllm.constraints.languages.minimal import minimal_table
 from dllm.constraints.languages.trees import BoolArray, ByteAutomaton, IntArray
 
 KeepPair = Callable[[BoolArray, BoolArray], BoolArray]
@@ -36,7 +36,7 @@ def product_automaton(a: ByteAutomaton, b: ByteAutomaton, keep: KeepPair) -> Byt
     width = len(right)
     codes, moves = _pairs(left, right)
     in_a, in_b = np.append(a.accepting, False), np.append(b.accepting, False)
-    moves, accepting = minimised(moves, keep(in_a[codes // width], in_b[codes % width]))
+    moves, accepting = minimal_table(moves, keep(in_a[codes // width], in_b[codes % width]))
     budget().states(len(moves))
     return ByteAutomaton(moves[:, number], accepting)
 
@@ -65,10 +65,10 @@ def _pairs(left: Long, right: Long) -> tuple[Long, IntArray]:
         clock.unmerged(len(codes))
         front = codes[start:]
         start = len(codes)
-        reached = left[front // width] * width + right[front % width]
-        first, number = numbered_values(reached.reshape(-1))
-        new = reached.reshape(-1)[first].tolist()
+        targets = left[front // width] * width + right[front % width]
+        first, number = numbered_values(targets.reshape(-1))
+        new = targets.reshape(-1)[first].tolist()
         ids = np.array([numbers.setdefault(code, len(numbers)) for code in new], np.int32)
-        rows.append(ids[number].reshape(reached.shape))
+        rows.append(ids[number].reshape(targets.shape))
         codes = np.append(codes, np.array(new, np.int64)[ids >= start])
     return codes, np.concatenate(rows)

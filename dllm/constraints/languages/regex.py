@@ -14,12 +14,12 @@ import numpy as np
 
 from dllm.common.errors import Refusal, first_line, verbatim
 from dllm.constraints.languages.trees import Alt, Cat, Language, Rep, Tree
-from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, Ranges, characters, inverted
+from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, Ranges, characters, complement
 
 ParsedItem = tuple[Any, Any]
 KNOWN_FLAGS = re.IGNORECASE | re.DOTALL | re.UNICODE
 NOT_REGULAR = "which is no regular language here. Write the alternatives out."
-KEPT_ENTRIES = 100  # of a class that is kept for the next pattern
+CACHE_ENTRIES = 100  # of a class that is kept for the next pattern
 REFUSED_PARTS = {
     "ASSERT": f"looks ahead or behind, {NOT_REGULAR}",
     "ASSERT_NOT": f"looks ahead or behind, {NOT_REGULAR}",
@@ -55,14 +55,14 @@ def regex_tree(pattern: str, where: str, end: End, flags: int = 0) -> Tree:
     """A pattern's tree. where: names it in refusals; end: CLOSED for ``fullmatch``, INNER where anchors mean nothing.
     Raises UserError."""
     try:
-        parsed = _parser.parse(pattern, flags)
+        items = _parser.parse(pattern, flags)
     except (re.error, OverflowError, TypeError) as error:
         raise Refusal(f"{where} is no regular expression: {verbatim(first_line(error))}.") from None
     except RecursionError:
         raise Refusal(f"{where} is nested too deeply. Write it with fewer groups in each other.") from None
-    if parsed.state.flags & ~KNOWN_FLAGS:
+    if items.state.flags & ~KNOWN_FLAGS:
         raise Refusal(f"{where} {REFUSED_PARTS['FLAG']}")
-    return Reader(where, parsed.state.flags).sequence(list(parsed), end, end)
+    return Reader(where, items.state.flags).sequence(list(items), end, end)
 
 
 class Reader:
@@ -92,7 +92,7 @@ class Reader:
             case "LITERAL" if not self.flags & re.IGNORECASE:
                 return characters(((value, value),))
             case "LITERAL" | "NOT_LITERAL" | "IN":
-                return characters(matched(kind, tuple(value) if isinstance(value, list) else value, self.flags))
+                return characters(item_ranges(kind, tuple(value) if isinstance(value, list) else value, self.flags))
             case "ANY":
                 return characters(ALL_CHARACTERS if self.flags & re.DOTALL else ((0, 9), (11, LAST)))
             case "BRANCH":
@@ -112,7 +112,7 @@ def _is_anchor(item: ParsedItem, name: str) -> bool:
     return str(item[0]) == "AT" and str(item[1]) in (name, f"{name}_STRING")
 
 
-def matched(kind: Any, value: Any, flags: int) -> Ranges:
+def item_ranges(kind: Any, value: Any, flags: int) -> Ranges:
     """The code points that one parsed item matches.
 
     Where cases or categories matter ``re`` itself is asked, so that nothing is read a second way: it scans all 1.1
@@ -120,14 +120,14 @@ def matched(kind: Any, value: Any, flags: int) -> Ranges:
     """
     if not flags & re.IGNORECASE and (plain := _plain(kind, value)) is not None:
         return plain
-    short = not isinstance(value, tuple) or len(value) <= KEPT_ENTRIES
-    return _scanned(kind, value, flags) if short else _scanned.__wrapped__(kind, value, flags)
+    short = not isinstance(value, tuple) or len(value) <= CACHE_ENTRIES
+    return _scan(kind, value, flags) if short else _scan.__wrapped__(kind, value, flags)
 
 
 @lru_cache(maxsize=256)  # at 20 kB at most
-def _scanned(kind: Any, value: Any, flags: int) -> Ranges:
+def _scan(kind: Any, value: Any, flags: int) -> Ranges:
     if kind is _constants.LITERAL and value < 0x80:
-        signs = set(filter(_engine(kind, value, flags).match, [*_cased(), chr(value)]))
+        signs = set(filter(_engine(kind, value, flags).match, [*_letter_variants(), chr(value)]))
         return tuple((ord(sign), ord(sign)) for sign in signs)
     runs = _engine(kind, value, flags).finditer(_every_character())
     return tuple((run.start(), run.end() - 1) for run in runs)
@@ -137,12 +137,12 @@ def _plain(kind: Any, value: Any) -> Ranges | None:
     """The code points of an item that names them one by one or by ranges; None: it has a category."""
     entries = value if kind is _constants.IN else ((_constants.LITERAL, value),)
     signs = {_constants.LITERAL: lambda sign: (sign, sign), _constants.RANGE: tuple}
-    negated = kind is _constants.NOT_LITERAL or entries[0][0] is _constants.NEGATE
+    is_negated = kind is _constants.NOT_LITERAL or entries[0][0] is _constants.NEGATE
     entries = entries[entries[0][0] is _constants.NEGATE :]
     if any(entry not in signs for entry, _ in entries):
         return None
     ranges: Ranges = tuple(signs[entry](sign) for entry, sign in entries)
-    return inverted(ranges) if negated else ranges
+    return complement(ranges) if is_negated else ranges
 
 
 def _engine(kind: Any, value: Any, flags: int) -> re.Pattern[str]:
@@ -160,6 +160,6 @@ def _every_character() -> str:
 
 
 @lru_cache(maxsize=1)
-def _cased() -> str:
+def _letter_variants() -> str:
     """What stands for an ASCII letter where cases do not matter: those letters, the long s, the sign of kelvin, ..."""
     return "".join(re.findall("(?i)[a-z]", _every_character()))

@@ -32,7 +32,7 @@ def calls_of(tree: Tree) -> tuple[Counter[str], int]:
     return calls, nodes
 
 
-def reached(language: Language) -> dict[str, tuple[Counter[str], int]]:
+def reachable(language: Language) -> dict[str, tuple[Counter[str], int]]:
     """The rules that the start leads to, with their calls and nodes."""
     rules: dict[str, tuple[Counter[str], int]] = {}
     waiting = [language.start]
@@ -51,19 +51,19 @@ def remaining(language: Language) -> dict[str, set[str]]:
     20,000 nodes. So what is left calls itself, but for the start, and for the one rule that a start merely frames: the
     depth is counted there whether something is around it or not.
     """
-    rules = reached(language)
-    calls = {rule: Counter(called) for rule, (called, _) in rules.items()}
+    rules = reachable(language)
+    calls = {rule: Counter(callees) for rule, (callees, _) in rules.items()}
     nodes = {rule: size for rule, (_, size) in rules.items()}
     callers: dict[str, set[str]] = {rule: set() for rule in calls}
-    for rule, called in calls.items():
-        for name in called:
+    for rule, callees in calls.items():
+        for name in callees:
             callers[name].add(rule)
 
     def cost(rule: str) -> int:
         return nodes[rule] * sum(calls[caller][rule] for caller in callers[rule])
 
     order = {rule: number for number, rule in enumerate(calls)}
-    fixed = {language.start, *_framed(language.start, calls)}
+    fixed = {language.start, *_sole_circle(language.start, calls)}
     waiting = [(cost(rule), order[rule], rule) for rule in calls if rule not in fixed]
     heapq.heapify(waiting)
     budget_left = MAX_ADDED_NODES
@@ -82,12 +82,12 @@ def remaining(language: Language) -> dict[str, set[str]]:
     return {rule: set(calls[rule]) for rule in sorted(calls, key=lambda rule: (rule != language.start, order[rule]))}
 
 
-def _framed(start: str, calls: Mapping[str, Counter[str]]) -> list[str]:
+def _sole_circle(start: str, calls: Mapping[str, Counter[str]]) -> list[str]:
     """The only rule that the start calls, where that contains itself."""
     if calls[start].total() != 1:
         return []
     (rule,) = calls[start]
-    circle = circles({name: set(called) for name, called in calls.items()})
+    circle = circles({name: set(callees) for name, callees in calls.items()})
     contains = rule in calls[rule] or list(circle.values()).count(circle[rule]) > 1
     return [rule] if contains else []
 
@@ -108,30 +108,30 @@ def _write_out(rule: str, calls: dict[str, Counter[str]], nodes: dict[str, int],
 def circles(calls: Mapping[str, set[str]]) -> dict[str, int]:
     """The number of the circle that each rule is in: rules of one number lead to each other (Kosaraju)."""
     back: dict[str, set[str]] = {rule: set() for rule in calls}
-    for rule, called in calls.items():
-        for name in called:
+    for rule, callees in calls.items():
+        for name in callees:
             back[name].add(rule)
     order: list[str] = []
     marks: set[str] = set()
     for root in calls:
-        order += _finished(root, calls, marks)
+        order += _postorder(root, calls, marks)
     marks, numbers = set(), {}
     for number, root in enumerate(reversed(order)):
-        numbers.update(dict.fromkeys(_finished(root, back, marks), number))
+        numbers.update(dict.fromkeys(_postorder(root, back, marks), number))
     return numbers
 
 
-def _finished(root: str, calls: Mapping[str, set[str]], seen: set[str]) -> list[str]:
-    """The rules not yet ``seen`` that the root leads to, itself last, in the order in which a search leaves them."""
+def _postorder(root: str, calls: Mapping[str, set[str]], marks: set[str]) -> list[str]:
+    """The rules without ``marks`` that the root leads to, itself last, in the order in which a search leaves them."""
     out: list[str] = []
-    work = [] if root in seen else [(root, iter(calls[root]))]
-    seen.add(root)
+    work = [] if root in marks else [(root, iter(calls[root]))]
+    marks.add(root)
     while work:
         rule, rest = work[-1]
-        name = next((name for name in rest if name not in seen), None)
+        name = next((name for name in rest if name not in marks), None)
         if name is None:
             out.append(work.pop()[0])
         else:
-            seen.add(name)
+            marks.add(name)
             work.append((name, iter(calls[name])))
     return out

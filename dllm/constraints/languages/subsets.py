@@ -9,7 +9,7 @@ import numpy as np
 from dllm.constraints.languages.arrays import Long, heads, mixed_hashes, numbered_values, pointers, spread_ranges
 from dllm.constraints.languages.graph import Graph
 from dllm.constraints.languages.limits import Budget
-from dllm.constraints.languages.minimal import minimised
+from dllm.constraints.languages.minimal import minimal_table
 from dllm.constraints.languages.trees import BoolArray, IntArray
 
 # Entries that one piece of work may write: some 8 bytes each, in about six arrays at once.
@@ -94,7 +94,7 @@ def reach(steps: Long, useful: BoolArray, clock: Budget) -> Sparse:
     return Sparse(pointers(pairs // size, size), pairs % size)
 
 
-def determinised(graph: Graph, start: int, final: Long, symbols: int) -> StateTable:
+def subset_table(graph: Graph, start: int, final: Long, symbols: int) -> StateTable:
     """The minimal automaton of a graph from ``start`` to the states ``final``. Raises UserError beyond a limit."""
     size, number, runs = graph.size, *classes_of(graph.arcs, symbols)
     arcs = by_class(graph.arcs, number, runs, graph.budget)
@@ -110,7 +110,7 @@ def determinised(graph: Graph, start: int, final: Long, symbols: int) -> StateTa
         width,
         graph.budget,
     )
-    return StateTable(*minimised(*work.moves(start)), number)
+    return StateTable(*minimal_table(*work.moves(start)), number)
 
 
 class Subsets:
@@ -122,13 +122,13 @@ class Subsets:
     def __init__(self, arcs: Sparse, reach: Sparse, accepts: BoolArray, width: int, clock: Budget) -> None:
         self.arcs, self.reach, self.accepts, self.width, self.clock = arcs, reach, accepts, width, clock
         self.size, self.marks = len(accepts), mixed_hashes(np.arange(len(accepts)))
-        self.known: dict[int, int] = {}
+        self.numbers: dict[int, int] = {}
 
     def moves(self, start: int) -> tuple[IntArray, BoolArray]:
         """Moves [S, K] and accepting [S]; the first set is that of ``start``."""
         members = self.reach.at(np.array([start]))[0]
         begins = np.array([0, len(members)])
-        self.known[int(self.marks[members].sum(dtype=np.uint64))] = 0
+        self.numbers[int(self.marks[members].sum(dtype=np.uint64))] = 0
         rows, accepting = [], []
         while len(begins) > 1:
             flags = np.append(self.accepts[members], False)
@@ -180,10 +180,10 @@ class Subsets:
         group, state = np.divmod(keys, self.size)
         begins = heads(group)
         first, number = numbered_values(np.add.reduceat(self.marks[state], begins) if len(begins) else self.marks[:0])
-        before = len(self.known)
+        before = len(self.numbers)
         hashes = np.add.reduceat(self.marks[state], begins)[first].tolist() if len(begins) else []
-        ids = np.array([self.known.setdefault(mark, len(self.known)) for mark in hashes], np.int64)
-        self.clock.unmerged(len(self.known))
+        ids = np.array([self.numbers.setdefault(mark, len(self.numbers)) for mark in hashes], np.int64)
+        self.clock.unmerged(len(self.numbers))
         table[np.divmod(group[begins], self.width)] = ids[number]
         lengths = np.diff(np.append(begins, len(group)))
         new = first[ids >= before]

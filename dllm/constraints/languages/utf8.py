@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from dllm.constraints.languages.arrays import ASIDE, Long, mixed_hashes, numbered_values
-from dllm.constraints.languages.minimal import minimised
+from dllm.constraints.languages.minimal import minimal_table
 from dllm.constraints.languages.trees import Automaton, ByteAutomaton, Bytes, Cat, Tree
 
 Ranges = tuple[tuple[int, int], ...]
@@ -28,7 +28,7 @@ def characters(ranges: Ranges) -> Tree:
 
 @lru_cache(maxsize=64)
 def _characters(ranges: Ranges) -> Tree:
-    whole = joined(ranges)
+    whole = merge_ranges(ranges)
     if not whole or whole[-1][1] < 0x80:
         return Bytes(whole)
     if len(whole) == 1 and whole[0][0] == whole[0][1]:
@@ -36,7 +36,7 @@ def _characters(ranges: Ranges) -> Tree:
     return Automaton(_automaton(whole))
 
 
-def joined(ranges: Ranges) -> Ranges:
+def merge_ranges(ranges: Ranges) -> Ranges:
     """The same code points in order and as few ranges as there can be, without surrogates."""
     out: list[tuple[int, int]] = []
     for first, last in sorted(part for whole in ranges for part in _around_surrogates(*whole)):
@@ -47,11 +47,11 @@ def joined(ranges: Ranges) -> Ranges:
     return tuple(out)
 
 
-def inverted(ranges: Ranges) -> Ranges:
+def complement(ranges: Ranges) -> Ranges:
     """All other characters."""
-    whole = joined(ranges)
+    whole = merge_ranges(ranges)
     firsts, lasts = [0, *(last + 1 for _, last in whole)], [*(first - 1 for first, _ in whole), LAST]
-    return joined(tuple(zip(firsts, lasts, strict=True)))
+    return merge_ranges(tuple(zip(firsts, lasts, strict=True)))
 
 
 def _around_surrogates(first: int, last: int) -> Ranges:
@@ -75,7 +75,7 @@ def _automaton(ranges: Ranges) -> ByteAutomaton:
     rows[0][0, 0xE0:0xF0] = _blocks(three.reshape(16, 64), rows)
     rows[0][0, 0xF0:0xF5] = _blocks(_blocks(four.reshape(320, 64), rows).reshape(5, 64), rows)
     moves = np.concatenate(rows).astype(np.int32)
-    return ByteAutomaton(*minimised(moves, np.arange(len(moves)) == 1))
+    return ByteAutomaton(*minimal_table(moves, np.arange(len(moves)) == 1))
 
 
 def _blocks(tables: Long, rows: list[Long]) -> Long:
@@ -94,4 +94,4 @@ def texts() -> ByteAutomaton:
     """Every text: any characters, also none."""
     character = _automaton(ALL_CHARACTERS)
     moves = np.where(character.moves == np.flatnonzero(character.accepting)[0], 0, character.moves)
-    return ByteAutomaton(*minimised(moves.astype(np.int32), np.arange(len(moves)) == 0))
+    return ByteAutomaton(*minimal_table(moves.astype(np.int32), np.arange(len(moves)) == 0))

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dllm.constraints.languages.ecma.trees import searched_tree
+from dllm.constraints.languages.ecma.trees import search_tree
 
-__all__ = ["searched_tree"]
+__all__ = ["search_tree"]

@@ -7,10 +7,10 @@ from functools import lru_cache
 import numpy as np
 
 from dllm.common.installing import not_installed
-from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, Ranges, inverted
+from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, Ranges, complement
 
 LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
-NO_LINE_END = inverted(LINE_ENDS)
+NO_LINE_END = complement(LINE_ENDS)
 ASCII_DIGITS: Ranges = ((0x30, 0x39),)
 ASCII_WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 # White space (TAB, VT, FF, U+FEFF and the category Zs) and line ends: not U+001C to U+001F, not U+0085.
@@ -28,11 +28,11 @@ WHITE_SPACE: Ranges = (
 )
 CLASS_ESCAPES: dict[str, Ranges] = {
     "d": ASCII_DIGITS,
-    "D": inverted(ASCII_DIGITS),
+    "D": complement(ASCII_DIGITS),
     "w": ASCII_WORD,
-    "W": inverted(ASCII_WORD),
+    "W": complement(ASCII_WORD),
     "s": WHITE_SPACE,
-    "S": inverted(WHITE_SPACE),
+    "S": complement(WHITE_SPACE),
 }
 _EVERYWHERE: dict[str, Ranges] = {"Any": ALL_CHARACTERS, "ASCII": ((0, 0x7F),)}
 
@@ -44,17 +44,17 @@ def property_ranges(text: str) -> Ranges | None:
     if text in _EVERYWHERE:
         return _EVERYWHERE[text]
     if text == "Assigned":
-        return inverted(_matched("gc=Cn") or ())
+        return complement(_regex_ranges("gc=Cn") or ())
     key, equals, value = text.partition("=")
     category = value if key in ("gc", "General_Category") else "" if equals else key
     if category in CATEGORY_NAMES:
-        return _matched(f"gc={category}")
+        return _regex_ranges(f"gc={category}")
     if key in SCRIPT_KEYS and is_script(value):
-        return _matched(f"{SCRIPT_KEYS[key]}={value}")
-    return _matched(BINARY_NAMES[text]) if text in BINARY_NAMES else None
+        return _regex_ranges(f"{SCRIPT_KEYS[key]}={value}")
+    return _regex_ranges(BINARY_NAMES[text]) if text in BINARY_NAMES else None
 
 
-def _matched(name: str) -> Ranges | None:
+def _regex_ranges(name: str) -> Ranges | None:
     """What ``regex`` matches by this property; None: it knows no such one."""
     try:
         import regex

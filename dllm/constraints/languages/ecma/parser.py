@@ -13,7 +13,7 @@ from dllm.common.errors import Refusal, verbatim
 from dllm.constraints.languages.ecma.classes import CLASS_ESCAPES, NO_LINE_END, property_ranges
 from dllm.constraints.languages.ecma.nodes import Assertion, Either, Pattern, Repeat, Sequence, Signs
 from dllm.constraints.languages.regex import REFUSED_PARTS
-from dllm.constraints.languages.utf8 import LAST, Ranges, inverted
+from dllm.constraints.languages.utf8 import LAST, Ranges, complement
 
 _CONTROLS = {"f": 0x0C, "n": 0x0A, "r": 0x0D, "t": 0x09, "v": 0x0B}
 _COUNTS, _NO_LOW = re.compile(r"\{([0-9]+)(,([0-9]*))?\}"), re.compile(r"\{,[0-9]+\}")
@@ -22,7 +22,7 @@ _HYPHEN: Ranges = ((0x2D, 0x2D),)
 _SIGNS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _LONGEST = 100  # of a name of \p, and of what is after \u, zeros in front of a code point included
 # What others' regular expressions read, and ECMA-262 does not: how it is written there.
-_ESCAPED = {"A": "Write ^.", "Z": "Write $.", "z": "Write $.", "a": r"Write \x07.", "G": "Leave it out.",
+_ADVICE = {"A": "Write ^.", "Z": "Write $.", "z": "Write $.", "a": r"Write \x07.", "G": "Leave it out.",
             "N": r"Write \u{...}.", "U": r"Write \u{...}.", "h": r"Write [\t ].", "R": r"Write \r?\n.",
             "Q": "Escape each sign.", "E": "Escape each sign.", "X": r"Write \P{M}\p{M}*."}  # fmt: skip
 _GROUPS = (
@@ -63,8 +63,8 @@ class Parser:
     def _terms(self) -> Pattern:
         parts: list[Pattern] = []
         while self.at < len(self.text) and self._next not in "|)":
-            grouped, atom = self._next == "(", self._atom()
-            parts.append(self._repeated(atom, grouped or not isinstance(atom, Assertion)))
+            is_group, atom = self._next == "(", self._atom()
+            parts.append(self._repeat(atom, is_group or not isinstance(atom, Assertion)))
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
     @property
@@ -82,7 +82,7 @@ class Parser:
             f"{self.where} is no regular expression of ECMA-262: {verbatim(why)} at position {self.at}.{behind}"
         )
 
-    def _refused(self, part: str) -> NoReturn:
+    def _refuse(self, part: str) -> NoReturn:
         raise Refusal(f"{self.where} {REFUSED_PARTS[part]}")
 
     def _atom(self) -> Pattern:
@@ -109,7 +109,7 @@ class Parser:
         self.at += 1
         return Signs(((ord(self.text[self.at - 1]),) * 2,))
 
-    def _repeated(self, atom: Pattern, repeats: bool) -> Pattern:
+    def _repeat(self, atom: Pattern, repeats: bool) -> Pattern:
         """The atom with the quantifier after it, if there is one. repeats: it may have one."""
         counts = _COUNTS.match(self.text, self.at)
         if self._next == "" or self._next not in "*+?" and not counts:
@@ -139,7 +139,7 @@ class Parser:
     def _group(self) -> Pattern:
         """``(``: what it begins, up to its ``)``."""
         if any(self.text.startswith(sign, self.at) for sign in _AHEAD):
-            self._refused("ASSERT")
+            self._refuse("ASSERT")
         begin = self.at
         if not self._take("(?:") and not self._name() and not self._foreign():
             self._take("(")
@@ -166,7 +166,7 @@ class Parser:
     def _foreign(self) -> bool:
         """Refuse what only others' regular expressions have. Raises UserError."""
         if self.text.startswith("(?P=", self.at):
-            self._refused("GROUPREF")
+            self._refuse("GROUPREF")
         if self.text.startswith("(?", self.at):
             self._wrong(*next(words for begin, *words in _GROUPS if re.compile(begin).match(self.text, self.at + 2)))
         return False
@@ -175,7 +175,7 @@ class Parser:
         """A class in brackets."""
         begin, ranges = self.at, list[tuple[int, int]]()
         self.at += 1
-        negated = self._take("^")
+        is_negated = self._take("^")
         while not self._take("]"):
             start, first = self.at, self._entry(begin)
             if self._next != "-" or self.text[self.at + 1 : self.at + 2] in ("]", ""):
@@ -183,7 +183,7 @@ class Parser:
                 continue
             self.at += 1
             ranges += self._range(start, first, self._entry(begin))
-        return inverted(tuple(ranges)) if negated else tuple(ranges)
+        return complement(tuple(ranges)) if is_negated else tuple(ranges)
 
     def _range(self, start: int, first: Ranges, last: Ranges) -> Ranges:
         """Two entries in brackets with ``-`` between, which ``start`` there; beside a class that is a sign."""
@@ -213,7 +213,7 @@ class Parser:
         if sign in ("p", "P"):
             return self._property()
         if sign and sign in "123456789" or sign == "k":
-            self._refused("GROUPREF")
+            self._refuse("GROUPREF")
         if sign and sign in CLASS_ESCAPES:
             self.at += 2
             return CLASS_ESCAPES[sign]
@@ -240,7 +240,7 @@ class Parser:
         if not sign:
             self._wrong("nothing after \\")
         if sign.isascii() and sign.isalnum():
-            self._wrong(f"\\{sign} is not an escape", _ESCAPED.get(sign, f"Write \\xHH or {sign}."))
+            self._wrong(f"\\{sign} is not an escape", _ADVICE.get(sign, f"Write \\xHH or {sign}."))
         self.at += 2
         return ord(sign)
 
@@ -268,7 +268,7 @@ class Parser:
         if ranges is None:
             self._wrong(f"{match[0]:.60} is not a property known here", r"Write such as \p{L}, \p{Script=Greek}.")
         self.at = match.end()
-        return inverted(ranges) if match[1] == "P" else ranges
+        return complement(ranges) if match[1] == "P" else ranges
 
 
 def _single(ranges: Ranges) -> bool:

@@ -8,32 +8,32 @@ from itertools import product
 import numpy as np
 
 from dllm.common.errors import Refusal
-from dllm.constraints.languages.automaton_of import compiled
+from dllm.constraints.languages.automaton_of import to_automaton
 from dllm.constraints.languages.ecma.classes import ASCII_WORD
 from dllm.constraints.languages.ecma.nodes import Assertion, Either, Pattern, Repeat, Sequence, Signs
 from dllm.constraints.languages.ecma.parser import Parser
 from dllm.constraints.languages.products import intersection
-from dllm.constraints.languages.terminals import unmarked
+from dllm.constraints.languages.terminals import erase_marks
 from dllm.constraints.languages.trees import Alt, Automaton, ByteAutomaton, Bytes, Cat, Language, Rep, Tree
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, characters
 
 _ANYTHING = Rep(characters(ALL_CHARACTERS))
 
 
-def searched_tree(pattern: str, where: str) -> Tree:
+def search_tree(pattern: str, where: str) -> Tree:
     """The texts in which a pattern is found. where: names it in refusals. Raises UserError."""
     try:
-        parsed = Parser(pattern, where).read()
-        cases = [_framed(case) for case in (parsed.cases if isinstance(parsed, Either) else (parsed,))]
+        root = Parser(pattern, where).read()
+        cases = [_case_tree(case) for case in (root.cases if isinstance(root, Either) else (root,))]
         if any(inner is None for inner in cases):
-            marked = Cat((_ANYTHING, _tree(parsed), _ANYTHING))
-            return Automaton(where_they_hold(compiled(Language({"start": marked}))))
+            texts = Cat((_ANYTHING, _tree(root), _ANYTHING))
+            return Automaton(where_they_hold(to_automaton(Language({"start": texts}))))
         return Alt(tuple(tree for tree in cases if tree is not None))
     except RecursionError:
         raise Refusal(f"{where} is nested too deeply. Write it with fewer groups in each other.") from None
 
 
-def _framed(case: Pattern) -> Tree | None:
+def _case_tree(case: Pattern) -> Tree | None:
     """A case with any text at its ends, unless ``^`` and ``$`` keep it out; None: assertions are elsewhere too."""
     parts = list(case.parts if isinstance(case, Sequence) else (case,))
     begins = ends = False
@@ -78,9 +78,9 @@ _BEHIND = ("the front", "a word", "no word")  # what is before a place
 _AHEAD = ("anything", "the end", "a word", "no word")  # what must be after it; the end is not a word
 
 
-def where_they_hold(marked: ByteAutomaton) -> ByteAutomaton:
-    """The texts with a marking that is a word of ``marked`` and right, without their marks."""
-    return unmarked(intersection(marked, _right()), min(ASSERTION_MARKS.values()))
+def where_they_hold(markings: ByteAutomaton) -> ByteAutomaton:
+    """The texts with a marking that is a word of ``markings`` and right, without their marks."""
+    return erase_marks(intersection(markings, _right()), min(ASSERTION_MARKS.values()))
 
 
 @lru_cache(maxsize=1)

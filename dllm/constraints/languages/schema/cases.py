@@ -13,9 +13,9 @@ from typing import Protocol
 from dllm.common.errors import Refusal
 from dllm.constraints.languages.limits import Budget
 from dllm.constraints.languages.schema.document import Document
-from dllm.constraints.languages.schema.evaluated import Evaluated
+from dllm.constraints.languages.schema.evaluated import EvaluatedSets
 from dllm.constraints.languages.schema.keywords import PASSED_OVER
-from dllm.constraints.languages.schema.places import Node, pointer_part, refused
+from dllm.constraints.languages.schema.places import Node, pointer_part, refusal_at
 
 Case = tuple[Node, ...]
 # The cases of one value; each becomes a piece of its automaton.
@@ -60,20 +60,20 @@ class Cases:
     def __init__(self, document: Document, clock: Budget, proofs: Excluding) -> None:
         self.document, self.clock = document, clock
         self._exclude, self._restrict, self._told_apart = proofs.exclude, proofs.restrict, proofs.told_apart
-        self._evaluated = Evaluated(document)
-        self._known: dict[str, list[Case]] = {}
-        self._entered: list[str] = []
+        self._sets = EvaluatedSets(document)
+        self._cases: dict[str, list[Case]] = {}
+        self._path: list[str] = []
 
     def of(self, nodes: Iterable[Node]) -> list[Case]:
         """The cases in which all nodes hold. Raises UserError."""
         cases: list[Case] = [()]
         for node in nodes:
-            cases = self._joined(node, cases, self._expanded(node))
+            cases = self._join(node, cases, self._expansion(node))
         return cases
 
-    def _joined(self, node: Node, left: list[Case], right: list[Case]) -> list[Case]:
+    def _join(self, node: Node, left: list[Case], right: list[Case]) -> list[Case]:
         if len(left) * len(right) > MAX_CASES:
-            raise refused(
+            raise refusal_at(
                 node.place,
                 f"anyOf, oneOf and dependentRequired make more than {MAX_CASES} cases together. "
                 "Nest them, or write fewer.",
@@ -81,68 +81,68 @@ class Cases:
         self.clock.time(len(left) * len(right))
         return [tuple(dict.fromkeys(a + b)) for a in left for b in right]
 
-    def _expanded(self, node: Node) -> list[Case]:
+    def _expansion(self, node: Node) -> list[Case]:
         if node.schema is True:
             return [()]
         if node.schema is False:
             return []
-        if node.place in self._entered:
-            raise refused(
+        if node.place in self._path:
+            raise refusal_at(
                 node.place, "the schema begins with itself by way of $ref. Put an object or a list between.", Endless
             )
-        if node.place not in self._known:
-            self._entered.append(node.place)
+        if node.place not in self._cases:
+            self._path.append(node.place)
             try:
-                self._known[node.place] = self._expand(node)
+                self._cases[node.place] = self._expand(node)
             finally:
-                self._entered.pop()
-        return self._known[node.place]
+                self._path.pop()
+        return self._cases[node.place]
 
     def _expand(self, node: Node) -> list[Case]:
         self.document.check_keywords(node)
         cases: list[Case] = [(node,)]
         if node.get("$ref") is not None:
-            cases = self._joined(node, cases, self._expanded(self.document.target(node)))
+            cases = self._join(node, cases, self._expansion(self.document.target(node)))
         for index in range(len(node.get("allOf", ()))):
-            cases = self._joined(node, cases, self._expanded(node.at("allOf", index)))
+            cases = self._join(node, cases, self._expansion(node.at("allOf", index)))
         for more in (self._any_of(node), self._one_of(node), self._not(node), *self._dependents(node)):
-            cases = self._joined(node, cases, more)
-        return self._joined(node, cases, [tuple(self._evaluated.closed(node))])
+            cases = self._join(node, cases, more)
+        return self._join(node, cases, [tuple(self._sets.closures(node))])
 
     def _any_of(self, node: Node) -> list[Case]:
         if node.get("anyOf") is None:
             return [()]
         branches = (node.at("anyOf", index) for index in range(len(node.get("anyOf"))))
-        return list(dict.fromkeys(case for branch in branches for case in self._expanded(branch)))
+        return list(dict.fromkeys(case for branch in branches for case in self._expansion(branch)))
 
     def _one_of(self, node: Node) -> list[Case]:
         """The union, where every two cases provably exclude each other beside the node's other keywords."""
         if node.get("oneOf") is None:
             return [()]
-        branches = [self._expanded(node.at("oneOf", index)) for index in range(len(node.get("oneOf")))]
+        branches = [self._expansion(node.at("oneOf", index)) for index in range(len(node.get("oneOf")))]
         beside = (without(node, "oneOf"),)
-        restricted = [[self._restrict(case, beside) for case in cases] for cases in branches]
+        restrictions = [[self._restrict(case, beside) for case in cases] for cases in branches]
         are_apart = self._told_apart([[case + beside for case in cases] for cases in branches])
-        for (i, left), (j, right) in () if are_apart else combinations(enumerate(restricted), 2):
+        for (i, left), (j, right) in () if are_apart else combinations(enumerate(restrictions), 2):
             self.clock.time(i)
             if not all(self._exclude(a + beside, b + beside) for a in left for b in right):
-                raise refused(
+                raise refusal_at(
                     node.place,
                     f"oneOf: cases {i} and {j} may share a value. Use anyOf, or give both a "
                     "required property whose values exclude each other.",
                 )
-        return [case for cases in (restricted if len(branches) > 1 else branches) for case in cases]
+        return [case for cases in (restrictions if len(branches) > 1 else branches) for case in cases]
 
     def _not(self, node: Node) -> list[Case]:
         """``not`` over type, enum and const is left to the facts of a case; over these in anyOf it is one for each."""
         if node.get("not") is None:
             return [()]
-        inner = self.followed(node.at("not"))
+        inner = self.follow_refs(node.at("not"))
         if inner.schema is False:
             return [()]
         keywords = set() if isinstance(inner.schema, bool) else set(inner.schema) - PASSED_OVER
         if keywords == {"not"}:
-            return self._expanded(inner.at("not"))
+            return self._expansion(inner.at("not"))
         if keywords == {"anyOf"}:
             return self.of(
                 Node(f"{inner.place}/anyOf/{index}~not", {"not": branch})
@@ -150,28 +150,28 @@ class Cases:
             )
         if keywords and keywords <= {"type", "enum", "const"}:
             return [(Node(inner.place + EXCLUDED, {"not": inner.schema}),)]
-        raise refused(
+        raise refusal_at(
             node.place, "the keyword 'not' is not supported but over type, enum and const. Say what is allowed instead."
         )
 
-    def followed(self, node: Node) -> Node:
+    def follow_refs(self, node: Node) -> Node:
         """The first schema that is more than a ``$ref``."""
         places = {node.place}
         while not isinstance(node.schema, bool) and set(node.schema) - PASSED_OVER == {"$ref"}:
             node = self.document.target(node)
             if node.place in places:
-                raise refused(node.place, "the schema begins with itself by way of $ref.", Endless)
+                raise refusal_at(node.place, "the schema begins with itself by way of $ref.", Endless)
             places.add(node.place)
         return node
 
     def _dependents(self, node: Node) -> Iterator[list[Case]]:
         """Two cases for each name: it is absent, or there with what depends on it."""
-        for name, needed in node.get("dependentRequired", {}).items():
-            if needed:
+        for name, names in node.get("dependentRequired", {}).items():
+            if names:
                 inner = node.at("dependentRequired", name)
-                yield self._dependent(node, name, [(Node(f"{inner.place}~needed", {"required": needed}),)])
+                yield self._dependent(node, name, [(Node(f"{inner.place}~needed", {"required": names}),)])
         for name in node.get("dependentSchemas", ()):
-            yield self._dependent(node, name, self._expanded(node.at("dependentSchemas", name)))
+            yield self._dependent(node, name, self._expansion(node.at("dependentSchemas", name)))
 
     def _dependent(self, node: Node, name: str, then: list[Case]) -> list[Case]:
         """The member is absent, or there and one of the cases holds."""

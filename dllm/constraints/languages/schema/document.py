@@ -19,7 +19,7 @@ from dllm.constraints.languages.schema.keywords import (
     SPEAKS,
     TYPES,
 )
-from dllm.constraints.languages.schema.places import Node, Schema, refused, too_deep
+from dllm.constraints.languages.schema.places import Node, Schema, refusal_at, too_deep
 
 
 def plain(schema: Any) -> Schema:
@@ -42,7 +42,7 @@ class Document:
 
     def __init__(self, schema: Schema, strict: bool, clock: Budget) -> None:
         self.root, self.strict, self._clock = Node("#", as_2020(plain(schema))), strict, clock
-        self._checked: dict[str, Node] = {}
+        self._nodes: dict[str, Node] = {}
         self._anchors = _anchors(check_schema(self.root, clock.time))
 
     def target(self, node: Node) -> Node:
@@ -52,23 +52,23 @@ class Document:
         path = ref.removeprefix(document.rstrip("#")) if isinstance(document, str) and document else ref
         place = unquote(path) or "#"
         if place != "#" and not place.startswith("#/"):
-            place = self._anchored(node, ref, place)
-        if place not in self._checked:
-            self._checked[place] = self._walk(place, node, ref)
-        return self._checked[place]
+            place = self._anchor_place(node, ref, place)
+        if place not in self._nodes:
+            self._nodes[place] = self._walk(place, node, ref)
+        return self._nodes[place]
 
-    def _anchored(self, node: Node, ref: str, fragment: str) -> str:
+    def _anchor_place(self, node: Node, ref: str, fragment: str) -> str:
         """The place that a name stands for. Raises UserError."""
         name = fragment.removeprefix("#")
         if name == fragment:
-            raise refused(
+            raise refusal_at(
                 node.place,
                 f"$ref {ref!r} leads outside. Copy what it means to '#/$defs/name', and point "
                 f"there by the path.{self._nearest_definition(name)}",
             )
         if name not in self._anchors:
             hint = nearest(name, list(self._anchors)) or self._nearest_definition(name)
-            raise refused(node.place, f"$ref {ref!r} leads to a name that no $anchor gives.{hint}")
+            raise refusal_at(node.place, f"$ref {ref!r} leads to a name that no $anchor gives.{hint}")
         return self._anchors[name]
 
     def _nearest_definition(self, name: str) -> str:
@@ -84,12 +84,12 @@ class Document:
                 schema = schema[int(key)]
             else:
                 hint = self._nearest_definition(place.rpartition("/")[2])
-                raise refused(origin.place, f"$ref {ref!r} points to nothing.{hint}")
+                raise refusal_at(origin.place, f"$ref {ref!r} points to nothing.{hint}")
             if isinstance(schema, Mapping) and isinstance(schema.get("$id"), str):
-                raise refused(origin.place, f"$ref {ref!r} leads to an $id of its own. {REFUSED_KEYWORDS['$id']}")
+                raise refusal_at(origin.place, f"$ref {ref!r} leads to an $id of its own. {REFUSED_KEYWORDS['$id']}")
         node = Node(place, schema)
         if not isinstance(schema, Mapping | bool):
-            raise refused(origin.place, f"$ref {ref!r} points to no schema.")
+            raise refusal_at(origin.place, f"$ref {ref!r} points to no schema.")
         if not place.startswith(("#/$defs/", "#/definitions/")):  # elsewhere the metaschema may not have looked
             check_schema(node, self._clock.time)
         return node
@@ -101,10 +101,10 @@ class Document:
         types = types_of(node)
         for keyword in node.schema:
             self._check_keyword(node, keyword)
-            spoken = SPEAKS.get(keyword)
-            if self.strict and types is not None and spoken is not None and not spoken & types:
-                kind = "number" if spoken == NUMBER_KINDS else min(spoken)
-                raise refused(
+            scope = SPEAKS.get(keyword)
+            if self.strict and types is not None and scope is not None and not scope & types:
+                kind = "number" if scope == NUMBER_KINDS else min(scope)
+                raise refusal_at(
                     node.place,
                     f"the keyword {keyword!r} says nothing of type {node.get('type')!r}, only of "
                     f"{kind}. Leave it out, or change type.",
@@ -114,9 +114,9 @@ class Document:
         if _says_nothing(node, keyword):
             return
         if keyword in REFUSED_KEYWORDS:
-            raise refused(node.place, f"the keyword {keyword!r} is not supported. {REFUSED_KEYWORDS[keyword]}")
+            raise refusal_at(node.place, f"the keyword {keyword!r} is not supported. {REFUSED_KEYWORDS[keyword]}")
         if self.strict and keyword not in KNOWN_KEYWORDS:
-            raise refused(
+            raise refusal_at(
                 node.place,
                 f"the keyword {keyword!r} is unknown.{nearest(keyword, sorted(KNOWN_KEYWORDS))} "
                 "With strict=false such keywords are passed over.",
@@ -132,7 +132,7 @@ def _anchors(schemas: Iterable[Node]) -> dict[str, str]:
         elsewhere = "" if node.place == "#" or node.get("$id") is None else f"{node.place}/"  # a document of its own
         for name in {node.get(keyword) for keyword in ANCHORS} - {None} if not elsewhere else ():
             if name in places:
-                raise refused(node.place, f"the anchor {name!r} is also that of {places[name]}. Rename one.")
+                raise refusal_at(node.place, f"the anchor {name!r} is also that of {places[name]}. Rename one.")
             places[name] = node.place
     return places
 
@@ -161,5 +161,5 @@ def types_of(node: Node) -> frozenset[str] | None:
     names = node.get("type")
     if names is None:
         return None
-    named = frozenset([names] if isinstance(names, str) else names)
-    return (named | NUMBER_KINDS if "number" in named else named) & TYPES
+    types = frozenset([names] if isinstance(names, str) else names)
+    return (types | NUMBER_KINDS if "number" in types else types) & TYPES

@@ -15,9 +15,9 @@ from urllib.parse import urljoin
 
 from dllm.common.errors import Refusal
 from dllm.common.installing import not_installed
-from dllm.constraints.languages.schema.places import Node, Schema, pointer_part, refused
+from dllm.constraints.languages.schema.places import Node, Schema, pointer_part, refusal_at
 
-_NAMED = re.compile(r"https?://json-schema\.org/(?:draft[-/](0?[0-9]|20[0-9-]+)/)?(?:hyper-)?schema#?")
+_DRAFT_URI = re.compile(r"https?://json-schema\.org/(?:draft[-/](0?[0-9]|20[0-9-]+)/)?(?:hyper-)?schema#?")
 _OLD = ("4", "6", "7", "2019-09")
 _IN_MAPPINGS = ("properties", "patternProperties", "definitions", "$defs", "dependencies", "dependentSchemas")
 _IN_LISTS = ("allOf", "anyOf", "oneOf", "items", "prefixItems")
@@ -29,21 +29,21 @@ def as_2020(schema: Schema) -> Schema:
     """A schema whose ``$schema`` names an older draft, in the keywords of Draft 2020-12; any other as it is. Raises
     UserError for drafts before 4."""
     uri = None if isinstance(schema, bool) else schema.get("$schema")
-    match = _NAMED.fullmatch(uri) if isinstance(uri, str) else None
+    match = _DRAFT_URI.fullmatch(uri) if isinstance(uri, str) else None
     draft = match[1].lstrip("0") if match and match[1] else ""
     if draft in ("1", "2", "3"):
-        raise refused("#/$schema", f"Draft {draft} is not supported. Write the schema as Draft 4 or newer.")
-    return _translated(schema, draft) if draft in _OLD else schema  # type: ignore[no-any-return]
+        raise refusal_at("#/$schema", f"Draft {draft} is not supported. Write the schema as Draft 4 or newer.")
+    return _translate(schema, draft) if draft in _OLD else schema  # type: ignore[no-any-return]
 
 
-def _translated(schema: Any, draft: str) -> Any:
+def _translate(schema: Any, draft: str) -> Any:
     """One schema with all inside it. Anything else is left for the metaschema to refuse."""
     if not isinstance(schema, Mapping):
         return schema
     out = {key: _inner(key, value, draft) for key, value in schema.items()}
     _write_names(out, draft)
     if isinstance(out.get("$ref"), str):
-        out["$ref"] = _moved(out["$ref"])
+        out["$ref"] = _new_path(out["$ref"])
         if draft != "2019-09":  # there, and only since, what is beside $ref counts
             return {key: value for key, value in out.items() if key in ("$ref", "$schema", "definitions", "$defs")}
     _write_items(out)
@@ -55,10 +55,10 @@ def _translated(schema: Any, draft: str) -> Any:
 
 def _inner(key: str, value: Any, draft: str) -> Any:
     if key in _IN_MAPPINGS and isinstance(value, Mapping):
-        return {name: _translated(each, draft) for name, each in value.items()}
+        return {name: _translate(each, draft) for name, each in value.items()}
     if key in _IN_LISTS and isinstance(value, list):
-        return [_translated(each, draft) for each in value]
-    return _translated(value, draft) if key in _ALONE else value
+        return [_translate(each, draft) for each in value]
+    return _translate(value, draft) if key in _ALONE else value
 
 
 def _write_items(schema: dict[str, Any]) -> None:
@@ -78,8 +78,8 @@ def _write_dependencies(schema: dict[str, Any]) -> None:
     if not isinstance(depends, Mapping):
         return
     del schema["dependencies"]
-    for keyword, listed in (("dependentRequired", True), ("dependentSchemas", False)):
-        of_kind = {name: value for name, value in depends.items() if isinstance(value, list) == listed}
+    for keyword, is_list in (("dependentRequired", True), ("dependentSchemas", False)):
+        of_kind = {name: value for name, value in depends.items() if isinstance(value, list) == is_list}
         if of_kind:
             schema[keyword] = {**of_kind, **schema.get(keyword, {})}
 
@@ -99,7 +99,7 @@ def _write_bounds(schema: dict[str, Any]) -> None:
             schema[exclusive] = schema.pop(bound)
 
 
-def _moved(ref: str) -> str:
+def _new_path(ref: str) -> str:
     """A path, where the keywords on it have other names."""
     ref = re.sub(r"/items/(?=[0-9]+(/|$))", "/prefixItems/", ref)
     return re.sub(r"/additionalItems(?=/|$)", "/items", ref).replace("/dependencies/", "/dependentSchemas/")
@@ -156,7 +156,7 @@ def _check(node: Node, keyword: str, validator: Any) -> Iterator[Node]:
 
 def _none(place: str, why: str) -> Refusal:
     hint = _OLDER.get(place.rpartition("/")[2], "")
-    return refused(place, f"this is no JSON schema (Draft 2020-12): {why}.{hint}")
+    return refusal_at(place, f"this is no JSON schema (Draft 2020-12): {why}.{hint}")
 
 
 @cache

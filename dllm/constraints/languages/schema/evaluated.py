@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dllm.constraints.languages.schema.document import Document
-from dllm.constraints.languages.schema.places import Node, refused
+from dllm.constraints.languages.schema.places import Node, refusal_at
 
 # Ends the place of a node that says what an unevaluated... keyword says, in keywords that need no others beside them.
 UNEVALUATED = "~unevaluated"
@@ -29,14 +29,14 @@ class EvaluatedSet:
         return EvaluatedSet(names, patterns, places, self.members or other.members, self.items or other.items)
 
 
-class Evaluated:
+class EvaluatedSets:
     """Knows what the schemas of a document look at, by way of ``$ref`` and ``allOf`` too."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._known: dict[str, EvaluatedSet] = {}
+        self._scopes: dict[str, EvaluatedSet] = {}
 
-    def closed(self, node: Node) -> list[Node]:
+    def closures(self, node: Node) -> list[Node]:
         """What the unevaluated... keywords of a node say, as nodes of their own. Raises UserError."""
         nodes = []
         for keyword, say in (("unevaluatedProperties", _members), ("unevaluatedItems", _items)):
@@ -49,16 +49,16 @@ class Evaluated:
         """What the other keywords of a node look at."""
         assert not isinstance(node.schema, bool)
         others = {key: value for key, value in node.schema.items() if not key.startswith("unevaluated")}
-        return self._seen(Node(f"{node.place}{UNEVALUATED}", others))
+        return self._scope(Node(f"{node.place}{UNEVALUATED}", others))
 
-    def _seen(self, node: Node) -> EvaluatedSet:
+    def _scope(self, node: Node) -> EvaluatedSet:
         if isinstance(node.schema, bool):
             return EvaluatedSet()
-        if node.place not in self._known:
-            self._known[node.place] = self._looked_at(node)
-        return self._known[node.place]
+        if node.place not in self._scopes:
+            self._scopes[node.place] = self._find_scope(node)
+        return self._scopes[node.place]
 
-    def _looked_at(self, node: Node) -> EvaluatedSet:
+    def _find_scope(self, node: Node) -> EvaluatedSet:
         own = EvaluatedSet(
             tuple(node.get("properties", ())),
             tuple(node.get("patternProperties", ())),
@@ -70,10 +70,10 @@ class Evaluated:
         if node.get("$ref") is not None:
             always.append(self._document.target(node))
         for inner in always:
-            own |= self._seen(inner)
-        if any(self._seen(inner) != EvaluatedSet() for inner in _sometimes(node)):
+            own |= self._scope(inner)
+        if any(self._scope(inner) != EvaluatedSet() for inner in _sometimes(node)):
             place = node.place.removesuffix(UNEVALUATED)
-            raise refused(
+            raise refusal_at(
                 place,
                 "unevaluatedProperties and unevaluatedItems are not supported beside properties or "
                 "items in anyOf, oneOf, dependentSchemas or if. Write each case out with "
@@ -92,8 +92,8 @@ def _sometimes(node: Node) -> list[Node]:
 def _members(beside: EvaluatedSet, schema: Any) -> dict[str, Any] | None:
     if beside.members:
         return None
-    named, matched = (dict.fromkeys(names, True) for names in (beside.names, beside.patterns))
-    return {"properties": named, "patternProperties": matched, "additionalProperties": schema}
+    properties, patterns = (dict.fromkeys(names, True) for names in (beside.names, beside.patterns))
+    return {"properties": properties, "patternProperties": patterns, "additionalProperties": schema}
 
 
 def _items(beside: EvaluatedSet, schema: Any) -> dict[str, Any] | None:

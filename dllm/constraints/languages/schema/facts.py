@@ -15,7 +15,7 @@ from dllm.constraints.languages.schema.evaluated import UNEVALUATED
 from dllm.constraints.languages.schema.keywords import SPEAKS, TYPES
 from dllm.constraints.languages.schema.numbers import Range, as_fraction
 from dllm.constraints.languages.schema.patterns import Patterns
-from dllm.constraints.languages.schema.places import Node, refused
+from dllm.constraints.languages.schema.places import Node, refusal_at
 from dllm.constraints.languages.schema.validity import Validity
 from dllm.constraints.languages.schema.values import distinct, value_kind
 
@@ -46,7 +46,7 @@ class Arrays:
         return tuple(node for node in nodes if node is not None)
 
     @property
-    def listed(self) -> int:
+    def place_count(self) -> int:
         """How many places have items of their own."""
         return max((len(before) for before, _ in self.parts), default=0)
 
@@ -63,7 +63,7 @@ class Members:
     def of(self, name: str, patterns: Patterns) -> tuple[Node, ...]:
         """What this part says of the member with this name."""
         nodes = [self.properties[name]] if name in self.properties else []
-        nodes += [node for pattern, node in self.patterns if patterns.found(pattern, self.node.place, name)]
+        nodes += [node for pattern, node in self.patterns if patterns.matches(pattern, self.node.place, name)]
         return tuple(nodes or ([] if self.others is None else [self.others]))
 
 
@@ -78,7 +78,7 @@ class Objects:
     place: str = "#"  # in the schema, for errors
 
     @property
-    def listed(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """The names under properties, in their order."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.properties))
 
@@ -93,10 +93,10 @@ class Facts:
 
     place: str  # in the schema, for errors
     types: frozenset[str]  # that are valid
-    written: frozenset[str]  # those of them that texts are written of
+    text_types: frozenset[str]  # those of them that texts are written of
     # of enumerations, filtered by all that is beside them but formats; None: none
     values: tuple[Any, ...] | None
-    excluded: tuple[Any, ...]  # values of ``not``
+    exclusions: tuple[Any, ...]  # values of ``not``
     numbers: Range  # what it says of numbers
     texts: Texts  # what it says of strings
     arrays: Arrays  # what it says of arrays
@@ -106,21 +106,21 @@ class Facts:
 
 def facts(case: Case, validity: Validity) -> Facts:
     """Raises UserError where a bound cannot be kept."""
-    types, excluded = _types(case), _excluded(case)
+    types, exclusions = _types(case), _exclusions(case)
     values = _values(case, validity)
     kinds = None if values is None else frozenset(value_kind(value) for value in values)
-    written = _written(case, types) if kinds is None else kinds & _held(case, kinds)
+    text_types = _text_types(case, types) if kinds is None else kinds & _restrict_types(case, kinds)
     return Facts(
         place=next((node.place for node in case if "~" not in node.place), "#"),
         types=types,
-        written=written,
+        text_types=text_types,
         values=values,
-        excluded=excluded,
+        exclusions=exclusions,
         numbers=_numbers(case),
         texts=_texts(case),
         arrays=_arrays(case),
         objects=_objects(case),
-        free=values is None and not excluded and types == TYPES and not _spoken(case),
+        free=values is None and not exclusions and types == TYPES and not _scope(case),
     )
 
 
@@ -136,12 +136,12 @@ def _types(case: Case) -> frozenset[str]:
     return reduce(frozenset.__and__, types, TYPES)
 
 
-def _excluded(case: Case) -> tuple[Any, ...]:
-    pairs = [(node, value) for node in _without(case) for value in _listed(node)]
+def _exclusions(case: Case) -> tuple[Any, ...]:
+    pairs = [(node, value) for node in _without(case) for value in _enumeration(node)]
     return distinct(value for node, value in pairs if value_kind(value) in (types_of(node) or TYPES))
 
 
-def _listed(node: Node) -> list[Any]:
+def _enumeration(node: Node) -> list[Any]:
     """The values of enum and const, which must all hold."""
     consts = [node.get("const")] if "const" in node.schema else []  # type: ignore[operator]
     if node.get("enum") is None:
@@ -156,26 +156,26 @@ def _values(case: Case, validity: Validity) -> tuple[Any, ...] | None:
     listing = [node for node in case if "enum" in node.schema or "const" in node.schema]  # type: ignore[operator]
     if not listing:
         return None
-    values = distinct(_listed(listing[0]))
+    values = distinct(_enumeration(listing[0]))
     nodes = [without(node, *APART) for node in case if not node.place.endswith(WRITTEN)]
     return tuple(value for value in values if all(validity.holds(value, node) for node in nodes))
 
 
-def _spoken(case: Case) -> frozenset[str]:
+def _scope(case: Case) -> frozenset[str]:
     kinds = (SPEAKS.get(keyword, frozenset()) for node in case for keyword in node.schema)  # type: ignore[union-attr]
     return frozenset().union(*kinds)
 
 
-def _written(case: Case, types: frozenset[str]) -> frozenset[str]:
+def _text_types(case: Case, types: frozenset[str]) -> frozenset[str]:
     """Without ``type``, the one type that the other keywords speak of, else all."""
-    spoken = _spoken(case)
-    typed = any(node.get("type") is not None and not node.place.endswith(WRITTEN) for node in case)
-    if typed or len(spoken - {"fraction"}) != 1:
-        spoken = types
-    return _held(case, types & spoken)
+    scope = _scope(case)
+    has_type = any(node.get("type") is not None and not node.place.endswith(WRITTEN) for node in case)
+    if has_type or len(scope - {"fraction"}) != 1:
+        scope = types
+    return _restrict_types(case, types & scope)
 
 
-def _held(case: Case, types: frozenset[str]) -> frozenset[str]:
+def _restrict_types(case: Case, types: frozenset[str]) -> frozenset[str]:
     """Those that texts are written of."""
     kinds = [types_of(node) or types for node in case if node.place.endswith(WRITTEN)]
     return reduce(frozenset.__and__, kinds, types)
@@ -184,7 +184,7 @@ def _held(case: Case, types: frozenset[str]) -> frozenset[str]:
 def _whole(node: Node, keyword: str) -> int:
     value = node.get(keyword)
     if isinstance(value, bool) or value != value or abs(value) >= 10**300 or value != int(value):
-        raise refused(
+        raise refusal_at(
             node.place, f"{keyword}={value!r} is not a whole number of at most 300 digits. Only these are supported."
         )
     return int(value)
@@ -194,7 +194,7 @@ def _exact(node: Node, keyword: str) -> Fraction:
     value = node.get(keyword)
     if not isfinite(value) or abs(value) >= 10**300 or 10**300 % as_fraction(value).denominator:
         rule = "is not a number of at most 300 digits on each side of its point. Only these are supported."
-        raise refused(node.place, f"{keyword}={value!r} {rule}")
+        raise refusal_at(node.place, f"{keyword}={value!r} {rule}")
     return as_fraction(value)
 
 

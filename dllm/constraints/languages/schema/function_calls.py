@@ -16,7 +16,7 @@ from dllm.constraints.languages.limits import Budget, budget
 from dllm.constraints.languages.schema.document import Document, types_of
 from dllm.constraints.languages.schema.language import Goals
 from dllm.constraints.languages.schema.places import Node, too_deep
-from dllm.constraints.languages.schema.values import comma, enclosed, member, pair, quoted
+from dllm.constraints.languages.schema.values import comma, enclose, member, pair, string_text
 from dllm.constraints.languages.trees import Alt, Automaton, Bytes, Cat, Language, OneOrMore, Rep, RuleCall, Tree
 
 OBJECT = Node("#~object", {"type": "object"})  # holds beside the parameters: arguments are an object
@@ -32,9 +32,9 @@ def call_language(
     for at, function in enumerate(functions):
         with _as_of(at):
             arguments = _arguments(function, f"{at} ", clock, whitespace, additional, rules)
-        name = member("name", quoted(function["name"]), whitespace)
-        rest = comma(pair(quoted("arguments"), arguments, whitespace), whitespace)
-        calls.append(arguments if len(functions) == 1 else enclosed("{", Cat((name, rest)), "}", whitespace))
+        name = member("name", string_text(function["name"]), whitespace)
+        rest = comma(pair(string_text("arguments"), arguments, whitespace), whitespace)
+        calls.append(arguments if len(functions) == 1 else enclose("{", Cat((name, rest)), "}", whitespace))
     space = around(whitespace)
     return Language({**rules, "start": Cat((space, Alt(tuple(calls)), space))}, depth=depth)
 

@@ -15,7 +15,7 @@ from dllm.constraints.languages.schema.keywords import NUMBER_KINDS
 from dllm.constraints.languages.schema.numbers import Range, numbers
 from dllm.constraints.languages.schema.objects import ObjectTrees
 from dllm.constraints.languages.schema.patterns import accepts, pattern_automaton
-from dllm.constraints.languages.schema.places import Node, Schema, refused, too_deep
+from dllm.constraints.languages.schema.places import Node, Schema, refusal_at, too_deep
 from dllm.constraints.languages.schema.proofs import Proofs
 from dllm.constraints.languages.schema.strings import contents, strings
 from dllm.constraints.languages.schema.values import constant, value_kind
@@ -81,16 +81,16 @@ class Goals:
         if facts.free:
             return RuleCall(ANY)
         if facts.values is not None:
-            return Alt(tuple(text for _, text in self._listed(facts)))
-        kinds = facts.written & NUMBER_KINDS
+            return Alt(tuple(text for _, text in self._value_texts(facts)))
+        kinds = facts.text_types & NUMBER_KINDS
         cases = [self._numbers(facts, kinds)] if kinds else []
-        for kind in sorted(facts.written - NUMBER_KINDS):
-            cases.append(self._typed(facts, kind))
+        for kind in sorted(facts.text_types - NUMBER_KINDS):
+            cases.append(self._type_tree(facts, kind))
         return Alt(tuple(cases))
 
-    def _typed(self, facts: Facts, kind: str) -> Tree:
-        if kind in ("array", "object") and any(value_kind(value) == kind for value in facts.excluded):
-            raise refused(
+    def _type_tree(self, facts: Facts, kind: str) -> Tree:
+        if kind in ("array", "object") and any(value_kind(value) == kind for value in facts.exclusions):
+            raise refusal_at(
                 facts.place,
                 f"the keyword 'not' is not supported over values of type {kind}. Say what is allowed instead.",
             )
@@ -99,18 +99,18 @@ class Goals:
         if kind == "object":
             return self._objects.tree(facts.objects)
         if kind == "string":
-            texts = [value for value in facts.excluded if isinstance(value, str)]
+            texts = [value for value in facts.exclusions if isinstance(value, str)]
             return strings(facts.texts, texts, self._patterns, self._document.strict)
         return Alt(tuple(text for _, text in self._words(facts, kind)))
 
     def _words(self, facts: Facts, kind: str) -> Few:
         """null, true and false, but those excluded."""
         words = (None,) if kind == "null" else (True, False)
-        out = [value for value in facts.excluded if value_kind(value) == kind]
+        out = [value for value in facts.exclusions if value_kind(value) == kind]
         return tuple((word, constant(word, self._whitespace)) for word in words if word not in out)
 
     def _numbers(self, facts: Facts, kinds: frozenset[str]) -> Tree:
-        out = [value for value in facts.excluded if value_kind(value) in kinds]
+        out = [value for value in facts.exclusions if value_kind(value) in kinds]
         if facts.numbers == Range() and kinds == NUMBER_KINDS and not out:
             return ANY_NUMBER
         tree = numbers(facts.numbers, kinds)
@@ -119,14 +119,14 @@ class Goals:
         without = Alt(tuple(constant(value, "none") for value in out))
         return Automaton(difference(pattern_automaton(tree), pattern_automaton(without)))
 
-    def _listed(self, facts: Facts) -> Few:
+    def _value_texts(self, facts: Facts) -> Few:
         """The values of an enumeration that keep the formats beside it."""
         fraction = facts.types >= NUMBER_KINDS
         formats = facts.texts.formats and contents(facts.texts, (), self._patterns, self._document.strict)
         return tuple(
             (value, constant(value, self._whitespace, fraction))
             for value in facts.values or ()
-            if value_kind(value) in facts.written
+            if value_kind(value) in facts.text_types
             and (not (formats and isinstance(value, str)) or accepts(formats, value))
         )
 
@@ -136,9 +136,9 @@ class Goals:
         for case in self._proofs.cases.of(nodes):
             facts = self._proofs.facts(case)
             if facts.values is not None:
-                few += self._listed(facts)
-            elif facts.written <= {"null", "boolean"}:
-                few += [pair for kind in sorted(facts.written) for pair in self._words(facts, kind)]
+                few += self._value_texts(facts)
+            elif facts.text_types <= {"null", "boolean"}:
+                few += [pair for kind in sorted(facts.text_types) for pair in self._words(facts, kind)]
             else:
                 return None
         return tuple(few)

@@ -9,7 +9,7 @@ from math import ceil, floor, lcm
 
 import numpy as np
 
-from dllm.constraints.languages.automaton_of import compiled
+from dllm.constraints.languages.automaton_of import to_automaton
 from dllm.constraints.languages.json import DIGIT
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.products import intersection
@@ -128,7 +128,7 @@ def integers(within: Range) -> Tree:
 
 
 def _multiples_in(tree: Tree, step: Fraction) -> Tree:
-    return Automaton(intersection(multiples(step), compiled(Language({"start": tree}))))
+    return Automaton(intersection(multiples(step), to_automaton(Language({"start": tree}))))
 
 
 def multiples(step: Fraction) -> ByteAutomaton:
@@ -185,18 +185,18 @@ def _magnitudes(low: Fraction, high: Fraction | None, over: bool, under: bool, k
     if high is None:
         return Alt(
             (
-                _parted(first, first, begin, None, (over, False), kinds),
-                _parted(first + 1, None, "", None, (False, False), kinds),
+                _by_parts(first, first, begin, None, (over, False), kinds),
+                _by_parts(first + 1, None, "", None, (False, False), kinds),
             )
         )
     last, end = floor(high), _digits_behind(high)
     if last <= first:
-        return _parted(first, first, begin, end, (over, under), kinds) if last == first else Alt()
+        return _by_parts(first, first, begin, end, (over, under), kinds) if last == first else Alt()
     return Alt(
         (
-            _parted(first, first, begin, None, (over, False), kinds),
-            _parted(first + 1, last - 1, "", None, (False, False), kinds),
-            _parted(last, last, "", end, (False, under), kinds),
+            _by_parts(first, first, begin, None, (over, False), kinds),
+            _by_parts(first + 1, last - 1, "", None, (False, False), kinds),
+            _by_parts(last, last, "", end, (False, under), kinds),
         )
     )
 
@@ -210,7 +210,7 @@ def _digits_behind(value: Fraction) -> str:
     return digits
 
 
-def _parted(
+def _by_parts(
     first: int, last: int | None, low: str, high: str | None, without: tuple[bool, bool], kinds: frozenset[str]
 ) -> Tree:
     """Whole parts from ``first`` to ``last``, and after their point digits in ``_behind``'s order; of kinds."""

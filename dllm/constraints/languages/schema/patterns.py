@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dllm.common.errors import verbatim
-from dllm.constraints.languages.automaton_of import compiled
-from dllm.constraints.languages.ecma import searched_tree
+from dllm.constraints.languages.automaton_of import to_automaton
+from dllm.constraints.languages.ecma import search_tree
 from dllm.constraints.languages.regex import shown_pattern
 from dllm.constraints.languages.trees import ByteAutomaton, Language, Tree
 
@@ -15,21 +15,21 @@ class Patterns:
     def __init__(self) -> None:
         self._known: dict[str, ByteAutomaton] = {}
 
-    def searched(self, pattern: str, place: str) -> ByteAutomaton:
+    def automaton(self, pattern: str, place: str) -> ByteAutomaton:
         """The texts in which the pattern is found, as ECMA-262 means it with the flag u. Raises UserError."""
         if pattern not in self._known:
             where = f"{{constraint.schema:name}} at {verbatim(place)}: the pattern {verbatim(shown_pattern(pattern))}"
-            self._known[pattern] = pattern_automaton(searched_tree(pattern, where))
+            self._known[pattern] = pattern_automaton(search_tree(pattern, where))
         return self._known[pattern]
 
-    def found(self, pattern: str, place: str, text: str) -> bool:
+    def matches(self, pattern: str, place: str, text: str) -> bool:
         """Whether the pattern is found in a text."""
-        return accepts(self.searched(pattern, place), text)
+        return accepts(self.automaton(pattern, place), text)
 
 
 def pattern_automaton(tree: Tree) -> ByteAutomaton:
     """The automaton of a tree that calls nothing."""
-    return compiled(Language({"start": tree}))
+    return to_automaton(Language({"start": tree}))
 
 
 def writable(text: str) -> bool:

@@ -39,9 +39,9 @@ def pointer_part(key: str | int) -> str:
     return str(key).replace("~", "~0").replace("/", "~1")
 
 
-def refused(place: str, sentence: str, kind: type[Refusal] = Refusal) -> Refusal:
+def refusal_at(place: str, sentence: str, kind: type[Refusal] = Refusal) -> Refusal:
     return kind("{constraint.schema:name} at {place:value}: {why:value}", [place, sentence])
 
 
 def too_deep(place: str) -> Refusal:
-    return refused(place, "the schema nests too deeply. Put parts of it into $defs, and shorten chains of $ref.")
+    return refusal_at(place, "the schema nests too deeply. Put parts of it into $defs, and shorten chains of $ref.")

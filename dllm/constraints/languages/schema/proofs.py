@@ -39,16 +39,16 @@ class Proofs:
     def restrict(self, case: Case, beside: Case) -> Case:
         """The case, held to the types that it writes by itself, as the proof looks at no others."""
         facts = self.facts(case + beside)
-        if facts.values is not None or facts.written == facts.types:
+        if facts.values is not None or facts.text_types == facts.types:
             return case
-        names = sorted("number" if kind == "fraction" else kind for kind in facts.written)
+        names = sorted("number" if kind == "fraction" else kind for kind in facts.text_types)
         return (*case, Node(f"{'-'.join(names)}{WRITTEN}", {"type": names}))
 
     def exclude(self, case: Case, other: Case) -> bool:
         """Whether no value of the types that either writes is valid in both."""
         left, right = self.facts(case), self.facts(other)
-        written = (left.written | right.written) & left.types & right.types
-        return not written or self.void(tuple(dict.fromkeys(case + other)), written)
+        types = (left.text_types | right.text_types) & left.types & right.types
+        return not types or self.void(tuple(dict.fromkeys(case + other)), types)
 
     def told_apart(self, branches: list[list[Case]]) -> bool:
         """Whether each value of a branch differs from those of all others, itself or in one required property.
@@ -103,12 +103,12 @@ class Proofs:
         if kind == "object":
             return self._void_object(facts.objects)
         all_of_them = (None,) if kind == "null" else (True, False)
-        return len(distinct((*facts.excluded, *all_of_them))) == len(facts.excluded)
+        return len(distinct((*facts.exclusions, *all_of_them))) == len(facts.exclusions)
 
     def _void_array(self, arrays: Arrays) -> bool:
         if arrays.high is not None and arrays.high < arrays.low:
             return True
-        return any(self.void_goal(arrays.item(place)) for place in range(min(arrays.low, arrays.listed + 1)))
+        return any(self.void_goal(arrays.item(place)) for place in range(min(arrays.low, arrays.place_count + 1)))
 
     def _void_object(self, objects: Objects) -> bool:
         if objects.high is not None and objects.high < max(objects.low, len(objects.required)):

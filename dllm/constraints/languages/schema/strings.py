@@ -10,27 +10,27 @@ from typing import TypeGuard
 import numpy as np
 
 from dllm.constraints.languages.json import character
-from dllm.constraints.languages.minimal import minimised
+from dllm.constraints.languages.minimal import minimal_table
 from dllm.constraints.languages.products import difference, intersection
 from dllm.constraints.languages.regex import End, regex_tree
 from dllm.constraints.languages.schema.facts import Texts
 from dllm.constraints.languages.schema.patterns import Patterns, pattern_automaton, writable
-from dllm.constraints.languages.schema.places import refused
+from dllm.constraints.languages.schema.places import refusal_at
 from dllm.constraints.languages.trees import COUNT_BITS, Alt, Automaton, ByteAutomaton, Cat, Counted, Rep, Rounds, Tree
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, characters, literal_text
 
 SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
-COUNTED = 64  # from this maxLength on a counter counts; below, states take no more room
+COUNTER_LENGTH = 64  # from this maxLength on a counter counts; below, states take no more room
 MARK = 0xFF  # no text holds this byte
 PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, LAST))
 
 
-def strings(texts: Texts, excluded: Iterable[str], patterns: Patterns, strict: bool) -> Tree:
+def strings(texts: Texts, exclusions: Iterable[str], patterns: Patterns, strict: bool) -> Tree:
     """A string with its quotes. Where only its length is said any escapes are allowed. Raises UserError."""
-    left_out = tuple(excluded)
-    counted = _counted(texts, left_out, patterns, strict) if counts(texts.high) else None
-    if counted is not None:
-        return counted
+    left_out = tuple(exclusions)
+    tree = _counter_tree(texts, left_out, patterns, strict) if counts(texts.high) else None
+    if tree is not None:
+        return tree
     if not (texts.patterns or texts.formats or left_out):
         inner: Tree = Rep(character(), texts.low, texts.high)
     else:
@@ -38,32 +38,32 @@ def strings(texts: Texts, excluded: Iterable[str], patterns: Patterns, strict: b
     return Cat((literal_text('"'), inner, literal_text('"')))
 
 
-def contents(texts: Texts, excluded: Iterable[str], patterns: Patterns, strict: bool) -> ByteAutomaton:
+def contents(texts: Texts, exclusions: Iterable[str], patterns: Patterns, strict: bool) -> ByteAutomaton:
     """The texts of a string as UTF-8. Raises UserError."""
-    parts = [patterns.searched(pattern, place) for place, pattern in texts.patterns]
+    parts = [patterns.automaton(pattern, place) for place, pattern in texts.patterns]
     for place, name in texts.formats:
         if name in FORMATS:
             parts.append(_format(name))
         elif strict:
-            raise refused(
+            raise refusal_at(
                 place,
                 f"the format {name!r} is not supported, only {', '.join(FORMATS)}. With strict=false "
                 "other formats are passed over.",
             )
     if texts.low or texts.high is not None or not parts:
         parts.append(pattern_automaton(Rep(characters(ALL_CHARACTERS), texts.low, texts.high)))
-    return excluding(reduce(intersection, parts), excluded)
+    return excluding(reduce(intersection, parts), exclusions)
 
 
 def counts(high: int | None) -> TypeGuard[int]:
     """Whether a counter counts up to this."""
-    return high is not None and COUNTED <= high < 1 << COUNT_BITS
+    return high is not None and COUNTER_LENGTH <= high < 1 << COUNT_BITS
 
 
-def _counted(texts: Texts, left_out: tuple[str, ...], patterns: Patterns, strict: bool) -> Tree | None:
+def _counter_tree(texts: Texts, left_out: tuple[str, ...], patterns: Patterns, strict: bool) -> Tree | None:
     """A string whose characters a counter counts; None where its lengths are to be kept in states."""
     assert texts.high is not None
-    low = texts.low if texts.low >= COUNTED else 0  # fewer are states of the content
+    low = texts.low if texts.low >= COUNTER_LENGTH else 0  # fewer are states of the content
     free = replace(texts, low=texts.low - low, high=None)
     if not (texts.patterns or texts.formats or left_out):
         return Counted(0x22, _plain_rounds(), texts.low, texts.high, 0x22) if texts.low <= texts.high else Alt()
@@ -89,11 +89,11 @@ def _shortest(automaton: ByteAutomaton) -> int | None:
 
 def _behind(automaton: ByteAutomaton, state: int) -> set[int]:
     """The states after one character."""
-    whole, reached = set[int](), set(automaton.moves[state].tolist()) - {-1}
-    while reached:
-        inside = {s for s in reached if (automaton.moves[s, 0x80:0xC0] >= 0).any()}
-        whole |= reached - inside
-        reached = {new for s in inside for new in automaton.moves[s].tolist()} - {-1}
+    whole, targets = set[int](), set(automaton.moves[state].tolist()) - {-1}
+    while targets:
+        inside = {s for s in targets if (automaton.moves[s, 0x80:0xC0] >= 0).any()}
+        whole |= targets - inside
+        targets = {new for s in inside for new in automaton.moves[s].tolist()} - {-1}
     return whole
 
 
@@ -109,10 +109,10 @@ def _rounds(automaton: ByteAutomaton) -> Rounds:
     between = ~(automaton.moves[:, 0x80:0xC0] >= 0).any(axis=1)
     moves = automaton.moves.copy()
     moves[between, MARK] = np.flatnonzero(between)
-    escaped = json_escaped(ByteAutomaton(moves, automaton.accepting))
-    between, moves = escaped.moves[:, MARK] >= 0, escaped.moves.copy()
+    table = json_escaped(ByteAutomaton(moves, automaton.accepting))
+    between, moves = table.moves[:, MARK] >= 0, table.moves.copy()
     moves[:, MARK] = -1
-    return Rounds(moves, (moves >= 0) & between[:, None], escaped.accepting)
+    return Rounds(moves, (moves >= 0) & between[:, None], table.accepting)
 
 
 @cache
@@ -125,16 +125,16 @@ def _plain_names() -> ByteAutomaton:
     return pattern_automaton(Rep(characters(PLAIN)))
 
 
-def excluding(automaton: ByteAutomaton, excluded: Iterable[str]) -> ByteAutomaton:
+def excluding(automaton: ByteAutomaton, exclusions: Iterable[str]) -> ByteAutomaton:
     """Without these texts."""
-    cases = tuple(literal_text(text) for text in excluded if writable(text))
+    cases = tuple(literal_text(text) for text in exclusions if writable(text))
     return difference(automaton, pattern_automaton(Alt(cases))) if cases else automaton
 
 
-def names(patterns: Iterable[ByteAutomaton], apart: Iterable[ByteAutomaton], listed: Iterable[str]) -> Tree:
-    """A name with its quotes, never escaped: under all ``patterns``, under none of ``apart``, and not ``listed``."""
+def names(patterns: Iterable[ByteAutomaton], apart: Iterable[ByteAutomaton], exclusions: Iterable[str]) -> Tree:
+    """A name with its quotes, never escaped: under all ``patterns``, none of ``apart``, and not in ``exclusions``."""
     plain: Tree = Rep(characters(PLAIN))
-    inside, outside, taken_names = tuple(patterns), tuple(apart), tuple(listed)
+    inside, outside, taken_names = tuple(patterns), tuple(apart), tuple(exclusions)
     if inside or outside or taken_names:
         free = excluding(reduce(difference, outside, reduce(intersection, inside, _plain_names())), taken_names)
         plain = Automaton(free) if len(free.moves) else Alt()
@@ -163,7 +163,7 @@ def json_escaped(automaton: ByteAutomaton) -> ByteAutomaton:
         moves[layer, :, ord(sign)] = (layer + 1) * count + places
     moves[4, :, ord("1")] = 6 * count + places
     accepting = np.concatenate([automaton.accepting, np.zeros(6 * count, bool)])
-    return ByteAutomaton(*minimised(moves.reshape(-1, 256), accepting))
+    return ByteAutomaton(*minimal_table(moves.reshape(-1, 256), accepting))
 
 
 _YEAR = r"(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"

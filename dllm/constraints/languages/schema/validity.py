@@ -12,7 +12,7 @@ from dllm.constraints.languages.schema.document import Document
 from dllm.constraints.languages.schema.keywords import NUMBER_KINDS
 from dllm.constraints.languages.schema.numbers import as_fraction
 from dllm.constraints.languages.schema.patterns import Patterns
-from dllm.constraints.languages.schema.places import Node, refused, too_deep
+from dllm.constraints.languages.schema.places import Node, refusal_at, too_deep
 from dllm.constraints.languages.schema.values import value_kind
 
 
@@ -28,7 +28,7 @@ class Validity:
             "pattern": self._pattern,
             "patternProperties": self._pattern_properties,
             "additionalProperties": self._additional,
-            "unevaluatedProperties": self._unevaluated,
+            "unevaluatedProperties": self._refuse_unevaluated,
             "multipleOf": self._multiple,
         }
         kind: Any = jsonschema.validators.extend(jsonschema.Draft202012Validator, own)
@@ -43,13 +43,13 @@ class Validity:
         except UserError:
             raise
         except Exception as error:  # a $ref that leads outside: referencing has a class for each way
-            raise refused(node.place, f"its values cannot be checked: {first_line(error)}.") from None
+            raise refusal_at(node.place, f"its values cannot be checked: {first_line(error)}.") from None
 
-    def _found(self, pattern: str, text: str) -> bool:
-        return self._patterns.found(pattern, "an enumeration", text)
+    def _matches(self, pattern: str, text: str) -> bool:
+        return self._patterns.matches(pattern, "an enumeration", text)
 
     def _pattern(self, validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:
-        if isinstance(value, str) and not self._found(pattern, value):
+        if isinstance(value, str) and not self._matches(pattern, value):
             yield self._error("pattern")
 
     def _multiple(self, validator: Any, step: float, value: Any, schema: Any) -> Iterator[Any]:
@@ -61,15 +61,15 @@ class Validity:
     def _pattern_properties(self, validator: Any, patterns: Any, value: Any, schema: Any) -> Iterator[Any]:
         for name, inner in value.items() if isinstance(value, Mapping) else ():
             for pattern, node in patterns.items():
-                if self._found(pattern, name):
+                if self._matches(pattern, name):
                     yield from validator.descend(inner, node)
 
     def _additional(self, validator: Any, others: Any, value: Any, schema: Any) -> Iterator[Any]:
         for name, inner in value.items() if isinstance(value, Mapping) else ():
             patterns = schema.get("patternProperties", ())
-            if name not in schema.get("properties", ()) and not any(self._found(each, name) for each in patterns):
+            if name not in schema.get("properties", ()) and not any(self._matches(each, name) for each in patterns):
                 yield from validator.descend(inner, others)
 
-    def _unevaluated(self, validator: Any, others: Any, value: Any, schema: Any) -> Iterator[Any]:
-        raise refused("an enumeration", "the keyword 'unevaluatedProperties' is not supported.")
+    def _refuse_unevaluated(self, validator: Any, others: Any, value: Any, schema: Any) -> Iterator[Any]:
+        raise refusal_at("an enumeration", "the keyword 'unevaluatedProperties' is not supported.")
         yield

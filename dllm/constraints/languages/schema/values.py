@@ -49,16 +49,16 @@ def constant(value: Any, whitespace: str, fraction: bool = True) -> Tree:
     """The texts of one value: members in its own order; numbers with zeros after the point, if ``fraction``; strings
     escaped where they must be."""
     if isinstance(value, list):
-        return bracketed("[", [constant(entry, whitespace) for entry in value], "]", whitespace)
+        return bracket("[", [constant(entry, whitespace) for entry in value], "]", whitespace)
     if isinstance(value, dict):
         members = [member(name, constant(inner, whitespace), whitespace) for name, inner in value.items()]
-        return bracketed("{", members, "}", whitespace)
+        return bracket("{", members, "}", whitespace)
     if isinstance(value, str):
-        return quoted(value)
+        return string_text(value)
     return literal_text(json.dumps(value)) if value is None or isinstance(value, bool) else _number(value, fraction)
 
 
-def quoted(text: str) -> Tree:
+def string_text(text: str) -> Tree:
     """A string, escaped where it must be; one with half a surrogate pair has no text."""
     try:
         return literal_text(json.dumps(text, ensure_ascii=False))
@@ -68,7 +68,7 @@ def quoted(text: str) -> Tree:
 
 def member(name: str, value: Tree, whitespace: str) -> Tree:
     """``"name": value``."""
-    return pair(quoted(name), value, whitespace)
+    return pair(string_text(name), value, whitespace)
 
 
 def pair(name: Tree, value: Tree, whitespace: str) -> Tree:
@@ -80,17 +80,17 @@ def comma(entry: Tree, whitespace: str) -> Tree:
     return Cat((around(whitespace), literal_text(","), behind(whitespace), entry))
 
 
-def bracketed(opens: str, entries: list[Tree], closes: str, whitespace: str) -> Tree:
+def bracket(opens: str, entries: list[Tree], closes: str, whitespace: str) -> Tree:
     """All these entries, between brackets."""
     rest = entries[:1] + [comma(entry, whitespace) for entry in entries[1:]]
     return (
-        enclosed(opens, Cat(tuple(rest)), closes, whitespace)
+        enclose(opens, Cat(tuple(rest)), closes, whitespace)
         if entries
         else Cat((literal_text(opens), around(whitespace), literal_text(closes)))
     )
 
 
-def enclosed(opens: str, inner: Tree, closes: str, whitespace: str) -> Tree:
+def enclose(opens: str, inner: Tree, closes: str, whitespace: str) -> Tree:
     """Space, what is inside, space, between brackets."""
     return Cat((literal_text(opens), around(whitespace), inner, around(whitespace), literal_text(closes)))
 
