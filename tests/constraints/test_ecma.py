@@ -30,7 +30,7 @@ REPEATS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{0,3}?", "{2,}", "{
 
 
 def searched(pattern: str) -> ByteAutomaton:
-    return Patterns().searched(pattern, "#")
+    return Patterns().automaton(pattern, "#")
 
 
 def drawn_pattern(seed: int) -> str:

@@ -59,7 +59,7 @@ class Goals:
 
     def value(self, nodes: tuple[Node, ...]) -> Tree:
         """The texts of a goal; a goal that is met again, also inside itself, is a rule. Raises UserError."""
-        nodes = tuple(dict.fromkeys(map(self._proofs.cases.followed, nodes)))
+        nodes = tuple(dict.fromkeys(map(self._proofs.cases.follow_refs, nodes)))
         key = tuple(node.place for node in nodes)
         rule = self._prefix + " and ".join(key)
         if key in self._open:
