@@ -232,12 +232,12 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 sys.path.insert(0, "tests/support")
 from exploding import EXPLODING
-from dllm.constraints.languages.automaton_of import compiled
+from dllm.constraints.languages.automaton_of import to_automaton
 from dllm.constraints.languages.limits import CompileLimits
 from dllm.common.errors import UserError
 for name in {names}:
     try:
-        compiled(EXPLODING[name], CompileLimits({states}, {seconds}))
+        to_automaton(EXPLODING[name], CompileLimits({states}, {seconds}))
         sys.exit(name + " was not refused")
     except UserError as error:
         print(name, error)

@@ -80,7 +80,7 @@ def test_every_example_is_right_and_every_question_has_its_shots(suite: str, nam
                 words = each.answer["words"]  # type: ignore[index]
                 assert len(set(words)) == len(words) and all(word in each.fields["words"] for word in words)
             else:
-                assert metric_scores(spec.metric, each.solved, each.answer, Judges())["score"] == 1
+                assert metric_scores(spec.metric, each.solution, each.answer, Judges())["score"] == 1
     shown = {json.dumps([shot.fields, shot.answer]) for record in found for shot in record.shots}
     assert len(shown) == (0 if not spec.shot else 1 if suite == "r2" else spec.count)
 
@@ -91,7 +91,7 @@ def test_positions_count_from_zero(operation: str) -> None:
     for record in records("r1", f"waiting_line/{operation}")[1]:
         names, at, word = given(record), record.fields["index"], record.fields.get("word")
         names[at : at + (operation != "insert_index")] = [] if word is None else [word]
-        assert read_lenient(record.solved) == names
+        assert read_lenient(record.solution) == names
         seen.add((at, len(given(record))))
     last = 0 if operation == "insert_index" else -1
     assert {(0, 3), (3 + last, 3), (6 + last, 6)} <= seen
@@ -104,7 +104,7 @@ def test_sudokus_have_one_solution(suite: str, name: str, empty: int) -> None:
         shown = str(record.fields.get("sudoku") or record.fields.get("puzzle"))
         cells = shown.replace("\n", "").replace("_", "0")
         assert cells.count("0") == empty
-        assert solutions(cells) == [record.solved.replace("\n", "")]
+        assert solutions(cells) == [record.solution.replace("\n", "")]
 
 
 def test_the_words_of_a_level_are_as_it_says() -> None:
@@ -133,7 +133,7 @@ def test_seeds_are_the_benchmarks() -> None:
 def test_latin_squares_are_the_released_ones() -> None:
     """Digest of symbols and example of the released questions 0, 4, ..., 28, read from published result files."""
     _, found = records("r2", "puzzles/latin_square_n4")
-    text = "\n\n".join(f"{record.fields['symbols']}\n{record.solved}" for record in found[:32:4])
+    text = "\n\n".join(f"{record.fields['symbols']}\n{record.solution}" for record in found[:32:4])
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "308bc0f0ccb97750"
     assert records("r1", "puzzle/latin_square_n4")[1][0].answer == found[0].answer
 

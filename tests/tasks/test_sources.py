@@ -46,9 +46,9 @@ def test_questions_and_wording_come_from_the_copy(suite: str, tmp_path: Path) ->
     records = generated_records(suite, SUITES[suite][TASK], 7)
     for item, record in zip(task.items(), records, strict=True):
         chat: Any = item.prompt
-        assert chat[1]["content"] == record.shots[0].solved
+        assert chat[1]["content"] == record.shots[0].solution
         assert chat[-1]["content"].startswith(f"Line:\n\n{record.fields['context']}\n\nAdd")
-        assert task.score(item, record.solved) == {"score": 1.0, "score_strict": 1.0}
+        assert task.score(item, record.solution) == {"score": 1.0, "score_strict": 1.0}
         assert task.score(item, record.fields["context"])["score"] == 0
     stamp, other = task.stamp(), made.stamp()
     assert stamp["source"] == "copy" and stamp["template"] != other["template"] and stamp["data"] != other["data"]
