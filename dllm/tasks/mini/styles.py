@@ -79,8 +79,8 @@ def strew_words(text: str, rng: Random) -> str:
 def ask(task: str, slots: Mapping[str, str], rng: Random, wording: str) -> str:
     """A request. slots: what templates name; ``items`` is put after the template if it does not name it.
 
-    wording: ``plain`` (the first template, as it is), or one of ``wordings.SOURCES``, also ``strewn`` among
-    idle words.
+    wording: ``plain`` (the first template, as it is), or one of ``wordings.SOURCES``; a second word after it puts idle
+    words between its own.
     """
     if wording == "plain":
         text, separator = wordings.TRAINED[task][0], ":\n"
