@@ -34,7 +34,7 @@ from dllm.models.text.ids import Ids
 from dllm.parts.eos.base import EndOfText
 from dllm.record.measures import quantile
 from dllm.record.stopwatch import machine_load
-from dllm.serve.engine.jobs import Done, Event, Job, Limits, RequestParts
+from dllm.serve.engine.jobs import Event, Job, JobResult, Limits, RequestParts
 from dllm.serve.engine.scheduler import Scheduler
 from experiments.bench.step import SMALL, random_model
 from experiments.support import markdown
@@ -130,10 +130,10 @@ def decode(
 ) -> Outcome:
     """Decode requests that arrive at these times."""
     clock, latencies, wanted, computed, left = 0.0, dict[int, float](), 0, 0, list(enumerate(todo))
-    finished: list[tuple[int, Done]] = []
+    finished: list[tuple[int, JobResult]] = []
 
     def listener(place: int) -> Callable[[Event], None]:
-        return lambda event: finished.append((place, event)) if isinstance(event, Done) else None
+        return lambda event: finished.append((place, event)) if isinstance(event, JobResult) else None
 
     while left or scheduler.queue or scheduler.lanes:
         if left and not scheduler.lanes and not scheduler.queue:

@@ -30,7 +30,7 @@ from dllm.models.bundle import Model
 from dllm.models.network.visibility import BlockCausal
 from dllm.models.text.ids import Ids
 from dllm.record.stopwatch import machine_load
-from dllm.serve.engine.jobs import Done, Event, Job, Limits, RequestParts
+from dllm.serve.engine.jobs import Event, Job, JobResult, Limits, RequestParts
 from dllm.serve.engine.scheduler import Scheduler
 from experiments.bench.step import SMALL, random_model
 from experiments.support import markdown
@@ -54,12 +54,16 @@ def parts_of() -> Parts:
     return Parts(*made, part("eos", "none"), Sampling())
 
 
-def served(model: Model, todo: list[Request], limits: Limits) -> tuple[float, list[Done], Scheduler]:
+def served(model: Model, todo: list[Request], limits: Limits) -> tuple[float, list[JobResult], Scheduler]:
     """CPU seconds until all are answered, the answers, and the scheduler."""
-    scheduler, parts, out = Scheduler(model, "eager", limits), RequestParts(parts_of(), {}, "", ""), dict[int, Done]()
+    scheduler, parts, out = (
+        Scheduler(model, "eager", limits),
+        RequestParts(parts_of(), {}, "", ""),
+        dict[int, JobResult](),
+    )
 
     def listener(place: int) -> Callable[[Event], None]:
-        return lambda event: out.update({place: event}) if isinstance(event, Done) else None
+        return lambda event: out.update({place: event}) if isinstance(event, JobResult) else None
 
     for place, request in enumerate(todo):
         scheduler.submit(Job(request, parts, time.monotonic() + 1e6, follow=False), listener(place))
@@ -136,7 +140,7 @@ def main() -> int:
         rows = sum(one.result.query_tokens for one in done)
         rate, cut = f"{len(todo) / seconds:.2f}", str(chunk) if chunk < 1 << 20 else "none"
         same = "equal" if answers[-1] == answers[0] else "differ"
-        rows_of.append([f"{gib:g}", cut, rate, f"{rows}", f"{scheduler.figures().cached}", same])
+        rows_of.append([f"{gib:g}", cut, rate, f"{rows}", f"{scheduler.figures().cached_tokens}", same])
     print("\n" + markdown.table(HEADS, rows_of, 2) + "\n")
     copied, computed = seconds_of_prefix(model, scheduler, todo[0])
     print(

@@ -11,7 +11,7 @@ from typing import Any
 from dllm.common.errors import UserError
 from dllm.contract.canvas import Request
 from dllm.record.measures import quantile
-from dllm.serve.engine.jobs import Done, Event, Failed, Job, Limits, RequestParts
+from dllm.serve.engine.jobs import Event, Job, JobFailure, JobResult, Limits, RequestParts
 from dllm.serve.engine.scheduler import Scheduler
 from experiments.bench.step import named
 from experiments.gpu_hour.cells import Cell, check
@@ -76,10 +76,10 @@ class Streams:
         self.scheduler.submit(Job(request, self.parts, time.monotonic() + 600), lambda event: self.told(asked, event))
 
     def told(self, asked: float, event: Event) -> None:
-        if isinstance(event, Done | Failed):
+        if isinstance(event, JobResult | JobFailure):
             with self.lock:
                 self.open -= 1
-                if isinstance(event, Done):
+                if isinstance(event, JobResult):
                     self.ended.append((asked, time.perf_counter(), len(event.result.tokens)))
                 else:
                     self.failed.append(event.message)

@@ -16,7 +16,7 @@ def page(replies: int, rows: int = 0, seconds: float = 0.3) -> bytes:
     """Of a server with so many replies, each after so many seconds, and so many answers that are decoded."""
     metrics = Metrics(lambda: Stats(rows=rows), lambda: "ready", "mini")
     for _ in range(replies):
-        metrics.replied("/v1/chat/completions", 200, seconds)
+        metrics.count_reply("/v1/chat/completions", 200, seconds)
     return metrics.page()
 
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 
-from dllm.parts import Failed, Metrics, Model, Stats, bound_socket, composed, load
+from dllm.parts import JobFailure, Metrics, Model, Stats, bound_socket, composed, load
 from tests.serve.live import live
 from tests.serve.stand_in import OneByOne
 
@@ -141,7 +141,7 @@ def test_nginx_asks_the_other_server_while_one_is_replaced(served: Model, tmp_pa
             replies = [client.post("v1/chat/completions", json=ASKED) for _ in range(4)]
             away.close()
             with live(served, OneByOne(served), port=int(down.rpartition(":")[2])) as turning:
-                turning.scheduler.script = lambda job, deliver: deliver(Failed("closing", "it stops.", "a"))
+                turning.scheduler.script = lambda job, deliver: deliver(JobFailure("closing", "it stops.", "a"))
                 replies += [client.post("v1/chat/completions", json=ASKED) for _ in range(4)]
                 assert turning.scheduler.count > 0
                 turning.scheduler.script, other.scheduler.status = None, "closing"

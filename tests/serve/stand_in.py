@@ -13,11 +13,11 @@ from typing import Any
 from dllm import Decoder
 from dllm.parts import (
     Closing,
-    Done,
     Event,
-    Failed,
     Full,
     Job,
+    JobFailure,
+    JobResult,
     Limits,
     Model,
     Progress,
@@ -92,7 +92,7 @@ class OneByOne:
             self.state = "closed"
             self.condition.notify()
         for _, _, deliver in left:
-            deliver(Failed("closing", "the server shuts down.", "none"))
+            deliver(JobFailure("closing", "the server shuts down.", "none"))
 
     def figures(self) -> Stats:
         return Stats(rows=len(self.running), waiting=len(self.waiting), turns=self.turns)
@@ -110,7 +110,7 @@ class OneByOne:
             except Left:
                 pass
             except Exception as error:
-                deliver(Failed("error", f"the decode failed ({type(error).__name__}).", "feed"))
+                deliver(JobFailure("error", f"the decode failed ({type(error).__name__}).", "feed"))
             self.running.discard(number)
 
     def tell(self, number: int, deliver: Deliver, event: Event) -> None:
@@ -136,11 +136,11 @@ class OneByOne:
             if not turn.finished and job.follow:  # of the last turn only the end is told, as by the real one
                 deliver(progress_of(turn, job))
             if time.monotonic() > job.deadline:
-                deliver(Failed("timeout", "the request took too long.", "late"))
+                deliver(JobFailure("timeout", "the request took too long.", "late"))
                 raise Left
 
         ((_, result),) = decoder.run([replace(job.request, param_index=0)], job.trace, observe)
-        deliver(Done(result, [(-0.5, -0.5)] + [(nan, nan)] * (len(result.canvas) - 1), 0.0, result.nfe))
+        deliver(JobResult(result, [(-0.5, -0.5)] + [(nan, nan)] * (len(result.canvas) - 1), 0.0, result.nfe))
 
 
 def progress_of(turn: Turn, job: Job) -> Progress:

@@ -115,7 +115,7 @@ def test_clients_that_leave_free_their_rows_and_disturb_nobody(server: Live) -> 
     before = time.monotonic()
     assert server.free_within(1), "rows of clients that left are still there"
     assert time.monotonic() - before < 1
-    ended = server.scheduler.figures().ended
+    ended = server.scheduler.figures().endings
     assert ended["aborted"] >= 1 and ended["error"] == 0
 
 

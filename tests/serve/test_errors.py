@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dllm.parts import ApiError, Failed, Job, Limits, Model, Progress, error_form
+from dllm.parts import ApiError, Job, JobFailure, Limits, Model, Progress, error_form
 from dllm.serve.dialects import chat_request
 from tests.serve.conftest import ASK, CHAT, HOT, JSON, Place, error_of, events
 from tests.serve.stand_in import Deliver, OneByOne
@@ -125,7 +125,7 @@ def failing(kind: str, turns: int = 0) -> Callable[[Job, Deliver], None]:
         for turn in range(turns):
             deliver(Progress(turn, 0, [5], [True], 0))
             time.sleep(0.3)  # the reply begins
-        deliver(Failed(kind, f"the decode failed: {kind}.", "id77"))
+        deliver(JobFailure(kind, f"the decode failed: {kind}.", "id77"))
 
     return decode
 

@@ -28,13 +28,13 @@ from dllm import load
 from dllm.parts import (
     AGREES,
     Confidence,
-    Done,
-    Failed,
     Follower,
+    JobFailure,
+    JobResult,
     Lead,
     Limits,
     PartsBuilder,
-    RanksDiverged,
+    RankDivergence,
     ReadOrder,
     Request,
     RequestParts,
@@ -151,7 +151,7 @@ def test_a_follower_takes_the_turns_of_rank_0(case: tuple[Combination, float, fl
             scheduler.abort(numbers.pop())
         scheduler.step()
     assert turns[0::2] == turns[1::2]
-    assert sum(isinstance(client.last, Done | Failed) for client in clients[:3]) == 3
+    assert sum(isinstance(client.last, JobResult | JobFailure) for client in clients[:3]) == 3
 
 
 class Breaks(Confidence):
@@ -185,7 +185,7 @@ def test_a_turn_that_fails_on_every_rank_fails_its_job_alone() -> None:
     fine = submitted(scheduler, Confidence(1.0))
     while scheduler.lanes or scheduler.queue:
         scheduler.step()
-    assert isinstance(fine.last, Done)
+    assert isinstance(fine.last, JobResult)
     opened = [order.lane for order in links.orders if isinstance(order, TurnOrder) and order.opening is not None]
     assert opened == [1, 2, 3, 4]  # together, each alone, and the fine one
 
@@ -193,7 +193,7 @@ def test_a_turn_that_fails_on_every_rank_fails_its_job_alone() -> None:
 def test_a_turn_that_fails_on_rank_0_alone_ends_the_server() -> None:
     scheduler, _ = leading("tiny-llada", Deaf(bundle("tiny-llada"), Runtime("eager")))
     submitted(scheduler, Breaks(1.0))
-    with pytest.raises(RanksDiverged, match="on rank 0 alone"):
+    with pytest.raises(RankDivergence, match="on rank 0 alone"):
         for _ in range(20):
             scheduler.step()
 
@@ -203,7 +203,7 @@ def test_a_turn_that_fails_on_a_follower_alone_ends_the_server() -> None:
     submitted(scheduler, Confidence(1.0))
     scheduler.step()
     links.raised.append((1, "raised", 1))
-    with pytest.raises(RanksDiverged, match="on a follower alone"):
+    with pytest.raises(RankDivergence, match="on a follower alone"):
         scheduler.step()
 
 

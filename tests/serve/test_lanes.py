@@ -17,16 +17,16 @@ from recording import FakeGraph
 
 from dllm.loop import runner
 from dllm.parts import (
-    Done,
-    Failed,
     Full,
+    JobFailure,
+    JobResult,
     Limits,
     Model,
     ReadCanvas,
-    ReadDone,
     Reading,
     ReadJob,
     ReadQuery,
+    ReadResult,
     RecordedTurns,
     Regex,
     Request,
@@ -104,7 +104,7 @@ def test_every_setting_has_a_lane_and_none_starves() -> None:
     assert len(scheduler.lanes) == 2 and len(scheduler.queue) == 1  # the third waits at the head of the queue
     while scheduler.lanes or scheduler.queue:
         scheduler.step()
-    assert all(isinstance(client.last, Done) for client in clients)
+    assert all(isinstance(client.last, JobResult) for client in clients)
 
 
 def test_rows_of_very_different_widths_have_lanes_of_their_own_while_there_are_any() -> None:
@@ -239,9 +239,9 @@ class Told:
     """What the client of a read was told."""
 
     def __init__(self) -> None:
-        self.events: list[ReadDone | Failed] = []
+        self.events: list[ReadResult | JobFailure] = []
 
-    def __call__(self, event: ReadDone | Failed) -> None:
+    def __call__(self, event: ReadResult | JobFailure) -> None:
         self.events.append(event)
 
 
@@ -283,7 +283,7 @@ def test_reads_are_bounded_and_take_turns_with_decodes(exact: bool, monkeypatch:
     assert "turn" in reading and all(client.ended.is_set() for client in decodes), "neither waits for the other's end"
     for one, reader in zip(jobs, readers, strict=True):
         (found,) = reader.events
-        assert isinstance(found, ReadDone)
+        assert isinstance(found, ReadResult)
         for queries, readings in zip(one.groups, found.readings, strict=True):
             alone = read_canvases(model, queries)
             for query, reading_, expected in zip(queries, readings, alone, strict=True):
@@ -303,7 +303,7 @@ def test_readers_of_one_prompt_share_its_beginning_on_a_causal_model() -> None:
     assert scheduler.figures().read_forwards == 1
     for one, reader in zip(jobs, readers, strict=True):
         (found,) = reader.events
-        assert isinstance(found, ReadDone)
+        assert isinstance(found, ReadResult)
         readings = [reading for group in found.readings for reading in group]
         assert sum(reading.forwards for reading in readings) == 2  # the beginnings, and what is behind them
         queries = [query for group in one.groups for query in group]
@@ -341,9 +341,9 @@ def test_a_read_that_fails_or_needs_more_memory_takes_nobody_along(monkeypatch: 
         scheduler.submit_read(one, reader)
     run_out(scheduler)
     (failed,), *others = (reader.events for reader in readers)
-    assert isinstance(failed, Failed) and failed.message == "reading failed (ValueError)."
+    assert isinstance(failed, JobFailure) and failed.message == "reading failed (ValueError)."
     for one, (found,) in zip(jobs[1:], others, strict=True):
-        assert isinstance(found, ReadDone)
+        assert isinstance(found, ReadResult)
         alone = [reading.log_p for group in one.groups for reading in read_canvases(scheduler.model, group)]
         assert [r.log_p for group in found.readings for r in group] == [
             tuple(pytest.approx(values, abs=1e-12) for values in log_p) for log_p in alone
@@ -359,14 +359,14 @@ def test_reads_wait_in_the_queue_of_all_and_leave_it_with_their_client() -> None
         scheduler.submit(job(Request.answer([5], 4, 60), chosen(PARTS)), Client())
     scheduler.abort(numbers[0])
     run_out(scheduler)
-    assert readers[0].events == [] and isinstance(readers[1].events[0], ReadDone)
+    assert readers[0].events == [] and isinstance(readers[1].events[0], ReadResult)
     with pytest.raises(UserError, match="reads at most 8 at a time"):
         scheduler_of(max_tokens_in_flight=8).submit_read(read_job(0, 1, 60), Told())
     late = scheduler_of()
     late.submit_read(replace(read_job(0, 1, 60), deadline=time.monotonic() - 1), reader := Told())
     late.step()
     (told,) = reader.events
-    assert isinstance(told, Failed) and told.kind == "timeout"
+    assert isinstance(told, JobFailure) and told.kind == "timeout"
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dllm.parts import LONGEST_WAIT, AccessLine, Failed, RetryTimes, Stats, UserError, formatter, request_id
+from dllm.parts import LONGEST_WAIT, AccessLine, JobFailure, RetryTimes, Stats, UserError, formatter, request_id
 from tests.serve.conftest import CHAT, Place, error_of
 from tests.serve.stand_in import OneByOne
 
@@ -68,7 +68,7 @@ def test_a_failed_answer_has_one_name(
     placed: Callable[..., Place], served: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = OneByOne(served)
-    scheduler.script = lambda job, deliver: deliver(Failed("error", "decoding failed (ValueError).", job.ident))
+    scheduler.script = lambda job, deliver: deliver(JobFailure("error", "decoding failed (ValueError).", job.ident))
     place = placed(scheduler)
     with caplog.at_level(logging.INFO):
         reply = place.ask()
@@ -140,7 +140,7 @@ def test_a_line_without_an_answer_tells_no_tokens() -> None:
 def test_a_crowd_is_told_to_come_back_one_after_the_other() -> None:
     """Each refused client has a time behind all that wait and all that were told before."""
     figures = Stats(waiting=64, rows=8, turn_seconds=19.9)
-    figures.ended["done"] = 99  # 0.2 s an answer
+    figures.endings["done"] = 99  # 0.2 s an answer
     retry = RetryTimes()
     times = [retry.next(figures) for _ in range(78)]
     assert times == sorted(times) and (times[0], times[-1]) == (18, 38), "72 and 149 answers of 0.2 s, and a quarter"

@@ -18,9 +18,9 @@ from dllm.parts import (
     ApiError,
     Defaults,
     check_type,
+    object_in,
     offers,
     parse_request,
-    parsed,
 )
 from tests.serve.bodies import MESSAGES
 from tests.serve.conftest import ASK, CHAT, Place, error_of
@@ -68,7 +68,7 @@ def test_sixty_bodies_with_a_mistake_are_refused(mini: Defaults) -> None:
     for _ in range(60):
         body = broken(rng)
         with pytest.raises(ApiError) as refused:
-            parse_request(parsed(json.dumps(body).encode()), True, mini)
+            parse_request(object_in(json.dumps(body).encode()), True, mini)
         assert refused.value.status in (400, 404) and refused.value.message.endswith((".", "?", "...")), body
 
 
@@ -87,7 +87,7 @@ def test_whatever_a_body_says_it_is_served_or_refused(mini: Defaults) -> None:
         if rng.random() < 0.5:
             body[rng.choice(fields)] = anything(rng)
         try:
-            parse_request(parsed(json.dumps(body).encode()), is_chat, mini)
+            parse_request(object_in(json.dumps(body).encode()), is_chat, mini)
             served += 1
         except ApiError as refused:
             assert refused.status in (400, 404) and refused.message
@@ -120,7 +120,7 @@ def test_whatever_a_body_says_it_is_served_or_refused(mini: Defaults) -> None:
 )
 def test_a_body_that_is_no_plain_object_is_refused(raw: bytes, status: int, sentence: str) -> None:
     with pytest.raises(ApiError) as refused:
-        parsed(raw)
+        object_in(raw)
     assert refused.value.status == status and sentence in refused.value.message
     assert json.dumps(refused.value.to_json()).encode()
 
@@ -131,7 +131,7 @@ def test_a_body_of_another_type_is_refused() -> None:
             check_type(content_type)
         assert refused.value.status == 415
     check_type("Application/JSON; charset=utf-8")
-    assert parsed('{"a": "é\\ud83d\\ude00"}'.encode()) == {"a": "é\U0001f600"}
+    assert object_in('{"a": "é\\ud83d\\ude00"}'.encode()) == {"a": "é\U0001f600"}
 
 
 SECRET = "a-secret-of-the-environment"

@@ -64,7 +64,7 @@ def test_every_whole_number_is_bounded_and_every_default_is_allowed() -> None:
         for key, option in offers(group)[name].options.items():
             seen.add(option.kind)
             assert (option.most is not None) or option.kind not in ("integer", "integers", "text") or option.choices
-            assert option.kind == "part" or option.validated(key, option.default) == option.default
+            assert option.kind == "part" or option.validate(key, option.default) == option.default
     assert seen == {"boolean", "text", "number", "integer", "numbers", "integers", "part"}
 
 

@@ -20,12 +20,12 @@ from harness import MODELS, Combination, allowed, drawn, full, model, parts_of, 
 from dllm.parts import (
     Closing,
     Confidence,
-    Done,
     Event,
-    Failed,
     Full,
     Ids,
     Job,
+    JobFailure,
+    JobResult,
     Limits,
     Model,
     Progress,
@@ -64,7 +64,7 @@ class Client:
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
-        if isinstance(event, Done | Failed):
+        if isinstance(event, JobResult | JobFailure):
             self.ended.set()
 
     @property
@@ -152,12 +152,12 @@ def served(todo: list[Request], parts: RequestParts, combination: Combination, r
         if place == leaver and not client.ended.is_set():
             continue
         done = client.last
-        assert isinstance(done, Done), done
+        assert isinstance(done, JobResult), done
         assert (done.result.canvas, done.result.nfe) == alone(combination, one, parts)
         check_prefix(client.events, done)
 
 
-def check_prefix(events: list[Event], done: Done) -> None:
+def check_prefix(events: list[Event], done: JobResult) -> None:
     """A final prefix never changes and never shrinks."""
     before: list[int] = []
     for event in events:
@@ -215,7 +215,7 @@ def test_a_poisoned_row_fails_alone() -> None:
         scheduler.step()
     for one, client, answer in zip(todo, clients, expected, strict=True):
         if one.seed == 666:
-            assert isinstance(client.last, Failed) and client.last.kind == "error"
+            assert isinstance(client.last, JobFailure) and client.last.kind == "error"
             assert "poison" not in client.last.message
             continue
         assert (client.last.result.canvas, client.last.result.nfe) == answer
@@ -241,7 +241,7 @@ def test_a_row_that_gets_no_further_fails_alone_and_says_why() -> None:
         scheduler.submit(job(one, parts), client)
     while scheduler.lanes or scheduler.queue:
         scheduler.step()
-    assert isinstance(clients[1].last, Failed) and clients[1].last.kind == "forwards"
+    assert isinstance(clients[1].last, JobFailure) and clients[1].last.kind == "forwards"
     assert clients[1].last.message.startswith("sampler=Stalled decided nothing in 17 forwards in a row")
     for one, client in ((todo[0], clients[0]), (todo[2], clients[2])):
         answer = alone(combination, one, with_rule(parts, Confidence(0.99)))
@@ -283,13 +283,13 @@ def test_limits_and_ends() -> None:
     with pytest.raises(UserError, match="at most 128"):
         scheduler.submit(job(Request.answer([3] * 120, 30, 60), parts), Client())
     scheduler.step()
-    assert isinstance(late.last, Failed) and late.last.kind == "timeout"
+    assert isinstance(late.last, JobFailure) and late.last.kind == "timeout"
     scheduler.close(0.0)
     with pytest.raises(Closing):
         scheduler.submit(job(one, parts), Client())
     time.sleep(0.01)
     scheduler.step()
-    assert isinstance(waiting[0].last, Failed) and waiting[0].last.kind == "closing" and scheduler.state == "closed"
+    assert isinstance(waiting[0].last, JobFailure) and waiting[0].last.kind == "closing" and scheduler.state == "closed"
 
 
 def test_rows_of_a_request_under_way_are_finished_when_the_server_stops() -> None:
@@ -304,8 +304,8 @@ def test_rows_of_a_request_under_way_are_finished_when_the_server_stops() -> Non
     scheduler.close(TIMEOUT, waiting=False)
     while scheduler.state == "closing":
         scheduler.step()
-    assert [type(client.last) for client in begun] == [Done] * 3
-    assert isinstance(other.last, Failed) and other.last.kind == "closing"
+    assert [type(client.last) for client in begun] == [JobResult] * 3
+    assert isinstance(other.last, JobFailure) and other.last.kind == "closing"
 
 
 def test_a_server_composes_while_nothing_is_decoded() -> None:
@@ -336,9 +336,9 @@ def test_the_thread_decodes_and_drains() -> None:
         for client in clients:
             scheduler.submit(job(Request.answer([3, 4], 12, 60), parts), client)
         scheduler.close(TIMEOUT)
-        assert all(isinstance(client.last, Done) for client in clients)
+        assert all(isinstance(client.last, JobResult) for client in clients)
         scheduler.thread.join(TIMEOUT)
-        assert scheduler.state == "closed" and scheduler.figures().ended["done"] == 6
+        assert scheduler.state == "closed" and scheduler.figures().endings["done"] == 6
 
 
 def test_a_thread_that_dies_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,5 +349,5 @@ def test_a_thread_that_dies_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatc
     client = Client()
     with serving("tiny-llada") as scheduler:
         scheduler.submit(job(Request.answer([3, 4], 12, 60), chosen(STATIC[0])), client)
-        assert isinstance(client.last, Failed) and client.last.kind == "error"
+        assert isinstance(client.last, JobFailure) and client.last.kind == "error"
         assert scheduler.state == "failed"

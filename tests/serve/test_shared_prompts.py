@@ -9,13 +9,15 @@ import pytest
 from harness import Combination
 from test_scheduler import Client, bundle, chosen, job
 
-from dllm.parts import ChatWriter, ChoiceEnd, Done, Limits, Request, Scheduler, column_bytes
+from dllm.parts import ChatWriter, ChoiceEnd, JobResult, Limits, Request, Scheduler, column_bytes
 
 COMMON = [7, 3, 41, 9, 12, 30, 8, 2, 19, 5, 28, 33, 4, 11, 6, 14, 21, 39]
 ENDS = [[9, 1, 9, 2, 7, 3], [9, 1, 4], [9, 1, 9, 2, 7, 3], [9, 1, 9, 2, 8], [17, 5, 1]]  # [9, 1] is half of a block
 
 
-def decoded(name: str, limits: Limits, rounds: int = 2, runtime: str = "eager", **job_options: Any) -> list[list[Done]]:
+def decoded(
+    name: str, limits: Limits, rounds: int = 2, runtime: str = "eager", **job_options: Any
+) -> list[list[JobResult]]:
     """What the requests get, all at once and then all again."""
     combination = Combination("confidence", "fixed", "finished", model=name)
     scheduler, parts, mask = Scheduler(bundle(name), runtime, limits), chosen(combination), bundle(name).ids.mask or 0
@@ -30,7 +32,7 @@ def decoded(name: str, limits: Limits, rounds: int = 2, runtime: str = "eager", 
     return told
 
 
-def answers(told: list[list[Done]]) -> list[list[tuple[list[int], int]]]:
+def answers(told: list[list[JobResult]]) -> list[list[tuple[list[int], int]]]:
     return [[(one.result.canvas, one.result.nfe) for one in each] for each in told]
 
 
@@ -41,7 +43,7 @@ def answers(told: list[list[Done]]) -> list[list[tuple[list[int], int]]]:
 def test_shared_prompts_change_no_answer(name: str, runtime: str) -> None:
     """Cold, warm, after eviction, one row at a time and all at once; five prompts that part inside a block."""
     plain = decoded(name, Limits(prefix_gib=0), runtime=runtime)
-    assert all(one.cached == 0 or one.cached is None for each in plain for one in each)
+    assert all(one.cached_tokens == 0 or one.cached_tokens is None for each in plain for one in each)
     scarce = 12 * column_bytes(bundle(name)) / 2**30
     for limits in (Limits(), Limits(max_rows=1), Limits(prefix_gib=scarce)):
         assert answers(decoded(name, limits, runtime=runtime)) == answers(plain)
@@ -50,8 +52,8 @@ def test_shared_prompts_change_no_answer(name: str, runtime: str) -> None:
 def test_what_was_known_is_told() -> None:
     """Whole blocks of four: 20 of the prompts' columns are common to the first four, and 16 to all."""
     cold, warm = decoded("sdar_b4", Limits())
-    assert [one.cached for one in cold] == [0, 20, 24, 20, 16]
-    assert [one.cached for one in warm] == [24, 20, 24, 20, 20]
+    assert [one.cached_tokens for one in cold] == [0, 20, 24, 20, 16]
+    assert [one.cached_tokens for one in warm] == [24, 20, 24, 20, 20]
     assert warm[0].result.query_tokens < cold[0].result.query_tokens - 20
 
 
@@ -66,9 +68,9 @@ def test_the_same_prompts_at_once_are_computed_once() -> None:
         scheduler.submit(job(Request.answer([*COMMON, 1, 2], 9, bundle(name).ids.mask or 0, seed), parts), client)
     while not all(client.ended.is_set() for client in clients):
         scheduler.step()
-    assert [client.last.cached for client in clients] == [0, 20, 20, 20]
+    assert [client.last.cached_tokens for client in clients] == [0, 20, 20, 20]
     figures = scheduler.figures()
-    assert (figures.cached, figures.prefix_evicted) == (60, 0) and figures.prefix_columns >= 20
+    assert (figures.cached_tokens, figures.prefix_evicted) == (60, 0) and figures.prefix_columns >= 20
 
 
 def test_tenants_share_nothing() -> None:
@@ -79,7 +81,7 @@ def test_tenants_share_nothing() -> None:
         scheduler.submit(job(Request.answer(COMMON, 4, bundle("sdar_b4").ids.mask or 0), parts, tenant=tenant), client)
         while not client.ended.is_set():
             scheduler.step()
-        known.append(client.last.cached)
+        known.append(client.last.cached_tokens)
     assert known == [0, 0, 16]
 
 
@@ -91,7 +93,7 @@ def test_full_attention_shares_nothing(name: str) -> None:
     scheduler.submit(job(Request.answer(COMMON, 4, bundle(name).ids.mask or 0), parts), client)
     while not client.ended.is_set():
         scheduler.step()
-    assert client.last.cached is None
+    assert client.last.cached_tokens is None
 
 
 @pytest.mark.daily(2)
@@ -101,7 +103,7 @@ def test_prompts_in_chunks_change_no_answer(name: str, gib: float) -> None:
     plain = decoded(name, Limits(prefix_gib=0))
     chunked = decoded(name, Limits(prefix_gib=gib, prefill_chunk=8))
     assert answers(chunked) == answers(plain)
-    known = [one.cached for one in chunked[1]]
+    known = [one.cached_tokens for one in chunked[1]]
     assert min(one or 0 for one in known) >= 16 if gib else not any(known)
 
 
@@ -123,12 +125,12 @@ def test_a_long_prompt_waits_for_its_chunks_while_others_take_turns() -> None:
     assert clients[1].last.result.query_tokens == whole.result.query_tokens + 4
 
 
-def decoded_alone(request: Request, name: str) -> Done:
+def decoded_alone(request: Request, name: str) -> JobResult:
     client, scheduler = Client(), Scheduler(bundle(name), "eager", Limits(prefix_gib=0))
     scheduler.submit(job(request, chosen(Combination("confidence", "fixed", "finished", model=name))), client)
     while not client.ended.is_set():
         scheduler.step()
-    last: Done = client.last
+    last: JobResult = client.last
     return last
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from dllm.parts import (
     AnswerText,
-    Done,
     Ending,
-    Failed,
+    JobFailure,
+    JobResult,
     Mailbox,
     Model,
     Progress,
@@ -175,13 +175,13 @@ def test_a_slot_holds_the_newest_state_and_where_the_text_grew() -> None:
         for turn, final in ((1, 0), (2, 0), (3, 2), (4, 2), (5, 3)):
             box.slot(1)(progress(turn, final))
         ((row, mail),) = await box.take(1)
-        assert (row, mail.latest, mail.grown, mail.end) == (1, progress(5, 3), [(1, 0), (3, 2), (5, 3)], None)
+        assert (row, mail.latest, mail.growth, mail.end) == (1, progress(5, 3), [(1, 0), (3, 2), (5, 3)], None)
         with pytest.raises(TimeoutError):
             await box.take(0.01)
-        box.slot(0)(Failed("error", "no.", "id"))
+        box.slot(0)(JobFailure("error", "no.", "id"))
         box.slot(1)(progress(6, 3))
         found = dict(await box.take(1))
-        assert isinstance(found[0].end, Failed) and found[1].grown == [] and found[1].latest == progress(6, 3)
+        assert isinstance(found[0].end, JobFailure) and found[1].growth == [] and found[1].latest == progress(6, 3)
 
     asyncio.run(act())
 
@@ -251,7 +251,7 @@ def test_a_stream_that_nobody_reads_frees_its_row(served: Model, leaves: bool) -
     until = time.monotonic() + 5
     while (found := scheduler.figures()).rows and time.monotonic() < until:
         time.sleep(0.01)
-    assert (found.rows, found.waiting, found.ended["aborted"], found.ended["done"]) == (0, 0, 1, 1)
+    assert (found.rows, found.waiting, found.endings["aborted"], found.endings["done"]) == (0, 0, 1, 1)
     page = place.call("GET", "/metrics").text
     reason = "left" if leaves else "slow_reader"
     assert f'dllm_requests_cut_total{{reason="{reason}"}} 1.0' in page
@@ -263,9 +263,9 @@ def test_a_done_row_needs_no_progress() -> None:
 
     async def act() -> None:
         box = Mailbox(1)
-        box.slot(0)(Done(None, [], 0.0, 1))  # type: ignore[arg-type]
+        box.slot(0)(JobResult(None, [], 0.0, 1))  # type: ignore[arg-type]
         ((_, mail),) = await box.take(1)
-        assert mail.latest is None and isinstance(mail.end, Done)
+        assert mail.latest is None and isinstance(mail.end, JobResult)
 
     asyncio.run(act())
 

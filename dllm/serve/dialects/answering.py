@@ -107,7 +107,7 @@ class Answering(Response):
         parsed, metrics, complete = self.decoding.parsed, self.metrics, self.writer.complete
         self.decoding.abort()
         if complete:
-            metrics.answered(parsed, self.decoding.first_text)
+            metrics.count_answer(parsed, self.decoding.first_text)
         else:
             metrics.cut.labels(FAILED_ANSWER if self.failure else reason).inc()
         self.line.prompt_tokens = parsed.prompt_tokens

@@ -18,7 +18,7 @@ from dllm.serve.dialects.ollama_request import served_name
 from dllm.serve.dialects.request_parts import Defaults
 from dllm.serve.dialects.tools import BEGIN
 from dllm.serve.http.api_errors import ApiError
-from dllm.serve.http.body import body_of, parsed
+from dllm.serve.http.body import body_of, object_in
 
 _VERSION = "0.99.0-dllm"  # above every version that a client asks for
 _ALWAYS = "9999-12-31T23:59:59Z"  # when the model leaves memory
@@ -76,7 +76,7 @@ class OllamaModels:
 
     async def show(self, request: HttpRequest) -> Response:
         """What is known of a model. Raises ApiError for one that is not served."""
-        body = parsed(await body_of(request, self.seconds))
+        body = object_in(await body_of(request, self.seconds))
         name = body.get("model", body.get("name"))
         if name is not None and not isinstance(name, str):
             raise ApiError(400, f"model={name!r} must be text.", "model")

@@ -259,7 +259,7 @@ def _options(kind: str, settings: Mapping[str, Any], words: Wording) -> dict[str
             sentence = f"{name}.{key} has no meaning for {field} of type {kind}, which {takes}."
             raise ApiError(400, sentence, f"{name}.{key}")
         with as_refusal(f"diffusion.constraint.{key}", words):
-            out[key] = offers[key].validated(f"constraint.{key}", value)
+            out[key] = offers[key].validate(f"constraint.{key}", value)
     return out
 
 

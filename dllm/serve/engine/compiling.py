@@ -37,27 +37,27 @@ class Compiling:
         """The language of a job's constraint, at hand as long as the caller holds it. Raises UserError for one that
         cannot be compiled, or that has no text that fits the job's canvas, and Full."""
         try:
-            return await self.brief.run(partial(self.checked, job, min(MOMENT, self.seconds)))
+            return await self.brief.run(partial(self.compile, job, min(MOMENT, self.seconds)))
         except TooSlow:
             if self.seconds <= MOMENT:
                 raise
-        return await self.long.run(partial(self.checked, job, self.seconds))
+        return await self.long.run(partial(self.compile, job, self.seconds))
 
     def at_hand(self, job: Job) -> object | None:
         """The same at once if it is compiled already, else None. Raises UserError as ``compiled``."""
         constraint = job.request.constraint
         assert isinstance(constraint, Constraint)
         is_compiled = self.runner_of(job.setting).constraints.knows(constraint)
-        return self.checked(job, self.seconds) if is_compiled else None
+        return self.compile(job, self.seconds) if is_compiled else None
 
-    def checked(self, job: Job, seconds: float) -> object:
+    def compile(self, job: Job, seconds: float) -> object:
         """The language, compiled in that many seconds of this thread. Raises UserError."""
         request: Request = job.setting.parts.sampler.prepare(job.request)
         assert isinstance(request.constraint, Constraint)
-        timed = replace(request, constraint=replace(request.constraint, seconds=seconds))
-        constrained = self.runner_of(job.setting).constraints.row(timed)
-        assert constrained is not None, "the request is under a constraint"
-        return constrained.compiled.language
+        request = replace(request, constraint=replace(request.constraint, seconds=seconds))
+        row = self.runner_of(job.setting).constraints.row(request)
+        assert row is not None, "the request is under a constraint"
+        return row.compiled.language
 
     def close(self) -> None:
         """Begin nothing more."""

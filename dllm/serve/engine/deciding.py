@@ -17,8 +17,8 @@ from dllm.scoring.decisions.protocol import Deciding, deciding
 from dllm.scoring.decisions.reading import Reading, ReadQuery
 from dllm.serve.dialects.decision_fields import ParsedDecisions
 from dllm.serve.engine.decoding import STATUS, too_late
-from dllm.serve.engine.jobs import Failed
-from dllm.serve.engine.reads import ReadDone, ReadJob
+from dllm.serve.engine.jobs import JobFailure
+from dllm.serve.engine.reads import ReadJob, ReadResult
 from dllm.serve.engine.scheduler import Scheduler
 from dllm.serve.http.api_errors import ApiError, as_refusal
 
@@ -37,21 +37,21 @@ async def decisions_of(
 ) -> Decisions:
     """The answers. most: canvases that they may take. Raises ApiError for questions that cannot be laid on a canvas,
     and where they cannot be read; Full and Closing as the scheduler does."""
-    began, waited = time.monotonic(), 0.0
+    began, wait_seconds = time.monotonic(), 0.0
     check_count(parsed, most)
     work = deciding(parsed.prompts, scheduler.model.ids, parsed.state, parsed.questions, parsed.options, most)
     names = list(parsed.questions)
-    step: list[list[ReadQuery]] | Decisions = await apart(partial(advanced, work, None, names))
+    step: list[list[ReadQuery]] | Decisions = await apart(partial(advance, work, None, names))
     while not isinstance(step, Decisions):
         check_rows(step, most)
         reading = await _await_reading(ReadJob(step, began + timeout, ident), scheduler, timeout)
-        waited += reading.waited
-        step = await apart(partial(advanced, work, reading.readings, names))
-    costs = {"waited": waited, "seconds": time.monotonic() - began}
+        wait_seconds += reading.wait_seconds
+        step = await apart(partial(advance, work, reading.readings, names))
+    costs = {"waited": wait_seconds, "seconds": time.monotonic() - began}
     return replace(step, model=parsed.model, more=costs, unnamed=parsed.default_names)
 
 
-def advanced(
+def advance(
     work: Deciding, readings: list[list[Reading]] | None, names: Sequence[str]
 ) -> list[list[ReadQuery]] | Decisions:
     """What the request reads next, or its answer. names: of the questions, in order. Raises ApiError."""
@@ -86,30 +86,30 @@ def too_many(error: TooManyCanvases) -> ApiError:
     return ApiError(413, str(error), "questions", "too_many_rows")
 
 
-async def _await_reading(job: ReadJob, scheduler: Scheduler, timeout: float) -> ReadDone:
+async def _await_reading(job: ReadJob, scheduler: Scheduler, timeout: float) -> ReadResult:
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[ReadDone | Failed] = loop.create_future()
+    future: asyncio.Future[ReadResult | JobFailure] = loop.create_future()
 
-    def resolve(event: ReadDone | Failed) -> None:
+    def resolve(event: ReadResult | JobFailure) -> None:
         if not future.done():
             future.set_result(event)
 
-    def deliver(event: ReadDone | Failed) -> None:
+    def deliver(event: ReadResult | JobFailure) -> None:
         with suppress(RuntimeError):  # the event loop has gone, and with it the client
             loop.call_soon_threadsafe(resolve, event)
 
     with as_refusal("input"):
         number = scheduler.submit_read(job, deliver)
     try:
-        event_of_read = await asyncio.wait_for(future, job.deadline - time.monotonic() + OVERRUN)
+        event = await asyncio.wait_for(future, job.deadline - time.monotonic() + OVERRUN)
     except TimeoutError:
         raise too_late(timeout) from None
     finally:
         if not future.done() or future.cancelled():
             scheduler.abort(number)
-    if isinstance(event_of_read, Failed) and event_of_read.kind == "timeout":
+    if not isinstance(event, JobFailure):
+        return event
+    if event.kind == "timeout":
         raise too_late(timeout)
-    if isinstance(event_of_read, Failed):
-        message = f"{event_of_read.message} The log has it as {event_of_read.id}."
-        raise ApiError(STATUS.get(event_of_read.kind, 500), message, code=event_of_read.kind)
-    return event_of_read
+    message = f"{event.message} The log has it as {event.id}."
+    raise ApiError(STATUS.get(event.kind, 500), message, code=event.kind)

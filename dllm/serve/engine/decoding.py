@@ -17,7 +17,7 @@ from dllm.serve.dialects.stream import AnswerText, Ending
 from dllm.serve.dialects.thinking import ThoughtSplitter
 from dllm.serve.dialects.tool_stream import CallSplitter
 from dllm.serve.dialects.wire import ParsedRequest
-from dllm.serve.engine.jobs import Done, Failed, Job, Mailbox, Progress, Update
+from dllm.serve.engine.jobs import Job, JobFailure, JobResult, Mailbox, Progress, Update
 from dllm.serve.engine.scheduler import Scheduler
 from dllm.serve.http.api_errors import ApiError
 
@@ -44,10 +44,10 @@ class Decoding:
         self.parsed, self.scheduler, self.prompts, self.ident, self.config = parsed, scheduler, prompts, ident, config
         self.timeout, self.began = timeout, time.monotonic()
         self.ends = frozenset((prompts.ids.eos, *prompts.ids.stops))
-        marked = parsed.thinking is not None
-        text, least = prompts.marked_text if marked else prompts.text, parsed.request.min_tokens
+        has_marks = parsed.thinking is not None
+        text, least = prompts.marked_text if has_marks else prompts.text, parsed.request.min_tokens
         self.texts = [
-            replace(AnswerText.of(job.request, text, self.ends, parsed.stop, least), has_marks=marked)
+            replace(AnswerText.of(job.request, text, self.ends, parsed.stop, least), has_marks=has_marks)
             for job in parsed.jobs
         ]
         self.splitters = [ThoughtSplitter(parsed.thinking) for _ in parsed.jobs] if parsed.thinking is not None else []
@@ -61,8 +61,8 @@ class Decoding:
         try:
             with self.scheduler.condition:  # rows that are queued together join together, and share their first forward
                 for row, job in enumerate(self.parsed.jobs):
-                    timed = replace(job, deadline=self.began + self.timeout, ident=self.ident)
-                    self.numbers[row] = self.scheduler.submit(timed, self.box.slot(row))
+                    job = replace(job, deadline=self.began + self.timeout, ident=self.ident)
+                    self.numbers[row] = self.scheduler.submit(job, self.box.slot(row))
         except BaseException:
             self.abort()
             raise
@@ -78,8 +78,8 @@ class Decoding:
             await self.box.some(self._seconds)
         except TimeoutError:
             raise too_late(self.timeout) from None
-        for failed in self.box.failures():
-            raise self._failure(failed)
+        for failure in self.box.failures():
+            raise self._error_of(failure)
 
     async def news(self, seconds: float = inf) -> Iterator[ReplyEvent] | None:
         """What comes next, until every choice is finished (``numbers`` is empty); None: nothing within ``seconds``.
@@ -101,70 +101,69 @@ class Decoding:
     def _events_of(self, row: int, mail: Update) -> Iterator[ReplyEvent]:
         """What the mail of a row says. Raises ApiError if the row has failed."""
         if mail.latest is not None:
-            yield from self._grown(row, mail.latest, mail.grown)
+            yield from self._follow(row, mail.latest, mail.growth)
         if row not in self.numbers:  # a stop string has ended it
             return
-        if isinstance(mail.end, Failed):
-            raise self._failure(mail.end)
+        if isinstance(mail.end, JobFailure):
+            raise self._error_of(mail.end)
         if mail.end is not None:
             del self.numbers[row]
-            yield from self._finished(row, mail.end, mail.latest)
+            yield from self._finish(row, mail.end, mail.latest)
 
-    def _grown(self, row: int, now: Progress, grown: list[tuple[int, int]]) -> Iterator[ReplyEvent]:
+    def _follow(self, row: int, now: Progress, growth: list[tuple[int, int]]) -> Iterator[ReplyEvent]:
         """What a row's newest state adds to its text, and its end if a stop string is there."""
         job, text = self.parsed.jobs[row], self.texts[row]
         if job.snapshots:
             yield CanvasSnapshot(row, now)
         # A stop string counts from the turn in which it was there, not from the one in which we looked.
-        for turn, final in grown if text.stop else grown[-1:]:
+        for turn, final in growth if text.stop else growth[-1:]:
             new, ending = text.follow(now.tokens, final)
             yield from self._pieces(row, new, self._so_far(row, now.tokens, final))
-            whole = (
-                self.parsed.request.logprobs or self.parsed.request.return_token_ids or job.trace
-            )  # they come with the whole answer
-            if ending is not None and not whole:
+            request = self.parsed.request
+            needs_whole = request.logprobs or request.return_token_ids or job.trace  # they come with the whole answer
+            if ending is not None and not needs_whole:
                 self.scheduler.abort(self.numbers.pop(row))
                 count = decoded_count(job, text, ending)
                 yield from self._pieces(row, "", count, final=True)
-                yield self._ended(row, ending, count, self._cost_so_far(job, count, turn), now.cached)
+                yield self._end(row, ending, count, self._cost_so_far(job, count, turn), now.cached_tokens)
                 return
 
-    def _finished(self, row: int, finished: Done, before: Progress | None) -> Iterator[ReplyEvent]:
+    def _finish(self, row: int, done: JobResult, before: Progress | None) -> Iterator[ReplyEvent]:
         """The rest of a row's text, and its end. before: what has come with it."""
         job, text = self.parsed.jobs[row], self.texts[row]
         if job.snapshots:
-            yield CanvasSnapshot(row, self._last(job, finished, before))
-        new, ending = text.finish(finished.result)
+            yield CanvasSnapshot(row, self._last(job, done, before))
+        new, ending = text.finish(done.result)
         count = decoded_count(job, text, ending)
         yield from self._pieces(row, new, count, final=True)
-        ended = self._ended(row, ending, count, self._cost(row, finished, count), finished.cached)
+        end = self._end(row, ending, count, self._cost(row, done, count), done.cached_tokens)
         if self.parsed.request.logprobs:
-            ended = replace(ended, tokens=tuple(self._scored(text, ending, finished)))
+            end = replace(end, tokens=tuple(self._token_scores(text, ending, done)))
         if self.parsed.request.return_token_ids:
-            ended = self._with_ids(ended, job, text, len(ending.tokens), finished.result)
-        yield replace(ended, replay=self._replay(job, finished)) if self.parsed.request.diffusion.replay else ended
+            end = self._with_ids(end, job, text, len(ending.tokens), done.result)
+        yield replace(end, replay=self._replay(job, done)) if self.parsed.request.diffusion.replay else end
 
-    def _pieces(self, row: int, new: str, written: int | None, final: bool = False) -> Iterator[ReplyEvent]:
-        """New text of a row, its thought apart from its answer, and calls from both. written: the row's tokens up to
-        its end."""
+    def _pieces(self, row: int, new: str, token_count: int | None, final: bool = False) -> Iterator[ReplyEvent]:
+        """New text of a row, its thought apart from its answer, and calls from both. token_count: of the row up to its
+        end."""
         pieces = self.splitters[row].feed(new, final) if self.splitters else [(new, False)] * bool(new)
         if self.first_text is None and pieces:
             self.first_text = time.monotonic() - self.began
         for text, is_thought in pieces:
             if is_thought:
-                yield ThoughtPiece(row, text, written)
+                yield ThoughtPiece(row, text, token_count)
             elif self.calls:
-                yield from self.calls[row].feed(text, written)
+                yield from self.calls[row].feed(text, token_count)
             else:
-                yield TextPiece(row, text, written)
+                yield TextPiece(row, text, token_count)
         if final and self.calls:
-            yield from self.calls[row].finish(written)
+            yield from self.calls[row].finish(token_count)
 
-    def _ended(self, row: int, ending: Ending, written: int, cost: dict[str, Any], cached: int | None) -> ChoiceEnd:
-        thinking, tokens = self.parsed.thinking, 0
+    def _end(self, row: int, ending: Ending, count: int, cost: dict[str, Any], cached_tokens: int | None) -> ChoiceEnd:
+        thinking, thought_tokens = self.parsed.thinking, 0
         if thinking is not None:
-            tokens = min(thinking.tokens(ending.tokens, self.texts[row].text), written)
-        return ChoiceEnd(row, ending.reason, written, cost, ending.stop, thought_tokens=tokens, cached_tokens=cached)
+            thought_tokens = min(thinking.tokens(ending.tokens, self.texts[row].text), count)
+        return ChoiceEnd(row, ending.reason, count, cost, ending.stop, (), thought_tokens, cached_tokens)
 
     def _so_far(self, row: int, tokens: list[int], final: int) -> int | None:
         """The tokens of what has been told of a row's text, if each chunk tells its usage."""
@@ -172,81 +171,80 @@ class Decoding:
             return None
         return decoded_count(self.parsed.jobs[row], self.texts[row], self.texts[row].ending_so_far(tokens, final))
 
-    def _failure(self, failed: Failed) -> ApiError:
-        if failed.kind == "timeout":
+    def _error_of(self, failure: JobFailure) -> ApiError:
+        if failure.kind == "timeout":
             return too_late(self.timeout)
-        return ApiError(STATUS.get(failed.kind, 500), self._sentence(failed), code=failed.kind)
+        return ApiError(STATUS.get(failure.kind, 500), self._sentence(failure), code=failure.kind)
 
-    def _sentence(self, failed: Failed) -> str:
-        message = failed.message if failed.error is None else failed.error.text(self.parsed.request.words)
-        return message if failed.id in message else f"{message} The log has it as {failed.id}."
+    def _sentence(self, failure: JobFailure) -> str:
+        message = failure.message if failure.error is None else failure.error.text(self.parsed.request.words)
+        return message if failure.id in message else f"{message} The log has it as {failure.id}."
 
-    def _last(self, job: Job, done: Done, before: Progress | None) -> Progress:
+    def _last(self, job: Job, done: JobResult, before: Progress | None) -> Progress:
         """The row after its last turn, told by its end alone. before: what has come with it."""
         canvas, mask = done.result.canvas, self.prompts.ids.mask
         block = 0 if before is None else before.block
         masked = [token == mask for token in canvas]
         if mask is None:  # noise is told from text by the turn that decided it
-            asked = job.request.masked[job.request.answer_start :]
-            masked = [hidden and not turn for hidden, turn in zip(asked, done.result.turns, strict=True)]
+            request_masked = job.request.masked[job.request.answer_start :]
+            masked = [is_masked and not turn for is_masked, turn in zip(request_masked, done.result.turns, strict=True)]
         return Progress(done.result.nfe, block, canvas, masked, len(canvas), done.result.turns)
 
-    def _cost(self, row: int, finished: Done, tokens: int) -> dict[str, Any]:
-        result = finished.result
+    def _cost(self, row: int, done: JobResult, tokens: int) -> dict[str, Any]:
+        result = done.result
         cost: dict[str, Any] = {
             "nfe": result.nfe,
             "tpf": tokens / result.nfe if result.nfe else 0.0,
             "seed": result.seed,
-            "waited": finished.waited,
+            "waited": done.wait_seconds,
             "seconds": time.monotonic() - self.began,
-            "turns": finished.turns,
+            "turns": done.turns,
         }
         if result.constraint is not None:
             cost["constraint"] = asdict(result.constraint)
         if result.trace is None:
             return cost
         job = self.parsed.jobs[row]
-        job = replace(job, request=finished.request or job.request)
+        job = replace(job, request=done.request or job.request)
         return {**cost, "trace": trace_file(f"{self.ident}-{row}", job, result.trace, self.config)}
 
-    def _replay(self, job: Job, finished: Done) -> dict[str, Any]:
+    def _replay(self, job: Job, done: JobResult) -> dict[str, Any]:
         """The ids of a row's answer, its end included, and what replays it."""
-        canvas, prompt, parts = finished.result.canvas, job.request.answer_start, job.setting.parts
+        canvas, prompt, parts = done.result.canvas, job.request.answer_start, job.setting.parts
         stop = next((at + 1 for at, token in enumerate(canvas) if token in self.ends), len(canvas))
         block = block_of(parts, self.prompts.config)
-        replay = replay_of(prompt, canvas, finished.result.turns, stop, block)
+        replay = replay_of(prompt, canvas, done.result.turns, stop, block)
         return {"token_ids": replay.tokens[:stop], "meta_info": replay.meta_info()}
 
-    def _with_ids(self, ended: ChoiceEnd, job: Job, text: AnswerText, count: int, result: Result) -> ChoiceEnd:
+    def _with_ids(self, end: ChoiceEnd, job: Job, text: AnswerText, count: int, result: Result) -> ChoiceEnd:
         """The choice with the ids of its prompt and of its answer, the end of a text included, and with the forward
         that left each of them; 0: none did. count: tokens of the answer's text."""
         canvas = result.canvas
         if text.head is not None:
             count = len(canvas)
-        elif ended.stop is None and count < len(canvas) and canvas[count] in self.ends:
+        elif end.stop is None and count < len(canvas) and canvas[count] in self.ends:
             count += 1
         prompt = list(job.request.tokens[: job.request.answer_start])
         ids = {"prompt_token_ids": prompt, "token_ids": list(canvas[:count])}
-        return replace(ended, ids=ids, cost={**ended.cost, "forwards": list(result.turns[:count])})
+        return replace(end, ids=ids, cost={**end.cost, "forwards": list(result.turns[:count])})
 
-    def _cost_so_far(self, job: Job, written: int, turn: int) -> dict[str, Any]:
-        """The same of an answer that a stop string ended: what only a finished row tells is null."""
-        seconds = time.monotonic() - self.began
+    def _cost_so_far(self, job: Job, token_count: int, turn: int) -> dict[str, Any]:
+        """The cost of an answer that a stop string ended: null where only a finished row tells it."""
         return {
             "nfe": turn,
-            "tpf": written / turn,
+            "tpf": token_count / turn,
             "seed": job.request.seed,
             "waited": None,
-            "seconds": seconds,
+            "seconds": time.monotonic() - self.began,
             "turns": None,
         }
 
-    def _scored(self, text: AnswerText, ending: Ending, finished: Done) -> list[TokenScore]:
+    def _token_scores(self, text: AnswerText, ending: Ending, done: JobResult) -> list[TokenScore]:
         """The reply's tokens, whose pieces make up its text: of an infilling with its head, without its ends of text;
         before a stop string that begins inside a token, with the part of that token."""
-        result: Result = finished.result
-        likeliest = finished.likeliest or [[]] * len(result.canvas)
-        entries = list(zip(result.canvas, finished.logprobs, likeliest, strict=True))
+        result: Result = done.result
+        likeliest = done.likeliest or [[]] * len(result.canvas)
+        entries = list(zip(result.canvas, done.logprobs, likeliest, strict=True))
         if text.head is not None:
             head: list[Any] = [(token, (nan, nan), []) for token in text.head]
             entries = head + [entry for entry in entries if entry[0] not in self.ends]
@@ -254,12 +252,12 @@ class Decoding:
             entries = entries[: len(result.tokens)]
         tokens, bytes_left = [token for token, _, _ in entries], len(ending.text.encode())
         out: list[TokenScore] = []
-        for (token, (own, drawn), pairs), piece in zip(entries, self.prompts.pieces(tokens), strict=True):
+        for (token, (p, drawn_p), pairs), piece in zip(entries, self.prompts.pieces(tokens), strict=True):
             if bytes_left <= 0 and len(out) >= len(ending.tokens):
                 break
             name = "" if self.prompts.tokenizer else self.prompts.words([token])[0]
             beside = tuple(self._alone(*pair) for pair in pairs)
-            numbers = own if isfinite(own) else UNKNOWN, beside, drawn if isfinite(drawn) else None
+            numbers = p if isfinite(p) else UNKNOWN, beside, drawn_p if isfinite(drawn_p) else None
             out.append(TokenScore(piece[: max(bytes_left, 0)], name, *numbers))
             bytes_left -= len(piece)
         return out

@@ -30,7 +30,7 @@ from dllm.serve.engine.lane import Entry, SettingBatch
 AGREES = 10.0  # seconds in which a failed turn must have failed on every rank
 
 
-class RanksDiverged(Exception):  # noqa: N818  the server ends
+class RankDivergence(Exception):  # noqa: N818  the server ends
     """A turn has failed on some ranks and not on others, so their next exchange would not fit."""
 
 
@@ -128,7 +128,7 @@ class Lead:
             lane.number,
             opening,
             joins,
-            tuple(lane.aborted),
+            tuple(lane.aborted_numbers),
             tuple(self.lane_numbers),
             tuple(self.runners),
         )
@@ -139,12 +139,12 @@ class Lead:
         self.links.tell("read", asdict(ReadOrder(self._next(), [*map(query_data, queries)], canvases)))
 
     def agree(self) -> None:
-        """Called where the last order has failed here. Raises RanksDiverged unless it has failed on every rank."""
+        """Called where the last order has failed here. Raises RankDivergence unless it has failed on every rank."""
         for _ in self.links.links:
             try:
                 _, kind, number = self.links.hear(AGREES)
             except Empty:
-                raise RanksDiverged("a turn failed on rank 0 alone") from None
+                raise RankDivergence("a turn failed on rank 0 alone") from None
             assert (kind, number) == ("raised", self.number), "followers obey in order"
         self.links.tell("agreed", self.number)
 
@@ -154,7 +154,7 @@ class Lead:
 
     def _next(self) -> int:
         if not self.links.inbox.empty():
-            raise RanksDiverged("a turn failed on a follower alone")
+            raise RankDivergence("a turn failed on a follower alone")
         self.number += 1
         return self.number
 
@@ -188,18 +188,18 @@ class Follower:
             return
         self.lanes = {number: lane for number, lane in self.lanes.items() if number in order.lanes}
         if order.opening is not None:
-            self.lanes[order.lane] = self._opened(order.opening)
+            self.lanes[order.lane] = self._open(order.opening)
         self.runners = {number: runner for number, runner in self.runners.items() if number in order.runners}
         lane = self.lanes[order.lane]
         for number in order.leaves:
             lane.drop(number)
         for number, data in order.joins:
-            lane.add(Entry(number, job_of(data, self.setting_of(data["setting"])), _undelivered))
+            lane.add(Entry(number, job_of(data, self.setting_of(data["setting"])), _deliver_nothing))
         turn = lane.turn()
         for entry in [] if turn is None else lane.finish(turn):
             lane.collector.forget(entry.number)
 
-    def _opened(self, opening: LaneOpening) -> SettingBatch:
+    def _open(self, opening: LaneOpening) -> SettingBatch:
         if opening.runner not in self.runners:
             self.runners[opening.runner] = Runner.of(self.model, self.setting_of(opening.recipe).parts, self.runtime)
         return SettingBatch(self.runners[opening.runner], self.prompts, *opening.kind)
@@ -214,16 +214,16 @@ def follow(model: Model, runtime: Runtime, links: Links) -> None:
             follower.obey(order)
         except Exception:  # of a part or a prompt: rank 0 begins the rows again in new lanes
             links.tell("raised", order.number)
-            if not _agreed(links, order.number):
+            if not _agrees(links, order.number):
                 raise
 
 
-def _agreed(links: Links, number: int) -> bool:
+def _agrees(links: Links, number: int) -> bool:
     try:
         return links.hear(AGREES) == ("agreed", number)
     except Empty:
         return False
 
 
-def _undelivered(event: Event) -> None:
+def _deliver_nothing(event: Event) -> None:
     """A follower has no clients."""

@@ -71,28 +71,28 @@ class Progress:
     guesses: dict[int, tuple[int, float]] = field(default_factory=dict)
     # of snapshots: the likeliest token of what a position shows between mask and token, and its share
     mixtures: dict[int, tuple[int, float]] = field(default_factory=dict)
-    cached: int | None = None  # as ``Done.cached``
+    cached_tokens: int | None = None  # as ``JobResult.cached_tokens``
 
 
 @dataclass(frozen=True)
-class Done:
+class JobResult:
     """A finished row."""
 
     result: Result  # as Python returns it
     # of every token of ``result.canvas`` at its commit, under the model alone and under what it was drawn from, nats;
     # nan: not known; empty where it was not asked for
     logprobs: list[tuple[float, float]]
-    waited: float  # seconds from its submission to its first turn
+    wait_seconds: float  # seconds from its submission to its first turn
     turns: int  # turns of the loop that it was in, idle ones included
     # of every token of ``result.canvas`` those that its forward found likeliest; empty where it was not asked for, and
     # an entry is empty where no forward decided the token
     likeliest: list[Likeliest] = field(default_factory=list)
-    cached: int | None = None  # tokens of its prompt that an earlier request had computed; None: its cache shares none
+    cached_tokens: int | None = None  # of its prompt, computed by an earlier request; None: its cache shares none
     request: Request | None = None  # the row with a size for its gap; None: that of the job
 
 
 @dataclass(frozen=True)
-class Failed:
+class JobFailure:
     """A row that will not finish."""
 
     kind: str  # ``timeout``, ``forwards``, ``memory``, ``closing`` or ``error``
@@ -101,7 +101,7 @@ class Failed:
     error: Refusal | None = None  # the same as a value, if it is one
 
 
-Event = Progress | Done | Failed
+Event = Progress | JobResult | JobFailure
 
 
 class Full(Exception):  # noqa: N818  a state of the server, no fault
@@ -161,15 +161,15 @@ class Stats:
     turn_seconds: float = 0.0  # that they took
     forwards: int = 0  # of finished jobs
     tokens: int = 0  # of finished answers
-    wanted: int = 0  # query tokens that the caches of finished jobs asked for
-    computed: int = 0  # query tokens that the network ran for them
-    cached: int = 0  # tokens of their prompts that earlier requests had computed
+    query_tokens: int = 0  # query tokens that the caches of finished jobs asked for
+    computed_tokens: int = 0  # query tokens that the network ran for them
+    cached_tokens: int = 0  # tokens of their prompts that earlier requests had computed
     prefix_columns: int = 0  # columns whose keys and values later requests may take over
     prefix_evicted: int = 0  # pages of such columns that made room for others
     reads: int = 0  # of decisions, finished
     read_forwards: int = 0  # forwards that decisions took
     read_seconds: float = 0.0  # seconds that decisions took
-    ended: Counter[str] = field(default_factory=Counter)  # jobs by how they ended
+    endings: Counter[str] = field(default_factory=Counter)  # jobs by how they ended
 
 
 @dataclass
@@ -178,8 +178,8 @@ class Update:
 
     latest: Progress | None = None  # its newest state, which holds all that the ones before it held
     # turn and final prefix wherever that grew, so that a late reader learns what an early one would have known
-    grown: list[tuple[int, int]] = field(default_factory=list)
-    end: Done | Failed | None = None  # how it ended
+    growth: list[tuple[int, int]] = field(default_factory=list)
+    end: JobResult | JobFailure | None = None  # how it ended
 
 
 class Mailbox:
@@ -202,7 +202,7 @@ class Mailbox:
                 mail.latest = event
                 if event.final > self._final[row]:
                     self._final[row] = event.final
-                    mail.grown.append((event.turn, event.final))
+                    mail.growth.append((event.turn, event.final))
             else:
                 mail.end = event
         with suppress(RuntimeError):  # the event loop has gone, and with it the reader
@@ -214,10 +214,10 @@ class Mailbox:
             async with asyncio.timeout(seconds):
                 await self._ready.wait()
 
-    def failures(self) -> list[Failed]:
+    def failures(self) -> list[JobFailure]:
         """Those of the mail that is there."""
         with self._lock:
-            return [mail.end for mail in self._slots if isinstance(mail.end, Failed)]
+            return [mail.end for mail in self._slots if isinstance(mail.end, JobFailure)]
 
     async def take(self, seconds: float) -> list[tuple[int, Update]]:
         """Waits for mail, and empties the slots. Raises TimeoutError as ``some``."""
@@ -247,7 +247,7 @@ class RetryTimes:
         """Whole seconds, from 1 to ``LONGEST_WAIT``."""
         now = time.monotonic()
         self.returns = deque((until for until in self.returns if until > now), MOST_RETURNS)
-        each = (figures.turn_seconds + FIRST_GUESS) / (figures.ended["done"] + 1)
+        each = (figures.turn_seconds + FIRST_GUESS) / (figures.endings["done"] + 1)
         ahead = figures.waiting + figures.rows + len(self.returns)
         seconds = min(LONGEST_WAIT, max(1, ceil(ahead * each * SLACK)))
         self.returns.append(now + seconds)

@@ -40,15 +40,15 @@ class Entry:
     number: int  # its name
     job: Job  # what is to be decoded
     deliver: Callable[[Event], None]  # takes its events
-    submitted: float = field(default_factory=time.monotonic)  # seconds by ``time.monotonic``
-    started: float | None = None  # of its first turn, seconds by ``time.monotonic``; None: not yet
+    submit_time: float = field(default_factory=time.monotonic)  # seconds by ``time.monotonic``
+    start_time: float | None = None  # of its first turn, seconds by ``time.monotonic``; None: not yet
     turns: int = 0  # turns of the loop that it was in
     alone: bool = False  # its batch has failed, so it decodes in a lane of its own
-    cached: int | None = None  # tokens of its prompt that were known when it joined; None: its cache shares none
+    cached_tokens: int | None = None  # tokens of its prompt that were known when it joined; None: its cache shares none
     along: bool = False  # another row of its request has joined, so that the request is under way
     stuck: UserError | None = None  # why it would never end
-    reached: int = 0  # forwards at its last event; a job that began again is silent until it is there again
-    last_told: tuple[list[int], list[bool]] | None = None  # tokens and masks of its last event
+    last_turn: int = 0  # forwards at its last event; a job that began again is silent until it is there again
+    last_canvas: tuple[list[int], list[bool]] | None = None  # tokens and masks of its last event
     # by column and forward the tokens that were likeliest there, where it wrote
     likeliest: dict[tuple[int, int], Likeliest] = field(default_factory=dict)
     # by column, forward and token the log-probabilities of what it wrote
@@ -98,13 +98,13 @@ class Entry:
     def logprobs_of(self, result: Result) -> list[tuple[float, float]]:
         """Of each token of the answer, in the forward that decided it; nothing where no one asked."""
         begin = self.job.request.answer_start
-        places = [(begin + at, *decided) for at, decided in enumerate(zip(result.turns, result.canvas, strict=True))]
+        places = [(begin + at, *commit) for at, commit in enumerate(zip(result.turns, result.canvas, strict=True))]
         return [self.logprobs.get(place, (nan, nan)) for place in places] if self.job.logprobs else []
 
     def likeliest_of(self, result: Result) -> list[Likeliest]:
         """Of each position of the answer, in the forward that decided it; nothing where no one asked."""
         begin = self.job.request.answer_start
-        places = [(begin + at, forward) for at, forward in enumerate(result.turns)]
+        places = enumerate(result.turns, begin)
         return [self.likeliest.get(place, []) for place in places] if self.job.likeliest else []
 
 
@@ -139,15 +139,15 @@ class SettingBatch:
         self.entries: dict[int, Entry] = {}  # in the order of the rows
         self.waiting: list[Entry] = []
         self.running: Iterator[Turn] | None = None
-        self.aborted: set[int] = set()
+        self.aborted_numbers: set[int] = set()
         self.columns, self.share = 0, DeviceShare()
 
     def __len__(self) -> int:
-        return len(self.entries) - len(self.aborted) + len(self.waiting)
+        return len(self.entries) - len(self.aborted_numbers) + len(self.waiting)
 
     def everyone(self) -> list[Entry]:
         """Its jobs, those included that join before the coming turn."""
-        return [entry for entry in self.entries.values() if entry.number not in self.aborted] + self.waiting
+        return [entry for entry in self.entries.values() if entry.number not in self.aborted_numbers] + self.waiting
 
     def add(self, entry: Entry) -> None:
         """Let a job join before the coming turn."""
@@ -157,7 +157,7 @@ class SettingBatch:
     def drop(self, number: int) -> None:
         """Let a row leave before the coming turn."""
         if number in self.entries:
-            self.aborted.add(number)
+            self.aborted_numbers.add(number)
         self.waiting = [entry for entry in self.waiting if entry.number != number]
         self.prefills.pop(number, None)
         self.searches.pop(number, None)
@@ -187,10 +187,10 @@ class SettingBatch:
             entry.follow(turn, row)
             entry.turns += 1
         self.collector.observe(turn)
-        finished = [order[row] for row in turn.finished]
-        for entry in finished:
+        finished_entries = [order[row] for row in turn.finished]
+        for entry in finished_entries:
             del self.entries[entry.number]
-        return [entry for entry in finished if entry.number not in self.aborted]
+        return [entry for entry in finished_entries if entry.number not in self.aborted_numbers]
 
     def progress(self, turn: Turn, names: Sequence[Entry], rows: Sequence[int]) -> list[Progress]:
         """What the ``rows`` look like after a turn, whose rows were the jobs ``names``. Copies them from the device."""
@@ -213,7 +213,7 @@ class SettingBatch:
             fresh = self.runner.start(requests, names, COLUMNS, setting.parts, self._prefixes(entries))
             rows = fresh if rows is None else rows.join(fresh)
             for entry in entries:
-                entry.started = entry.started or time.monotonic()
+                entry.start_time = entry.start_time or time.monotonic()
                 self.entries[entry.number] = entry
                 self.collector.join(entry.number, entry.job.request)
         assert rows is not None, "nothing waits"
@@ -226,8 +226,8 @@ class SettingBatch:
         for entry in self.waiting:
             beginning, pages = beginning_of(entry.job.request, entry.job.tenant), self.pages
             missing = pages.missing(beginning) if pages is not None and beginning.decided <= pages.most else None
-            unsized = entry.job.request.gap is not None
-            (later if unsized or missing in ahead or self._has_chunks(entry) else now).append(entry)
+            has_gap = entry.job.request.gap is not None
+            (later if has_gap or missing in ahead or self._has_chunks(entry) else now).append(entry)
             ahead |= {missing} if missing is not None else set()
         return now, later
 
@@ -278,7 +278,7 @@ class SettingBatch:
         if self.pages is None:
             return None
         prefix = self.pages.find(beginning_of(entry.job.request, entry.job.tenant))
-        entry.cached = 0 if prefix is None else min(prefix.columns, entry.job.request.answer_start)
+        entry.cached_tokens = 0 if prefix is None else min(prefix.columns, entry.job.request.answer_start)
         return prefix
 
     def _keep_pages(self, rows: Rows, turn: Turn) -> None:
@@ -295,9 +295,9 @@ class SettingBatch:
 
     def _between(self, rows: Rows) -> Rows:
         """Let rows leave and join."""
-        if self.aborted:
-            rows = rows.without([row for row, number in enumerate(self.entries) if number in self.aborted])
-            self._forget(list(self.aborted))
+        if self.aborted_numbers:
+            rows = rows.without([row for row, number in enumerate(self.entries) if number in self.aborted_numbers])
+            self._forget(list(self.aborted_numbers))
         return rows.join(self._fresh()) if len(rows) and self._in_turn()[0] else rows
 
     def _stuck(self, row: int, error: UserError) -> None:
@@ -308,7 +308,7 @@ class SettingBatch:
         for number in numbers:
             self.entries.pop(number, None)
             self.collector.forget(number)
-            self.aborted.discard(number)
+            self.aborted_numbers.discard(number)
 
 
 Guesses = dict[int, tuple[int, float]]  # token and probability by position
@@ -328,13 +328,13 @@ def progress_of(
     if not any(job.snapshots for job in jobs):
         return out
     turns = turn.ledger.commit_turn[at].masked_fill(canvas.masked, 0).tolist()
-    pictured = map(_pictured, jobs, out, turns, guesses_of(turn, canvas, at))
+    snapshots = map(_with_snapshot, jobs, out, turns, guesses_of(turn, canvas, at))
     if "where" not in turn.carried:
-        return list(pictured)
+        return list(snapshots)
     mixtures = (mixtures_of(turn, row, job.request.answer_start) for row, job in zip(rows, jobs, strict=True))
     return [
-        replace(progress, mixtures=mixed.likeliest()) if mixed and job.snapshots else progress
-        for progress, mixed, job in zip(pictured, mixtures, jobs, strict=True)
+        replace(progress, mixtures=mixture.likeliest()) if mixture and job.snapshots else progress
+        for progress, mixture, job in zip(snapshots, mixtures, jobs, strict=True)
     ]
 
 
@@ -346,7 +346,7 @@ def _progress(job: Job, counts: list[int], tokens: list[int], masked: list[bool]
     return Progress(forwards, block, tokens[begin:end], masked[begin:end], max(0, min(final, end) - begin))
 
 
-def _pictured(job: Job, progress: Progress, turns: list[int], guesses: Guesses) -> Progress:
+def _with_snapshot(job: Job, progress: Progress, turns: list[int], guesses: Guesses) -> Progress:
     """With what a snapshot shows beside the tokens, if its client wants snapshots."""
     if not job.snapshots:
         return progress
@@ -358,10 +358,10 @@ def _pictured(job: Job, progress: Progress, turns: list[int], guesses: Guesses) 
 def guesses_of(turn: Turn, canvas: Canvas, at: Tensor) -> list[Guesses]:
     """The model's proposals for what is masked on ``canvas``, the rows ``at`` of the turn, by their columns."""
     token, sure = turn.guesses
-    scored, token, sure = map(turn.followed, (turn.view.scores.scored, token, sure))
-    parts = (canvas.masked & scored[at], token[at], sure[at])
+    is_scored, token, sure = map(turn.followed, (turn.view.scores.scored, token, sure))
+    parts = (canvas.masked & is_scored[at], token[at], sure[at])
     return [
-        {column: (token, sure) for column, (hidden, token, sure) in enumerate(zip(*row, strict=True)) if hidden}
+        {column: (token, sure) for column, (is_masked, token, sure) in enumerate(zip(*row, strict=True)) if is_masked}
         for row in zip(*(part.tolist() for part in parts), strict=True)
     ]
 

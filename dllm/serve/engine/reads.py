@@ -17,7 +17,7 @@ from dllm.common.errors import UserError
 from dllm.models.bundle import Model
 from dllm.scoring.decisions.reading import ReadCanvas, Reading, ReadQuery, read_canvases
 from dllm.serve.engine.followers import Lead
-from dllm.serve.engine.jobs import DeviceShare, Failed, Limits
+from dllm.serve.engine.jobs import DeviceShare, JobFailure, Limits
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class ReadJob:
 
 
 @dataclass(frozen=True)
-class ReadDone:
+class ReadResult:
     """What a request has read."""
 
     readings: list[list[Reading]]  # by question
-    waited: float  # seconds until its first forward
+    wait_seconds: float  # seconds until its first forward
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class ReadEntry:
 
     number: int  # its name
     job: ReadJob  # what is to be read
-    deliver: Callable[[ReadDone | Failed], None]  # takes what it found, or why it failed
-    submitted: float = field(default_factory=time.monotonic)  # seconds by ``time.monotonic``
-    started: float | None = None  # of its first forward, seconds by ``time.monotonic``; None: not yet
+    deliver: Callable[[ReadResult | JobFailure], None]  # takes what it found, or why it failed
+    submit_time: float = field(default_factory=time.monotonic)  # seconds by ``time.monotonic``
+    start_time: float | None = None  # of its first forward, seconds by ``time.monotonic``; None: not yet
     alone: bool = False  # a forward that it shared has failed
     todo: deque[Unit] = field(default_factory=deque)  # what is still to be read
     results: dict[tuple[int, int], Reading] = field(default_factory=dict)  # by question and query
@@ -66,13 +66,13 @@ class ReadEntry:
                 places.setdefault(query.canvas, []).append(place)
             self.todo += [Unit(number, canvas, tuple(at)) for canvas, at in places.items()]
 
-    def outcome(self) -> ReadDone:
+    def outcome(self) -> ReadResult:
         """All its readings."""
         readings = [
             [self.results[number, place] for place in range(len(queries))]
             for number, queries in enumerate(self.job.groups)
         ]
-        return ReadDone(readings, (self.started or self.submitted) - self.submitted)
+        return ReadResult(readings, (self.start_time or self.submit_time) - self.submit_time)
 
 
 class ReadQueue:
@@ -118,7 +118,7 @@ class ReadQueue:
         units = self.coming_units()
         entries = list({id(entry): entry for entry, _ in units}.values())
         for entry in entries:
-            entry.started = entry.started or time.monotonic()
+            entry.start_time = entry.start_time or time.monotonic()
         began = time.perf_counter()
         try:
             self._run_forward(units)
@@ -147,11 +147,11 @@ class ReadQueue:
         queries = [entry.job.groups[group][place] for entry, group, place in keys]
         if self.lead is not None:
             self.lead.read(queries, len(units))
-        counted = set[int]()  # each job counts the calls that it took part in
+        counted_entries = set[int]()  # each job counts the calls that it took part in
         readings = read_canvases(self.model, queries, len(units))
         forwards = sum(reading.forwards for reading in readings)
         for (entry, group, place), reading in zip(keys, readings, strict=True):
-            entry.results[group, place] = replace(reading, forwards=0 if id(entry) in counted else forwards)
-            counted.add(id(entry))
+            entry.results[group, place] = replace(reading, forwards=0 if id(entry) in counted_entries else forwards)
+            counted_entries.add(id(entry))
         for entry, _ in units:
             entry.todo.popleft()

@@ -30,10 +30,10 @@ from dllm.loop.runtime.runtime import Runtime
 from dllm.models.bundle import Model
 from dllm.parts.cache.pages import page_store
 from dllm.prompts import Prompts
-from dllm.serve.engine.followers import Lead, RanksDiverged
-from dllm.serve.engine.jobs import Closing, Done, Event, Failed, Full, Job, Limits, RequestParts, Stats
+from dllm.serve.engine.followers import Lead, RankDivergence
+from dllm.serve.engine.jobs import Closing, Event, Full, Job, JobFailure, JobResult, Limits, RequestParts, Stats
 from dllm.serve.engine.lane import Entry, SettingBatch
-from dllm.serve.engine.reads import ReadDone, ReadEntry, ReadJob, ReadQueue
+from dllm.serve.engine.reads import ReadEntry, ReadJob, ReadQueue, ReadResult
 from dllm.serve.http.log import tell
 
 LOG = logging.getLogger("dllm.serve")
@@ -57,15 +57,15 @@ class Scheduler:
         self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, 1)
         self.condition = threading.Condition()
         self.queue: deque[Entry] = deque()
-        self.dropped: set[int] = set()
+        self.dropped_numbers: set[int] = set()
         self.lanes: dict[LaneKey, SettingBatch] = {}  # by settings and width
         self.runners: OrderedDict[object, Runner] = OrderedDict()
         self.reads = ReadQueue(model, limits, lead)
         self.clock = 0.0  # the most that any has had of the device: a newcomer has no claim to what was before
         self.pages = page_store(model, limits.prefix_gib * 2**30)
-        self.rows, self.count, self.opened, self.stops_at = limits.max_rows, 0, 0, 0.0
-        self.status, self.stats, self.turned_away = "ready", Stats(), False
-        self.thread = threading.Thread(target=self._guarded, name="decode", daemon=True)
+        self.rows, self.count, self.lane_count, self.stops_at = limits.max_rows, 0, 0, 0.0
+        self.status, self.stats, self.refuses_waiting = "ready", Stats(), False
+        self.thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
     def start(self) -> None:
         """Begin to decode."""
@@ -93,7 +93,7 @@ class Scheduler:
                 tokens_in_flight=sum(len(lane) * lane.columns for lane in lanes),
                 prefix_columns=0 if self.pages is None else len(self.pages),
                 prefix_evicted=0 if self.pages is None else self.pages.evicted,
-                ended=Counter(self.stats.ended),
+                endings=Counter(self.stats.endings),
             )
 
     def submit(self, job: Job, deliver: Callable[[Event], None]) -> int:
@@ -113,7 +113,7 @@ class Scheduler:
             self.queue.append(entry)
         return entry.number
 
-    def submit_read(self, job: ReadJob, deliver: Callable[[ReadDone | Failed], None]) -> int:
+    def submit_read(self, job: ReadJob, deliver: Callable[[ReadResult | JobFailure], None]) -> int:
         """Queue what one request reads, and return its number. Raises as ``submit``."""
         longest = max(len(query.canvas.tokens) for queries in job.groups for query in queries)
         if longest > self.limits.max_tokens_in_flight:
@@ -140,7 +140,7 @@ class Scheduler:
     def abort(self, number: int) -> None:
         """Drop a job before the coming turn. No event follows."""
         with self.condition:
-            self.dropped.add(number)
+            self.dropped_numbers.add(number)
             self.condition.notify()
 
     def close(self, grace: float, waiting: bool = True) -> None:
@@ -152,7 +152,7 @@ class Scheduler:
             if self.status == "ready":
                 self.status, self.stops_at = "closing", ends
             self.stops_at = min(self.stops_at, ends)
-            self.turned_away = self.turned_away or not waiting
+            self.refuses_waiting = self.refuses_waiting or not waiting
             self.condition.notify()
 
     def runner_of(self, setting: RequestParts) -> Runner:
@@ -168,7 +168,7 @@ class Scheduler:
                 self.runners.popitem(last=False)
         return runner
 
-    def _guarded(self) -> None:
+    def _run(self) -> None:
         try:
             self._work()
         except BaseException as error:  # whatever it was, no one may wait forever
@@ -189,7 +189,7 @@ class Scheduler:
     def _work(self) -> None:
         while self.status != "closed":
             with self.condition:
-                while not (self.queue or self.lanes or self.reads or self.dropped or self.status == "closing"):
+                while not (self.queue or self.lanes or self.reads or self.dropped_numbers or self.status == "closing"):
                     self.condition.wait()
             self.step()
 
@@ -213,16 +213,16 @@ class Scheduler:
 
     def _leave(self) -> None:
         """Drop what was aborted."""
-        if not self.dropped:
+        if not self.dropped_numbers:
             return
-        self.stats.ended["aborted"] += sum(entry.number in self.dropped for entry in self._everyone())
-        self._drop(self.dropped)
-        self.dropped.clear()
+        self.stats.endings["aborted"] += sum(entry.number in self.dropped_numbers for entry in self._everyone())
+        self._drop(self.dropped_numbers)
+        self.dropped_numbers.clear()
 
     def _everyone(self) -> list[Entry | ReadEntry]:
         """Whoever waits for something."""
-        decoded = (entry for lane in self.lanes.values() for entry in lane.everyone())
-        return [*self.queue, *self.reads.entries, *decoded]
+        lane_entries = (entry for lane in self.lanes.values() for entry in lane.everyone())
+        return [*self.queue, *self.reads.entries, *lane_entries]
 
     def _drop(self, numbers: set[int]) -> None:
         """Let jobs leave."""
@@ -238,8 +238,8 @@ class Scheduler:
         out: list[tuple[Entry | ReadEntry, str, UserError | str]] = []
         closing = self.status == "closing" and now > self.stops_at
         for entry in self._everyone():
-            is_under_way = entry.started is not None or (isinstance(entry, Entry) and entry.along)
-            if closing or (self.turned_away and not is_under_way):
+            is_under_way = entry.start_time is not None or (isinstance(entry, Entry) and entry.along)
+            if closing or (self.refuses_waiting and not is_under_way):
                 out.append((entry, "closing", "the server has stopped."))
             elif now > entry.job.deadline:
                 out.append((entry, "timeout", "the answer took too long."))
@@ -269,11 +269,10 @@ class Scheduler:
             opening += 0 if shared else entry.columns
             if key not in self.lanes:
                 job = entry.job
-                self.opened += 1
-                kind = job.trace, job.logprobs, job.likeliest > 0
-                lane = SettingBatch(
-                    self.runner_of(job.setting), self.prompts, *kind, self.opened, self.pages, self.limits.prefill_chunk
-                )
+                self.lane_count += 1
+                kind, chunk = (job.trace, job.logprobs, job.likeliest > 0), self.limits.prefill_chunk
+                runner = self.runner_of(job.setting)
+                lane = SettingBatch(runner, self.prompts, *kind, self.lane_count, self.pages, chunk)
                 lane.share.had = self.clock
                 self.lanes[key] = lane
             self.lanes[key].add(entry)
@@ -326,16 +325,16 @@ class Scheduler:
     def _run_read(self) -> None:
         """Run a forward of reads, and tell their clients."""
         began = time.perf_counter()
-        finished, failed = self.reads.turn()
+        finished_entries, failures = self.reads.turn()
         with self.condition:
-            self.reads.drop({entry.number for entry in finished} | {entry.number for entry, _, _ in failed})
+            self.reads.drop({entry.number for entry in finished_entries} | {entry.number for entry, _, _ in failures})
             self.clock = max(self.clock, self.reads.share.had)
             self.stats.read_forwards += 1
             self.stats.read_seconds += time.perf_counter() - began
-            self.stats.reads += len(finished)
-        for entry in finished:
+            self.stats.reads += len(finished_entries)
+        for entry in finished_entries:
             self._deliver(entry, entry.outcome())
-        for entry, kind, message in failed:
+        for entry, kind, message in failures:
             self._fail(entry, kind, message)
 
     def _turn(self, key: LaneKey, lane: SettingBatch) -> None:
@@ -351,8 +350,8 @@ class Scheduler:
                     self._close_lanes()
                 return
             order = list(lane.entries.values())
-            finished = lane.finish(turn)
-            events = [(entry, self._done_event(lane, entry)) for entry in finished]
+            finished_entries = lane.finish(turn)
+            events = [(entry, self._done_event(lane, entry)) for entry in finished_entries]
             follow = [row for row, entry in enumerate(order) if entry.job.follow and row not in turn.finished]
             progresses = lane.progress(turn, order, follow) if follow else []
         except torch.OutOfMemoryError:
@@ -370,29 +369,30 @@ class Scheduler:
             self._close_lanes()
         for row, progress in zip(follow, progresses, strict=True):
             entry, now = order[row], (progress.tokens, progress.masked)
-            if progress.turn > entry.reached and now != entry.last_told:
-                entry.last_told, entry.reached = now, progress.turn
-                self._deliver(entry, replace(progress, cached=entry.cached))
+            if progress.turn > entry.last_turn and now != entry.last_canvas:
+                entry.last_canvas, entry.last_turn = now, progress.turn
+                self._deliver(entry, replace(progress, cached_tokens=entry.cached_tokens))
         for entry, event in events:
             self._deliver(entry, event)
 
-    def _done_event(self, lane: SettingBatch, entry: Entry) -> Done:
+    def _done_event(self, lane: SettingBatch, entry: Entry) -> JobResult:
         result = lane.collector.result(entry.number)
         lane.collector.forget(entry.number)
         with self.condition:
             stats = self.stats
-            stats.ended["done"] += 1
+            stats.endings["done"] += 1
             stats.forwards, stats.tokens = stats.forwards + result.nfe, stats.tokens + result.useful_tokens
-            stats.cached += entry.cached or 0
-            stats.wanted, stats.computed = (stats.wanted + result.query_tokens, stats.computed + result.computed_tokens)
-        waited = (entry.started or entry.submitted) - entry.submitted
-        return Done(
+            stats.cached_tokens += entry.cached_tokens or 0
+            stats.query_tokens += result.query_tokens
+            stats.computed_tokens += result.computed_tokens
+        wait_seconds = (entry.start_time or entry.submit_time) - entry.submit_time
+        return JobResult(
             result,
             entry.logprobs_of(result),
-            waited,
+            wait_seconds,
             entry.turns,
             entry.likeliest_of(result),
-            entry.cached,
+            entry.cached_tokens,
             entry.job.request,
         )
 
@@ -427,8 +427,8 @@ class Scheduler:
             self._fail(entry, "memory", f"an answer of {entry.job.columns} tokens needs more memory than there is.")
 
     def _agree(self, error: Exception | None = None) -> None:
-        """Go on after a failed turn only if it failed on every rank. Raises RanksDiverged."""
-        if isinstance(error, RanksDiverged):
+        """Go on after a failed turn only if it failed on every rank. Raises RankDivergence."""
+        if isinstance(error, RankDivergence):
             raise error
         if self.lead is not None:
             self.lead.agree()
@@ -439,8 +439,8 @@ class Scheduler:
         details = {"end": kind, "cause": message, "error": type(error).__name__ if error else None}
         tell("failed", logging.WARNING, name, f"failed ({kind}): {message}", **details)
         with self.condition:
-            self.stats.ended[kind] += 1
-        self._deliver(entry, Failed(kind, message, name, why if isinstance(why, Refusal) else None))
+            self.stats.endings[kind] += 1
+        self._deliver(entry, JobFailure(kind, message, name, why if isinstance(why, Refusal) else None))
 
     def _deliver(self, entry: Entry | ReadEntry, event: Any) -> None:
         try:

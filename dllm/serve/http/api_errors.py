@@ -70,11 +70,11 @@ def as_refusal(param: str | None = None, words: Wording = CHAT_WORDS) -> Iterato
     try:
         yield
     except UserError as error:
-        text, field = worded(error, words)
+        text, field = sentence_and_field(error, words)
         raise ApiError(400, text, field if param is None else short_field(error, words.name(param), words)) from None
 
 
-def worded(error: UserError, words: Wording) -> tuple[str, str | None]:
+def sentence_and_field(error: UserError, words: Wording) -> tuple[str, str | None]:
     """The sentence of a refusal in the words of a request, and the field at fault."""
     if not isinstance(error, Refusal):
         return str(error), None

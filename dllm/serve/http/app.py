@@ -43,7 +43,7 @@ from dllm.serve.engine.decoding import Decoding, too_late
 from dllm.serve.engine.jobs import Closing, Full, RetryTimes
 from dllm.serve.engine.scheduler import Scheduler
 from dllm.serve.http.api_errors import ApiError, as_refusal
-from dllm.serve.http.body import body_of, parsed
+from dllm.serve.http.body import body_of, object_in
 from dllm.serve.http.guard import CLIENT_CLOSED, Guard, key_in
 from dllm.serve.http.log import tell
 from dllm.serve.http.offered import parts_on_offer
@@ -166,7 +166,7 @@ class Service:
     async def count_tokens(self, request: HttpRequest) -> Response:
         """The tokens of a conversation, without waiting for those that are decoded. Raises ApiError."""
         body = await body_of(request, self.settings.read_timeout)
-        count = await self._reader(body)(lambda: count_messages(parsed(body), self.defaults))
+        count = await self._reader(body)(lambda: count_messages(object_in(body), self.defaults))
         return JSONResponse({"input_tokens": count})
 
     async def ollama(self, request: HttpRequest) -> Response:
@@ -180,11 +180,11 @@ class Service:
         """Answer questions by probabilities. Raises ApiError."""
         body = await self._body(request)
         apart = self._reader(body)
-        questions = await apart(lambda: parse_decisions(parsed(body), self.defaults))
+        questions = await apart(lambda: parse_decisions(object_in(body), self.defaults))
         ident, timeout = request.state.ident, self.settings.timeout
         most = self.settings.limits.max_rows * CANVASES_PER_ROW
         try:
-            with self._queued():
+            with self._queue_refusals():
                 async with while_connected(request.receive):
                     answers = await decisions_of(questions, self.scheduler, apart, timeout, most, ident)
         except ClientGone:
@@ -240,7 +240,7 @@ class Service:
         return self._apart if len(body) <= LARGE_BODY else self._apart_large
 
     async def _apart_large(self, act: Callable[[], _T]) -> _T:
-        with self._queued():
+        with self._queue_refusals():
             return await self.large.run(act)
 
     async def _apart(self, act: Callable[[], _T]) -> _T:
@@ -258,7 +258,7 @@ class Service:
         """Decode what a request asks for. read: what its body says. Raises ApiError for what cannot be decoded."""
         body, ident = await self._body(request), request.state.ident
         parsed_request = await self._reader(body)(
-            lambda: self._with_runners(read(parsed(body), defaults=self.defaults))
+            lambda: self._with_runners(read(object_in(body), defaults=self.defaults))
         )
         if unknown := parsed_request.request.unknown:
             tell("unknown_fields", logging.INFO, ident, note_of(unknown), unknown=list(unknown))
@@ -267,7 +267,7 @@ class Service:
         decoding = Decoding(parsed_request, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
         if parsed_request.jobs[0].request.constraint is not None:
             decoding.language = await self._language(decoding, request)
-        with self._queued(), as_refusal(words=parsed_request.request.words):
+        with self._queue_refusals(), as_refusal(words=parsed_request.request.words):
             decoding.submit()
         writer: Writer = parsed_request.request.writer(ident, parsed_request, self.prompts)
         return Answering(self.metrics, decoding, writer, request.state.line, self.settings.send_timeout)
@@ -280,7 +280,7 @@ class Service:
         return parsed_request
 
     @contextmanager
-    def _queued(self) -> Iterator[None]:
+    def _queue_refusals(self) -> Iterator[None]:
         """A request that finds no place is refused."""
         try:
             yield
@@ -304,7 +304,7 @@ class Service:
             if language is not None:
                 return language
             try:
-                with self._queued():
+                with self._queue_refusals():
                     async with asyncio.timeout(seconds_left), while_connected(request.receive):
                         return await self.compiling.compiled(job)
             except ClientGone:

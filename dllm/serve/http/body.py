@@ -22,7 +22,7 @@ _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 MAX_WHOLE = 2**63 - 1
 
 
-def parsed(raw: bytes) -> dict[str, Any]:
+def object_in(raw: bytes) -> dict[str, Any]:
     """The object in a body. Raises ApiError: 413 for a large body, 400 for what is not a JSON object of plain
     values."""
     if len(raw) > MAX_BYTES:
@@ -122,10 +122,10 @@ async def body_of(request: HttpRequest, seconds: float) -> bytes:
     """The body of a request. seconds: in which all of it must have come. Raises ApiError for a body over ``MAX_BYTES``,
     which are counted while they come, and for a type that is not JSON, but on Ollama's routes: from these the guard
     keeps web pages in another way."""
-    announced = request.headers.get("content-length", "")
+    content_length = request.headers.get("content-length", "")
     if not request.url.path.startswith(OLLAMA):
         check_type(request.headers.get("content-type"))
-    if announced.isdigit() and int(announced[:20]) > MAX_BYTES:
+    if content_length.isdigit() and int(content_length[:20]) > MAX_BYTES:
         raise too_long()
     data = bytearray()
     try:

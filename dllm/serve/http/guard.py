@@ -72,7 +72,7 @@ class Guard:
         finally:
             line.status, line.seconds = status, round(time.monotonic() - began, 3)
             line.write()
-            self.metrics.replied(scope["path"], status, line.seconds)
+            self.metrics.count_reply(scope["path"], status, line.seconds)
 
     def _refusal(self, scope: Scope) -> ApiError | None:
         if scope["path"] == "/health":  # load balancers and probes ask for it by an address
@@ -82,12 +82,12 @@ class Guard:
             sentence = "a web page of another site may not use this address. task.cors=[ORIGIN] lets it in."
             return ApiError(403, sentence, code="foreign_origin")
         host = without_port(headers.get("host", ""))
-        is_known = names is None or host in names or (self.settings.locked and is_address(host))
+        is_known = names is None or host in names or (self.settings.needs_key and is_address(host))
         if names is not None and not is_known:
             hosts = ", ".join(sorted(names))
             sentence = f"this server answers to {hosts}, and was called by another name. task.hosts adds one."
             return ApiError(421, sentence, code="unknown_host")
-        if not self.settings.locked or self.keys.opens(key_in(headers)):
+        if not self.settings.needs_key or self.keys.opens(key_in(headers)):
             return None
         sentence = "the API key is missing or wrong. Send it as the header Authorization: Bearer KEY."
         return ApiError(401, sentence, code="invalid_api_key")
@@ -113,16 +113,16 @@ def client_of(scope: Scope) -> str:
     return str(client[0]) if client else "-"
 
 
-def is_foreign(method: str, headers: Headers, allowed: Collection[str]) -> bool:
+def is_foreign(method: str, headers: Headers, origins: Collection[str]) -> bool:
     """Whether a web page of another site asks, where a body may have any type, so that its browser does not ask first.
     Browsers say of every POST where its page is from. As with Ollama, pages of this machine and of applications are at
-    home here. allowed: origins of ``task.cors``."""
+    home here. origins: origins of ``task.cors``."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     if origin is None:
         return site == "cross-site" and method not in ("GET", "HEAD")
     scheme, _, place = origin.lower().partition("://")
     ours = place == headers.get("host", "").lower() or without_port(place) in (*LOOPBACK, *EVERYWHERE)
-    return not (ours or scheme in APPLICATIONS or origin in allowed or site == "same-origin")
+    return not (ours or scheme in APPLICATIONS or origin in origins or site == "same-origin")
 
 
 def is_address(host: str) -> bool:

@@ -29,19 +29,19 @@ def answering_meanwhile(listening: socket.socket) -> Iterator[None]:
     """Answer what connects to ``listening`` until the context is left; the socket then belongs to its caller again."""
     listening.listen(BACKLOG)
     listening.settimeout(0.1)
-    loaded = threading.Event()
-    thread = threading.Thread(target=_serve, args=(listening, loaded), daemon=True)
+    is_loaded = threading.Event()
+    thread = threading.Thread(target=_serve, args=(listening, is_loaded), daemon=True)
     thread.start()
     try:
         yield
     finally:
-        loaded.set()
+        is_loaded.set()
         thread.join()
         listening.settimeout(None)
 
 
-def _serve(listening: socket.socket, loaded: threading.Event) -> None:
-    while not loaded.is_set():
+def _serve(listening: socket.socket, is_loaded: threading.Event) -> None:
+    while not is_loaded.is_set():
         try:
             connection, _ = listening.accept()
         except OSError:  # no one came, or has gone again

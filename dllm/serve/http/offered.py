@@ -50,7 +50,7 @@ class Option:
     choices: tuple[str, ...] = ()  # the words that it may be
     note: str = ""  # its comment in the YAML file
 
-    def validated(self, name: str, value: Any) -> Any:
+    def validate(self, name: str, value: Any) -> Any:
         """``value`` of this kind. Raises UserError with the sentence of the command line, or one that names what is
         served at most."""
         if isinstance(value, str) and "${" in value:
@@ -123,7 +123,7 @@ def _sound_option(name: str, choice: str, key: str, value: Any, depth: int) -> A
         names = ", ".join(offers_of_choice) or "none"
         raise Refusal(f"{{{name}:name}} {why}; {{{group}}} offers {names}.{nearest(key, offers_of_choice)}", [choice])
     if offers_of_choice[key].kind != "part":
-        return offers_of_choice[key].validated(name, value)
+        return offers_of_choice[key].validate(name, value)
     if depth == DEEPEST:
         raise Refusal(f"{{{name}:name}} is a part within {depth} others, and no more are served.")
     inner, options = choice_and_options(name, value)

@@ -54,8 +54,8 @@ DOCS_STYLE = (
 def openapi_document(server: str) -> dict[str, Any]:
     """The document of OpenAPI 3.1. server: the model's name."""
     kinds: list[Any] = [(kind, "validation") for kind, _ in BODIES.values()]
-    _, generated = models_json_schema(kinds, ref_template=PLACE + "{model}")
-    schemas: dict[str, Any] = generated["$defs"]
+    _, document = models_json_schema(kinds, ref_template=PLACE + "{model}")
+    schemas: dict[str, Any] = document["$defs"]
     for name in schemas.keys() & (models := {kind.__name__: kind for kind in all_models()}).keys():
         _add_foreign_fields(schemas[name].setdefault("properties", {}), models[name])
     posts = {path: {"post": _post(kind.__name__, about)} for path, (kind, about) in BODIES.items()}
@@ -87,14 +87,14 @@ def _add_foreign_fields(properties: dict[str, Any], kind: type[BodyObject]) -> N
 
 def _post(body: str, about: str) -> dict[str, Any]:
     content = {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {"schema": {"type": "string"}}}
-    failed = {
+    failure = {
         "description": "why not, in a sentence",
         "content": {"application/json": {"schema": {"$ref": f"{PLACE}Failure"}}},
     }
     return {
         "summary": about,
         "requestBody": {"required": True, "content": {"application/json": {"schema": {"$ref": PLACE + body}}}},
-        "responses": {"200": {"description": "the answer; a stream's events", "content": content}, "default": failed},
+        "responses": {"200": {"description": "the answer; a stream's events", "content": content}, "default": failure},
     }
 
 
@@ -122,9 +122,9 @@ def _body(operation: Mapping[str, Any]) -> str:
 
 
 def _model(name: str, schema: Mapping[str, Any]) -> str:
-    needed = schema.get("required", ())
+    required = schema.get("required", ())
     rows = "".join(
-        f"<tr><td><code>{escape(field)}</code>{' (needed)' if field in needed else ''}</td><td>{_kind(entry)}</td>"
+        f"<tr><td><code>{escape(field)}</code>{' (needed)' if field in required else ''}</td><td>{_kind(entry)}</td>"
         f"<td>{escape(entry.get('description', ''))}</td></tr>"
         for field, entry in schema.get("properties", {}).items()
     )

@@ -113,7 +113,7 @@ def model_overrides(model: Mapping[str, Any]) -> list[str]:
 def playground_page(content: PlaygroundContent) -> tuple[str, dict[str, str]]:
     """The page, and the headers that let a browser run only what is in it."""
     page = playground_asset("playground.html")
-    served = {
+    data = {
         "model": content.model,
         "gradient": GRADIENT,
         "examples": content.examples,
@@ -124,7 +124,7 @@ def playground_page(content: PlaygroundContent) -> tuple[str, dict[str, str]]:
     }
     parts = {
         "STYLE": page_asset("trace.css") + playground_asset("playground.css"),
-        "SERVED": json.dumps(served).replace("<", "\\u003c"),
+        "SERVED": json.dumps(data).replace("<", "\\u003c"),
         "SCRIPT": page_asset("boxes.js") + playground_asset("playground.js") + playground_asset("playground.decide.js"),
         "MODEL": escape(content.model),
         "LENGTH": str(content.length),

@@ -45,9 +45,9 @@ SO_FAR = {
     "turn_seconds": "Seconds that turns took.",
     "forwards": "Forwards of finished answers.",
     "tokens": "Tokens of finished answers.",
-    "wanted": "Query rows that the caches of finished answers asked for.",
-    "computed": "Query rows that the network computed for them.",
-    "cached": "Tokens of prompts that earlier requests had computed.",
+    "query_tokens": "Query rows that the caches of finished answers asked for.",
+    "computed_tokens": "Query rows that the network computed for them.",
+    "cached_tokens": "Tokens of prompts that earlier requests had computed.",
     "prefix_evicted": "Pages of prompts that made room for others.",
     "reads": "Finished reads of decisions.",
     "read_forwards": "Forwards of such reads.",
@@ -55,9 +55,9 @@ SO_FAR = {
 }
 # Where a figure's name says too little.
 _METRIC_NAMES = {
-    "wanted": "query_rows_wanted",
-    "computed": "query_rows_computed",
-    "cached": "prompt_tokens_cached",
+    "query_tokens": "query_rows_wanted",
+    "computed_tokens": "query_rows_computed",
+    "cached_tokens": "prompt_tokens_cached",
     "prefix_evicted": "prefix_pages_evicted",
 }
 ENDS = ("done", "aborted", "timeout", "forwards", "memory", "closing", "error")
@@ -74,8 +74,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.registry.register(SchedulerFigures(figures, state))
         options: dict[str, Any] = {"registry": self.registry}
-        built = Gauge("dllm_build_info", "1; the labels say what is served, and by which version.", BUILD, **options)
-        built.labels(version_of("dllm") or "checkout", model).set(1)
+        build = Gauge("dllm_build_info", "1; the labels say what is served, and by which version.", BUILD, **options)
+        build.labels(version_of("dllm") or "checkout", model).set(1)
         Gauge("dllm_ranks", "Processes that hold the model together.", **options).set(ranks)
         labels = ("route", "status")
         self.requests = Counter("dllm_http_requests", "Replies by route and status.", labels, **options)
@@ -92,14 +92,14 @@ class Metrics:
         """The text that Prometheus reads."""
         return generate_latest(self.registry)
 
-    def replied(self, path: str, status: int, seconds: float) -> None:
+    def count_reply(self, path: str, status: int, seconds: float) -> None:
         """Count a reply."""
         route = "models" if path.startswith("/v1/models/") else ROUTES.get(path, "other")
         self.requests.labels(route, str(status)).inc()
         if route in ("chat", "completions", "decisions"):
             self.seconds.labels(route).observe(seconds)
 
-    def answered(self, request: ParsedRequest, first_text: float | None) -> None:
+    def count_answer(self, request: ParsedRequest, first_text: float | None) -> None:
         """Count a finished request."""
         self.prompt_tokens.inc(request.prompt_tokens)
         if first_text is not None:
@@ -119,10 +119,10 @@ class SchedulerFigures(Exporter):
             yield GaugeMetricFamily(f"dllm_{name}", words, value=getattr(stats, name))
         for name, words in SO_FAR.items():
             yield CounterMetricFamily(f"dllm_{_METRIC_NAMES.get(name, name)}", words, value=getattr(stats, name))
-        ended = CounterMetricFamily("dllm_answers", "Answers by how they ended.", labels=["end"])
+        answers = CounterMetricFamily("dllm_answers", "Answers by how they ended.", labels=["end"])
         for end in ENDS:
-            ended.add_metric([end], stats.ended[end])
-        yield ended
+            answers.add_metric([end], stats.endings[end])
+        yield answers
         states = GaugeMetricFamily("dllm_state", "1 for the state that the server is in.", labels=["state"])
         now = self.state()
         for state in STATES:

@@ -79,12 +79,12 @@ class ServeSettings:
             raise Refusal("{task.names} must be different names, none of them empty.", [list(self.names)])
         if "*" in self.cors:
             raise UserError("task.cors=['*'] lets every web page use the server. Name the origins that may.")
-        if ANY_HOST in self.hosts and not self.locked:
+        if ANY_HOST in self.hosts and not self.needs_key:
             raise UserError(
                 f"task.hosts=['*'] lets every web page reach the server by its own name, so the server needs a key: "
                 f"set the environment variable {KEY_VARIABLE} or task.api_key_file=FILE, or name the hosts."
             )
-        if not self.locked and self.host not in LOOPBACK:
+        if not self.needs_key and self.host not in LOOPBACK:
             raise Refusal(
                 "{task.host} is reached from other machines, so the server needs a key: set the environment "
                 f"variable {KEY_VARIABLE} or task.api_key_file=FILE, or drop {{task.host:name}}.",
@@ -92,7 +92,7 @@ class ServeSettings:
             )
 
     @property
-    def locked(self) -> bool:
+    def needs_key(self) -> bool:
         """Whether requests must bring a key."""
         return self.api_key is not None or self.api_key_file is not None
 

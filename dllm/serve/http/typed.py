@@ -49,7 +49,7 @@ _KINDS = {
 }
 _SHORT = reprlib.Repr()  # of lists and objects
 _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring = 8, 4, 60
-_HIDDEN: Any = object()  # a value that a sentence leaves out
+_OMITTED: Any = object()  # a value that a sentence leaves out
 
 
 @dataclass
@@ -158,22 +158,22 @@ def extras(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
             yield from extras(entry, f"{place}[{at}]")
 
 
-def wrong(rule: str, at: str = "", value: Any = _HIDDEN, code: str | None = None) -> PydanticCustomError:
+def wrong(rule: str, at: str = "", value: Any = _OMITTED, code: str | None = None) -> PydanticCustomError:
     """What a validator raises: the rest of a sentence that begins with the field. at: a field inside it, such as
     ``name`` or ``[3].name``. value: to be shown."""
-    text = "" if value is _HIDDEN else f"={value_json(value)}"
+    text = "" if value is _OMITTED else f"={value_json(value)}"
     return PydanticCustomError(_WRONG, "wrong", {"rule": rule, "at": at, "shown": text, "code": code})
 
 
 def must(test: Callable[[Any], object], rule: str, shows: bool = True) -> BeforeValidator:
     """A field whose value passes ``test``, or ``must be`` as the rule says."""
 
-    def checked(value: Any) -> Any:
+    def check(value: Any) -> Any:
         if not test(value):
-            raise wrong(f"must be {rule}.", value=value if shows else _HIDDEN)
+            raise wrong(f"must be {rule}.", value=value if shows else _OMITTED)
         return value
 
-    return BeforeValidator(checked)
+    return BeforeValidator(check)
 
 
 _Part = TypeVar("_Part")
@@ -189,7 +189,7 @@ AnyText = Annotated[str, BeforeValidator(lambda value: str(value) if is_number(v
 def refused_body(error: ValidationError, root: type[BodyObject]) -> ApiError:
     """What is wrong with a body, in one sentence."""
     detail = error.errors(include_url=False)[0]
-    place, field_info, inside = located(root, detail["loc"])
+    place, field_info, inside = place_of(root, detail["loc"])
     context = detail.get("ctx", {})
     if detail["type"] == _UNKNOWN:
         return _unknown(place, context)
@@ -253,7 +253,7 @@ def _range(field_info: FieldInfo | None) -> str:
     return f"lie in [{low}, {high}]" if above is None else f"lie in ({above}, {high}]"
 
 
-def located(root: type[BodyObject], loc: Sequence[int | str]) -> tuple[str, FieldInfo | None, list[type[BodyObject]]]:
+def place_of(root: type[BodyObject], loc: Sequence[int | str]) -> tuple[str, FieldInfo | None, list[type[BodyObject]]]:
     """The place that pydantic's ``loc`` names, the field there, and the models that it may hold. Tags of unions, which
     ``loc`` names too, are not fields."""
     place, field_info, models = "", None, [root]
@@ -261,9 +261,9 @@ def located(root: type[BodyObject], loc: Sequence[int | str]) -> tuple[str, Fiel
         if isinstance(key, int):
             place += f"[{key}]"
             continue
-        tagged = [model for model in models if key in tags_of(model)] if len(models) > 1 else []
-        if tagged:
-            models = tagged
+        tagged_models = [model for model in models if key in tags_of(model)] if len(models) > 1 else []
+        if tagged_models:
+            models = tagged_models
             continue
         info = next((fields_of(model)[key] for model in models if key in fields_of(model)), None)
         if info is not None:
