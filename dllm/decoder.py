@@ -35,9 +35,9 @@ from dllm.record.live_answer import Snapshot, snapshots
 from dllm.record.results import Result, Results
 from dllm.record.stopwatch import Stopwatch
 from dllm.record.trace import origin_of
-from dllm.scoring.decisions.answered import answered, options_of, refuse_unread_questions
+from dllm.scoring.decisions.answered import drive, options_of, refuse_unread_questions
 from dllm.scoring.decisions.canvases import DecisionState
-from dllm.scoring.decisions.logprobs import rescored
+from dllm.scoring.decisions.logprobs import rescored_logprobs
 from dllm.scoring.decisions.protocol import DecisionOptions, deciding
 from dllm.scoring.decisions.questions import Question
 from dllm.scoring.decisions.results import Decisions
@@ -326,7 +326,7 @@ class Decoder:
             raise UserError("states must be a list of texts, of messages or of token ids; decide takes one of them.")
         chosen = options_of(fields, self.model.name) if options is None else options
         work = [deciding(self.prompts, self.model.ids, state, questions, chosen) for state in states]
-        return answered(self.model, work)
+        return drive(self.model, work)
 
     def rescored(self, result: Result) -> LogProbs:
         """Log-probabilities of an answer's tokens, scored one at a time in the order of the decode.
@@ -347,7 +347,7 @@ class Decoder:
         >>> sum(value for value in decoder.rescored(result) if value is not None) > -0.1
         True
         """
-        return rescored(self.model, result.traced(), self.parts.sampling)
+        return rescored_logprobs(self.model, result.traced(), self.parts.sampling)
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:
         """The canvas row of a prompt: text, chat messages, token ids, or a ready-made Request (infilling)."""

@@ -1,6 +1,6 @@
 """Every public class, function and constant of the package by its name alone, wherever its file is.
 
->>> from dllm.parts import Confidence, fitted
+>>> from dllm.parts import Confidence, fit_temperature
 
 Tests and packages of one's own import from here, so that a file of dllm can move. A name that two modules define
 (``main``, ``run``, ``reference``) has to be imported from its module.

@@ -60,7 +60,7 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class Tested:
+class SettingTest:
     """A setting that was tested."""
 
     setting: int  # its place in the grid
@@ -74,7 +74,7 @@ class CertifiedChoice:
 
     kept: tuple[int, ...]  # settings that are left after the search
     order: tuple[int, ...]  # of testing: the front, from the safest to the fastest
-    tested: tuple[Tested, ...]  # up to the first failure
+    tested: tuple[SettingTest, ...]  # up to the first failure
     chosen: int | None  # the last certified setting; None: none is
 
 
@@ -94,24 +94,24 @@ def choose(
     """Search, then test. settings: how many the grid has. searching: how many items search. reference: its place."""
     kept: Sequence[int] = range(settings)
     for count, drops in ((max(1, ceil(searching / 4)), True), (ceil(searching / 2), True), (searching, False)):
-        known = table.search(kept, count)
-        losses = {k: mean_loss(of_items) for k, (of_items, _) in known.items()}
-        costs = {k: cost for k, (_, cost) in known.items()}
-        kept = survivors(sorted(known), losses, costs, promise.allowed) if drops else sorted(known)
+        results = table.search(kept, count)
+        losses = {k: mean_loss(of_items) for k, (of_items, _) in results.items()}
+        costs = {k: cost for k, (_, cost) in results.items()}
+        kept = survivors(sorted(results), losses, costs, promise.allowed) if drops else sorted(results)
     order = front(kept, losses, costs)
-    tested, chosen = list[Tested](), None
+    tested, chosen = list[SettingTest](), None
     for k in order:
         own = () if k == reference else table.confirm(k)
         if own is None:  # as if it had failed: to go on would give the others a second chance
             break
-        tested.append(Tested(k, 0.0 if k == reference else promise.p_value(own), own))
+        tested.append(SettingTest(k, 0.0 if k == reference else promise.p_value(own), own))
         if tested[-1].p > promise.alpha:
             break
         chosen = k
     return CertifiedChoice(tuple(kept), tuple(order), tuple(tested), chosen)
 
 
-def parted(count: int, seed: int) -> tuple[list[int], list[int]]:
+def split_items(count: int, seed: int) -> tuple[list[int], list[int]]:
     """Places of the items that search and of those that confirm, in the order in which they serve."""
     order = np.random.default_rng(seed).permutation(count).tolist()
     return order[: count // 3], order[count // 3 :]
@@ -178,10 +178,10 @@ def betting_p_value(losses: Sequence[float], allowed: float, alpha: float) -> fl
     bound, count = (allowed + 1) / 2, len(losses)
     capital = most = 1.0
     total, square, variance = 0.5, 0.25, 0.25
-    wanted = 2 * log(1 / alpha) / count
+    factor = 2 * log(1 / alpha) / count
     for t, loss in enumerate(losses, 1):
         x = (loss + 1) / 2
-        capital *= 1 + min(0.75 / (1 - bound), sqrt(wanted / variance)) * (bound - x)
+        capital *= 1 + min(0.75 / (1 - bound), sqrt(factor / variance)) * (bound - x)
         most = max(most, capital)
         total += x
         square += (x - total / (t + 1)) ** 2

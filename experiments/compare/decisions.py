@@ -27,7 +27,7 @@ from dllm.constraints import Constraint, Regex
 from dllm.prompts import PrefilledPrompt
 from dllm.record.measures import wilson
 from dllm.scoring.decisions import Choice, Decision, Score
-from dllm.scoring.decisions.calibration import MIN_ERRORS, Labelled, best_temperature, quality
+from dllm.scoring.decisions.calibration import MIN_ERRORS, LabelledScores, best_temperature, quality
 from dllm.scoring.decisions.estimators import ESTIMATORS
 from dllm.tasks.mini import tasks as mini
 from experiments.support import markdown
@@ -131,7 +131,7 @@ class Line:
     label: str
     right: list[float]
     costs: tuple[float, float]
-    labelled: Sequence[Labelled] = ()
+    labelled: Sequence[LabelledScores] = ()
 
     def __str__(self) -> str:
         costs = (f"{one:.1f}" for one in self.costs)
@@ -150,9 +150,9 @@ class Line:
         return [*found, *(f"{one:.2f}" for one in (temperature, fitted.nll, fitted.ece))]
 
 
-def labelled(decision: Decision, values: Sequence[str], truth: str) -> tuple[Labelled, float]:
+def labelled(decision: Decision, values: Sequence[str], truth: str) -> tuple[LabelledScores, float]:
     """An answer with its truth, and 1 where it is right."""
-    return Labelled(decision.scores.scores, values.index(truth)), float(decision.choice == truth)
+    return LabelledScores(decision.scores.scores, values.index(truth)), float(decision.choice == truth)
 
 
 def read(model: Model, label: str, items: Sequence[Item], estimator: str, slot: str) -> Line:

@@ -18,11 +18,11 @@ from dllm import Decoder, UserError, load
 from dllm.app.command_line import main as cli
 from dllm.app.commands import decide, serve
 from dllm.parts import (
-    Labelled,
+    LabelledScores,
     ServeSettings,
     best_temperature,
     composed,
-    fitted,
+    fit_temperature,
     nll,
     plan_of,
     quality,
@@ -35,19 +35,19 @@ from dllm.scoring.decisions import Choice
 from tests.serve.live import live
 
 
-def drawn(temperature: float, count: int = 4000) -> list[Labelled]:
+def drawn(temperature: float, count: int = 4000) -> list[LabelledScores]:
     """Items whose truth is drawn at a temperature."""
     rng, found = Random(1), []
     for _ in range(count):
         scores = [rng.gauss(0, 3) for _ in range(5)]
-        found.append(Labelled(scores, rng.choices(range(5), softmax(scores, temperature))[0]))
+        found.append(LabelledScores(scores, rng.choices(range(5), softmax(scores, temperature))[0]))
     return found
 
 
 @pytest.mark.parametrize("temperature", [0.8, 1.0, 2.5])
 def test_the_fit_finds_the_temperature_at_which_truth_was_drawn(temperature: float) -> None:
     items = drawn(temperature)
-    found = fitted("choice", items)
+    found = fit_temperature("choice", items)
     assert found.temperature == pytest.approx(temperature, rel=0.07)
     assert found.nll_after <= found.nll_before and quality(items, found.temperature).ece < 0.02
     steps = [0.5 + 0.01 * n for n in range(300)]
@@ -55,7 +55,7 @@ def test_the_fit_finds_the_temperature_at_which_truth_was_drawn(temperature: flo
 
 
 def test_figures_of_quality_by_hand() -> None:
-    items = [Labelled([log(0.75), log(0.25)], 0), Labelled([log(0.75), log(0.25)], 1)]
+    items = [LabelledScores([log(0.75), log(0.25)], 0), LabelledScores([log(0.75), log(0.25)], 1)]
     found = quality(items)
     assert found.accuracy == 0.5 and found.ece == pytest.approx(0.25)
     assert found.nll == pytest.approx(-(log(0.75) + log(0.25)) / 2)
@@ -64,8 +64,8 @@ def test_figures_of_quality_by_hand() -> None:
 
 def test_few_errors_are_refused_and_files_belong_to_a_model(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="hold 0 errors"):
-        fitted("choice", [Labelled([3.0, 0.0], 0)] * 50)
-    write_calibration(tmp_path / "c.json", "mine", {"choice": fitted("choice", drawn(2.0, 500))})
+        fit_temperature("choice", [LabelledScores([3.0, 0.0], 0)] * 50)
+    write_calibration(tmp_path / "c.json", "mine", {"choice": fit_temperature("choice", drawn(2.0, 500))})
     assert read_calibration(tmp_path / "c.json", "mine")["choice"] == pytest.approx(2, rel=0.2)
     with pytest.raises(UserError, match="was fitted for mine"):
         read_calibration(tmp_path / "c.json", "other")

@@ -15,7 +15,7 @@ from dllm.parts import (
     AlternativesTrie,
     Decisions,
     Estimator,
-    Labelled,
+    LabelledScores,
     Likelihood,
     Order,
     PrefilledPrompt,
@@ -23,7 +23,7 @@ from dllm.parts import (
     SlotDecision,
     SlotScores,
     canvases,
-    planned,
+    plan_by,
     quality,
     question_of,
     softmax,
@@ -235,7 +235,7 @@ def test_nodes_are_beginnings_and_canvases_are_counted(seed: int) -> None:
         ]
     slot = Slot((1, 2), alternatives, (3,), 2, 60, 6)
     for estimator in ESTIMATORS:
-        assert canvases(slot, estimator) == len({query.canvas for query in planned(slot, estimator).queries})
+        assert canvases(slot, estimator) == len({query.canvas for query in plan_by(slot, estimator).queries})
 
 
 def test_long_alternatives_take_no_square_of_memory() -> None:
@@ -264,5 +264,5 @@ def test_a_misspelt_field_of_a_question_is_refused() -> None:
 
 
 def test_confidences_are_binned_apart() -> None:
-    items = [Labelled([log(0.95), log(0.05)], 1), Labelled([log(0.55), log(0.45)], 0)]
+    items = [LabelledScores([log(0.95), log(0.05)], 1), LabelledScores([log(0.55), log(0.45)], 0)]
     assert quality(items).ece == pytest.approx((0.95 + 0.45) / 2)

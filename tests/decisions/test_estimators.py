@@ -22,7 +22,7 @@ from dllm.parts import (
     final_commits,
     layout_of,
     load,
-    planned,
+    plan_by,
     read_canvases,
     softmax,
 )
@@ -50,7 +50,7 @@ def log_p(model: Model, cells: tuple[int | None, ...], at: int) -> list[float]:
 
 
 def scores(model: Model, slot: Slot, estimator: str) -> SlotScores:
-    plan = planned(slot, estimator)
+    plan = plan_by(slot, estimator)
     return plan.finish(read_canvases(model, plan.queries))
 
 
@@ -125,7 +125,7 @@ def test_closed_slots_weigh_lengths_by_the_open_one(model: Model) -> None:
 
 def test_rows_are_the_inner_nodes_and_equal_canvases_are_computed_once(model: Model) -> None:
     slot = Slot(HEAD, ((4, 5, 9), (4, 6, 9), (5, 9)), (), len(HEAD), 60, 3)
-    plan = planned(slot, "local")
+    plan = plan_by(slot, "local")
     found = read_canvases(model, [*plan.queries, *plan.queries])
     assert sum(one.rows for one in found) == 5 == len(plan.queries) and sum(one.forwards for one in found) == 1
 

@@ -73,7 +73,7 @@ def test_a_model_of_noise_is_read_as_its_first_forward_reads_it() -> None:
     tokens, masked, likeliest = seen[0]
     cells = (None,) * 8
     asked = query(model, cells, 0)
-    asked = replace(asked, wanted=tuple((len(PROMPT) + at, tuple(range(64))) for at in range(8)))
+    asked = replace(asked, targets=tuple((len(PROMPT) + at, tuple(range(64))) for at in range(8)))
     found = read_canvases(model, [asked])[0]
     assert list(found.top) == likeliest[len(PROMPT) :] and known(model, asked)
     with torch.inference_mode():

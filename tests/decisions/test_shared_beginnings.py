@@ -60,7 +60,7 @@ def test_what_is_kept_is_that_of_the_canvas_s_own_prompt() -> None:
     changed = [
         one
         if one.canvas.start == 13
-        else ReadQuery(ReadCanvas((51, *one.canvas.tokens[1:]), one.canvas.masked, 9), one.wanted)
+        else ReadQuery(ReadCanvas((51, *one.canvas.tokens[1:]), one.canvas.masked, 9), one.targets)
         for one in queries
     ]
     before, after = read_canvases(model, queries), read_canvases(model, changed)

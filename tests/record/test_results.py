@@ -9,7 +9,7 @@ import re
 import pytest
 
 from dllm import Decoder, Result, UserError, load, part
-from dllm.parts import Estimator, Likelihood, Model, Results, Sampler, Sampling, rescored
+from dllm.parts import Estimator, Likelihood, Model, Results, Sampler, Sampling, rescored_logprobs
 
 PROMPT = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
 
@@ -170,11 +170,11 @@ def test_rescoring_leaves_out_what_may_not_be_proposed(model: Model) -> None:
     """With ends of text forbidden, those that were decoded are impossible, and all else is at least as likely."""
     result = traced(decoder_of(model, length=24))
     trace = result.traced()
-    plain, without = rescored(model, trace), rescored(model, trace, Sampling(forbid_eos=True))
+    plain, without = rescored_logprobs(model, trace), rescored_logprobs(model, trace, Sampling(forbid_eos=True))
     ends = [token in model.ids.ends for token in result.canvas]
     assert 2 <= sum(ends) < 22
     for is_end, one, other in zip(ends, plain, without, strict=True):
         assert one is not None and other is not None and one > -math.inf
         assert other == -math.inf if is_end else other >= one - 1e-9
     with pytest.raises(UserError, match="guidance=0"):
-        rescored(model, trace, Sampling(guidance=1.0))
+        rescored_logprobs(model, trace, Sampling(guidance=1.0))

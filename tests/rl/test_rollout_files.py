@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dllm import Decoder, load
-from dllm.parts import TOLD, Rollouts, UserError
+from dllm.parts import HEADER_KEY, Rollouts, UserError
 from tests.rl.test_rollouts import DATA
 
 Held = tuple[dict[str, Tensor], Any]
@@ -34,11 +34,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def held(file: Path) -> Held:
     with safe_open(file, "pt") as opened:
-        return {name: opened.get_tensor(name) for name in opened.keys()}, json.loads(opened.metadata()[TOLD])  # noqa: SIM118
+        return {name: opened.get_tensor(name) for name in opened.keys()}, json.loads(opened.metadata()[HEADER_KEY])  # noqa: SIM118
 
 
 def loaded(tensors: dict[str, Tensor], told: str, file: Path) -> Rollouts:
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, {TOLD: told})
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, {HEADER_KEY: told})
     return Rollouts.load(file)
 
 

@@ -287,7 +287,7 @@ def test_reads_are_bounded_and_take_turns_with_decodes(exact: bool, monkeypatch:
         for queries, readings in zip(one.groups, found.readings, strict=True):
             alone = read_canvases(model, queries)
             for query, reading_, expected in zip(queries, readings, alone, strict=True):
-                assert len(reading_.log_p) == len(query.wanted)
+                assert len(reading_.log_p) == len(query.targets)
                 assert reading_.log_p[0] == pytest.approx(expected.log_p[0], abs=1e-12)
 
 

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from dllm.scoring import promise as module
-from dllm.scoring.promise import Promise, binomial_tail, choose, front, least_items, parted, survivors
+from dllm.scoring.promise import Promise, binomial_tail, choose, front, least_items, split_items, survivors
 from dllm.view.report.front_picture import draw_front
 from tests.support.harness import full
 from tests.tune import Numbers, main
@@ -83,9 +83,9 @@ def test_scores_repeat_until_the_test_passes() -> None:
 
 
 def test_no_item_serves_twice() -> None:
-    search, confirm = parted(100, seed=3)
+    search, confirm = split_items(100, seed=3)
     assert (len(search), sorted(search + confirm)) == (33, list(range(100)))
-    assert parted(100, seed=3) == (search, confirm) != parted(100, seed=4)
+    assert split_items(100, seed=3) == (search, confirm) != split_items(100, seed=4)
 
 
 def test_a_drop_keeps_the_safest_and_the_fastest_of_the_allowed() -> None:
@@ -173,7 +173,7 @@ def test_the_promise_fails_as_rarely_as_it_says(
         means = means_of(random)
         costs = random.permutation(np.sort(random.uniform(1, 10, len(means)))).tolist()
         losses = draw(random, means, 450)
-        search, confirm = parted(450, int(random.integers(1 << 30)))
+        search, confirm = split_items(450, int(random.integers(1 << 30)))
         table = Numbers(losses[:, search].tolist(), losses[:, confirm].tolist(), costs)
         chosen = choose(table, len(means), len(search), Promise(ALLOWED, ALPHA, draw is _binary)).chosen
         wrong += chosen is not None and means[chosen] > ALLOWED

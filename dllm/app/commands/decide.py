@@ -17,7 +17,7 @@ from dllm.common.coerce import coerce
 from dllm.common.errors import UserError
 from dllm.common.links import follows
 from dllm.common.terminal import say
-from dllm.scoring.decisions.calibration import MIN_ERRORS, Labelled, fitted, quality, write_calibration
+from dllm.scoring.decisions.calibration import MIN_ERRORS, LabelledScores, fit_temperature, quality, write_calibration
 from dllm.scoring.decisions.canvases import DecisionState
 from dllm.scoring.decisions.protocol import DecisionOptions, deciding
 from dllm.scoring.decisions.questions import Question, questions_of_file, text_of
@@ -145,10 +145,10 @@ def report_decisions(
     calibrate: bool,
 ) -> None:
     """Say how good the answers are, where their truth is known, and fit temperatures if asked to."""
-    labelled: dict[str, list[Labelled]] = {}
+    labelled: dict[str, list[LabelledScores]] = {}
     for name, question in questions.items():
         items = [
-            Labelled(decisions[name].scores.scores, place)
+            LabelledScores(decisions[name].scores.scores, place)
             for decisions, truth in zip(answers, truths, strict=True)
             if name in truth and (place := place_of(question, truth[name])) is not None
         ]
@@ -161,7 +161,7 @@ def report_decisions(
                 f"Brier {measures.brier:.3f}, ECE {measures.ece:.3f}, T {temperature:.2f}"
             )
     if calibrate:
-        fits = {kind: fitted(kind, items) for kind, items in labelled.items()}
+        fits = {kind: fit_temperature(kind, items) for kind, items in labelled.items()}
         write_calibration(folder / CALIBRATION, model, fits)
         for kind, fit in fits.items():
             say(

@@ -16,7 +16,7 @@ from dllm.common.errors import UserError
 from dllm.common.terminal import complain, say
 from dllm.record.measures import scores_of, sum_over_batches
 from dllm.record.results import ResultRow
-from dllm.scoring.promise import parted
+from dllm.scoring.promise import split_items
 
 PORTION = "dllm.tasks.portion.Portion"
 LOOK_EVERY = 16  # items between two looks at the clock
@@ -47,7 +47,7 @@ class DecodedLosses:
 
     @property
     def searching(self) -> int:
-        return len(parted(self.items, 0)[0])
+        return len(split_items(self.items, 0)[0])
 
     def search(self, settings: Sequence[int], count: int) -> Mapping[int, tuple[Sequence[float], float]]:
         before = max((end for start, end in self.orders if end <= self.searching), default=0)

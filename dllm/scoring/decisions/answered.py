@@ -18,7 +18,7 @@ from dllm.scoring.decisions.results import Decisions
 MAX_ROWS, MAX_COLUMNS = 256, 16384  # of a forward
 
 
-def answered(model: Model, work: Sequence[Deciding]) -> list[Decisions]:
+def drive(model: Model, work: Sequence[Deciding]) -> list[Decisions]:
     """Drive all requests to their end. Those that read at the same time share forwards."""
     results: list[Decisions | None] = [None] * len(work)
     queries: dict[int, list[list[ReadQuery]]] = {}

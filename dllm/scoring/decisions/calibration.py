@@ -22,7 +22,7 @@ BINS = 10
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledScores:
     """Scores of one question's alternatives, and the place of the right one."""
 
     scores: Sequence[float]  # log-probability of each alternative
@@ -30,7 +30,7 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class TemperatureFit:
     """A temperature, and what it rests on."""
 
     temperature: float  # by which scores are divided
@@ -52,7 +52,7 @@ class Quality:
     ece: float
 
 
-def quality(items: Sequence[Labelled], temperature: float = 1.0) -> Quality:
+def quality(items: Sequence[LabelledScores], temperature: float = 1.0) -> Quality:
     """The quality of labelled items under a temperature."""
     probabilities = [softmax(item.scores, temperature) for item in items]
     pairs = list(zip(probabilities, (item.truth for item in items), strict=True))
@@ -65,12 +65,12 @@ def quality(items: Sequence[Labelled], temperature: float = 1.0) -> Quality:
     return Quality(count, right / count, nll(items, temperature), brier / count, apart / count)
 
 
-def nll(items: Sequence[Labelled], temperature: float) -> float:
+def nll(items: Sequence[LabelledScores], temperature: float) -> float:
     """Mean negative log-probability of the right alternatives."""
     return -fsum(log(max(softmax(item.scores, temperature)[item.truth], 1e-300)) for item in items) / len(items)
 
 
-def best_temperature(items: Sequence[Labelled]) -> float:
+def best_temperature(items: Sequence[LabelledScores]) -> float:
     """The temperature in [LOW, HIGH] with the least NLL: convex in 1 / T, so thirds of that interval are dropped."""
     low, high = 1 / HIGH, 1 / LOW
     while high - low > 1e-4:
@@ -79,7 +79,7 @@ def best_temperature(items: Sequence[Labelled]) -> float:
     return 2 / (low + high)
 
 
-def fitted(kind: str, items: Sequence[Labelled]) -> Fitted:
+def fit_temperature(kind: str, items: Sequence[LabelledScores]) -> TemperatureFit:
     """A temperature for a type of question. Raises UserError for items with fewer than 20 errors."""
     errors = sum(max(range(len(item.scores)), key=item.scores.__getitem__) != item.truth for item in items)
     if errors < MIN_ERRORS:
@@ -88,10 +88,10 @@ def fitted(kind: str, items: Sequence[Labelled]) -> Fitted:
             f"at least {MIN_ERRORS}. Give more items, or drop calibrate."
         )
     temperature = best_temperature(items)
-    return Fitted(temperature, len(items), nll(items, 1.0), nll(items, temperature))
+    return TemperatureFit(temperature, len(items), nll(items, 1.0), nll(items, temperature))
 
 
-def write_calibration(file: Path, model: str, fits: Mapping[str, Fitted]) -> None:
+def write_calibration(file: Path, model: str, fits: Mapping[str, TemperatureFit]) -> None:
     """Keep temperatures, by type of question."""
     content = {"model": model, "types": {kind: asdict(fit) for kind, fit in fits.items()}}
     file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import cast
 
 from dllm.common.errors import TooLong, UserError
 from dllm.prompts import Message, PrefilledPrompt, Prompts, is_ids
-from dllm.scoring.decisions.estimators import Cells, Plan, Slot, TokenIds, by_length, canvases, planned, slots_by_length
+from dllm.scoring.decisions.estimators import Cells, Plan, Slot, TokenIds, by_length, canvases, plan_by, slots_by_length
 from dllm.scoring.decisions.questions import Question
 
 DecisionState = str | list[Message] | list[int]
@@ -37,17 +37,17 @@ class Laid:
 
 def with_questions(state: DecisionState, questions: Sequence[Question]) -> DecisionState:
     """The state followed by its questions. Raises UserError where these cannot follow token ids."""
-    asked = "\n\n".join(text for question in questions if (text := question.asked()))
-    if not asked:
+    instructions = "\n\n".join(text for question in questions if (text := question.asked()))
+    if not instructions:
         return state
     if isinstance(state, str):
-        return f"{state}\n\n{asked}"
+        return f"{state}\n\n{instructions}"
     if is_ids(state):
         raise UserError("instructions are text, and the state is given as token ids. Write them into the state.")
     *before, last = cast("list[Message]", state)
     if last["role"] != "user":
-        return [*before, last, {"role": "user", "content": asked}]
-    return [*before, {**last, "content": f"{last['content']}\n\n{asked}"}]
+        return [*before, last, {"role": "user", "content": instructions}]
+    return [*before, {**last, "content": f"{last['content']}\n\n{instructions}"}]
 
 
 def encoder(prompts: Prompts, state: DecisionState, before: str) -> tuple[list[int], Encode]:
@@ -108,13 +108,13 @@ class Layout:
     """The slots of a laid question, before any canvas is made."""
 
     estimator: str  # that reads them
-    opened: Slot  # nothing is after it
+    open: Slot  # nothing is after it
     closed: Slot | None  # the text after it is given; None: the question is read of the open one
 
     @property
     def slots(self) -> list[Slot]:
         """Those that are read."""
-        return [self.opened] if self.closed is None else slots_by_length(self.closed, self.opened, self.estimator)
+        return [self.open] if self.closed is None else slots_by_length(self.closed, self.open, self.estimator)
 
     @property
     def columns(self) -> int:
@@ -129,8 +129,8 @@ class Layout:
     def plan(self) -> Plan:
         """What to read."""
         if self.closed is None:
-            return planned(self.opened, self.estimator)
-        return by_length(self.closed, self.opened, self.estimator)
+            return plan_by(self.open, self.estimator)
+        return by_length(self.closed, self.open, self.estimator)
 
 
 def layout_of(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: int, sees_behind: bool) -> Layout:
@@ -142,13 +142,13 @@ def layout_of(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: 
     is_open = mode == "open" or (mode == "auto" and (len(lengths) > 1 or not sees_behind))
     ender = next((cell for cell in laid.tail if cell is not None), end)
     ends = (ender,) if len(lengths) > 1 else ()
-    ended = tuple(ids + ends for ids in laid.alternatives)
+    alternatives = tuple(ids + ends for ids in laid.alternatives)
     masks: Cells = (None,) * free
-    opened = Slot(laid.head, ended, masks, laid.start, mask, max(map(len, ended)))
+    open_slot = Slot(laid.head, alternatives, masks, laid.start, mask, max(map(len, alternatives)))
     if is_open:
-        return Layout(estimator, opened, None)
-    closed = replace(opened, alternatives=laid.alternatives, tail=(*laid.tail, *masks), width=laid.width)
-    return Layout(estimator, opened, closed)
+        return Layout(estimator, open_slot, None)
+    closed = replace(open_slot, alternatives=laid.alternatives, tail=(*laid.tail, *masks), width=laid.width)
+    return Layout(estimator, open_slot, closed)
 
 
 class TooManyCanvases(UserError):

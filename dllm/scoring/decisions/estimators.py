@@ -46,9 +46,9 @@ class Slot:
         masked = frozenset(at for at, cell in enumerate(cells) if cell is None)
         return ReadCanvas(tuple(self.mask if cell is None else cell for cell in cells), masked, self.start)
 
-    def query(self, given: Cells, wanted: Mapping[int, TokenIds]) -> ReadQuery:
+    def query(self, first: Cells, targets: Mapping[int, TokenIds]) -> ReadQuery:
         """What to read of that canvas: tokens by column of the slot."""
-        return ReadQuery(self.canvas(given), tuple((len(self.head) + at, ids) for at, ids in wanted.items()))
+        return ReadQuery(self.canvas(first), tuple((len(self.head) + at, ids) for at, ids in targets.items()))
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class AlternativesTrie:
 
 
 def canvases(slot: Slot, estimator: str) -> int:
-    """How many canvases ``planned`` makes, without making them."""
+    """How many canvases ``plan_by`` makes, without making them."""
     if estimator == "marginal":
         return 1
     paths = AlternativesTrie.of(slot.alternatives).paths
@@ -127,14 +127,14 @@ def log_sum(values: Sequence[float]) -> float:
 
 def softmax(values: Sequence[float], temperature: float = 1.0) -> list[float]:
     """Probabilities of scores, divided by the temperature before."""
-    scaled = [value / temperature for value in values]
-    most = max(scaled)
-    weights = [exp(value - most) for value in scaled]
+    logits = [value / temperature for value in values]
+    most = max(logits)
+    weights = [exp(value - most) for value in logits]
     total = fsum(weights)
     return [weight / total for weight in weights]
 
 
-def planned(slot: Slot, estimator: str) -> Plan:
+def plan_by(slot: Slot, estimator: str) -> Plan:
     """The plan of an estimator for one slot."""
     if estimator == "marginal":
         return _marginal(slot)
@@ -200,25 +200,25 @@ def _pseudo(slot: Slot) -> Plan:
     return Plan(queries, finish)
 
 
-def slots_by_length(slot: Slot, opened: Slot, estimator: str) -> list[Slot]:
+def slots_by_length(slot: Slot, open_slot: Slot, estimator: str) -> list[Slot]:
     """A slot for each length, and where ``local`` weighs several, the open one."""
     lengths = sorted({len(alternative) for alternative in slot.alternatives})
     parts = [replace(slot, alternatives=tuple(a for a in slot.alternatives if len(a) == n), width=n) for n in lengths]
-    return [*parts, opened] if estimator == "local" and len(lengths) > 1 else parts
+    return [*parts, open_slot] if estimator == "local" and len(lengths) > 1 else parts
 
 
-def by_length(slot: Slot, opened: Slot, estimator: str) -> Plan:
+def by_length(slot: Slot, open_slot: Slot, estimator: str) -> Plan:
     """A closed slot: text after it is given, so that every length has a canvas of its own. Sums are compared as they
-    are. local is a distribution within a length, and ``opened``, where lengths compete through what ends them, says how
-    likely each length is."""
-    slots = slots_by_length(slot, opened, estimator)
+    are. local is a distribution within a length, and ``open_slot``, where lengths compete through what ends them, says
+    how likely each length is."""
+    slots = slots_by_length(slot, open_slot, estimator)
     lengths = sorted({len(ids) for ids in slot.alternatives})
-    weighed, plans = len(slots) > len(lengths), [planned(slot, estimator) for slot in slots]
+    weighs_lengths, plans = len(slots) > len(lengths), [plan_by(slot, estimator) for slot in slots]
 
     def finish(readings: Sequence[Reading]) -> SlotScores:
         each = iter(readings)
         scores = [plan.finish([next(each) for _ in plan.queries]) for plan in plans]
-        if weighed:
+        if weighs_lengths:
             overall = scores.pop()
             scores = [
                 replace(
@@ -231,12 +231,12 @@ def by_length(slot: Slot, opened: Slot, estimator: str) -> Plan:
                 )
                 for part, n in zip(scores, lengths, strict=True)
             ]
-        return _merged(slot, lengths, scores)
+        return _merge(slot, lengths, scores)
 
     return Plan([query for plan in plans for query in plan.queries], finish)
 
 
-def _merged(slot: Slot, lengths: Sequence[int], scores: Sequence[SlotScores]) -> SlotScores:
+def _merge(slot: Slot, lengths: Sequence[int], scores: Sequence[SlotScores]) -> SlotScores:
     """Scores of several lengths in the order of the alternatives."""
     rows: dict[int, Iterator[tuple[float, float, float | None, bool]]] = {
         n: iter(list(zip(entry.scores, entry.logprobs, entry.mass, entry.likeliest, strict=True)))

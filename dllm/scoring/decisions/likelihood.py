@@ -87,8 +87,8 @@ def by_coin(estimator: Estimator, length: int, generator: Generator) -> Iterator
 
 def by_chain(estimator: Estimator, length: int, generator: Generator) -> Iterator[MaskDraw]:
     """Row i masks i..L and counts token i alone."""
-    masked, counted = torch.ones(length, length).triu().bool(), torch.eye(length)
-    yield from zip(masked.split(estimator.rows), counted.split(estimator.rows), strict=True)
+    masked, weights = torch.ones(length, length).triu().bool(), torch.eye(length)
+    yield from zip(masked.split(estimator.rows), weights.split(estimator.rows), strict=True)
 
 
 METHODS: dict[str, Callable[[Estimator, int, Generator], Iterator[MaskDraw]]] = {
@@ -135,16 +135,16 @@ class Likelihood:
         tail = [self.model.ids.eos] if self.estimator.method == "mc_bernoulli" else []
         mask, start, queries = self.model.ids.placeholder, len(prompt), list[tuple[ReadQuery, list[float]]]()
         rows = (
-            (hidden, weight) for pair in self.estimator.draws(len(target)) for hidden, weight in zip(*pair, strict=True)
+            (masks, weight) for pair in self.estimator.draws(len(target)) for masks, weight in zip(*pair, strict=True)
         )
-        for hidden, weight in rows:
-            hide = hidden.tolist()
+        for masks, weight in rows:
+            hide = masks.tolist()
             tokens = (*prompt, *(mask if hid else token for hid, token in zip(hide, target, strict=True)), *tail)
             masked = frozenset(start + at for at, hid in enumerate(hide) if hid)
-            counted = [(at, value) for at, value in enumerate(weight.tolist()) if value]
-            if counted:
-                wanted = tuple((start + at, (target[at],)) for at, _ in counted)
-                queries.append((ReadQuery(ReadCanvas(tokens, masked, start), wanted), [value for _, value in counted]))
+            terms = [(at, value) for at, value in enumerate(weight.tolist()) if value]
+            if terms:
+                targets = tuple((start + at, (target[at],)) for at, _ in terms)
+                queries.append((ReadQuery(ReadCanvas(tokens, masked, start), targets), [value for _, value in terms]))
         return queries
 
     @staticmethod

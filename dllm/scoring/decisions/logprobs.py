@@ -26,7 +26,7 @@ MAX_CANVASES = 8  # canvases in a forward
 
 
 @torch.inference_mode()
-def rescored(model: Model, trace: Trace, sampling: Sampling | None = None) -> LogProbs:
+def rescored_logprobs(model: Model, trace: Trace, sampling: Sampling | None = None) -> LogProbs:
     """By position of the answer; each token takes a canvas. Ids that ``sampling`` bans have probability 0.
 
     Raises UserError for sampling with guidance, and for a model of noise, where a part of a text means nothing."""

@@ -77,7 +77,7 @@ def deciding(
     readings = yield [plan.queries for _, plan in plans.values()]
     return work.result(
         {
-            name: work.decision(questions[name], laid, plan.finish(work.counted(reads)))
+            name: work.decision(questions[name], laid, plan.finish(work.add_costs(reads)))
             for (name, (laid, plan)), reads in zip(plans.items(), readings, strict=True)
         }
     )
@@ -111,16 +111,16 @@ class _Work:
         self.lengths[canvas] = max(length, self.lengths.get(canvas, 0))
         return plan
 
-    def counted(self, readings: Sequence[Reading]) -> Sequence[Reading]:
+    def add_costs(self, readings: Sequence[Reading]) -> Sequence[Reading]:
         """The readings, whose costs are added up."""
         for name in ("forwards", "rows", "query_tokens", "cached_tokens"):
             setattr(self, name, getattr(self, name) + sum(getattr(reading, name) for reading in readings))
         return readings
 
     def decision(self, question: Question, laid: Laid, scores: SlotScores) -> SlotDecision:
-        fitted, override = self.options.calibration.get(question.type), self.options.temperature
-        temperature = override if override is not None else 1.0 if fitted is None else fitted
-        return SlotDecision(question, scores, laid.alternatives, temperature, override is None and fitted is not None)
+        default, override = self.options.calibration.get(question.type), self.options.temperature
+        temperature = override if override is not None else 1.0 if default is None else default
+        return SlotDecision(question, scores, laid.alternatives, temperature, override is None and default is not None)
 
     def result(self, answers: Mapping[str, SlotDecision]) -> Decisions:
         costs = (sum(self.lengths.values()), self.forwards, self.rows, self.query_tokens, self.cached_tokens)
@@ -151,7 +151,7 @@ def refuse_unknown_canvases(config: ModelConfig, queries: Sequence[ReadQuery]) -
     pieces = kind.pieces(masked, start)
     for row, query in enumerate(queries):
         first = min(query.canvas.masked)
-        for column, _ in query.wanted:
+        for column, _ in query.targets:
             alone = predicted is not None and not bool(predicted[row, column])
             early = kind.block is not None and bool(pieces[row, column] > pieces[row, first])
             if alone or early:
@@ -159,9 +159,9 @@ def refuse_unknown_canvases(config: ModelConfig, queries: Sequence[ReadQuery]) -
                     f"this model is {kind.is_called}: it decodes one block at a time, and does not predict a position "
                     f"while text that comes first is masked. {_WAY_OUT}"
                 )
-            given = range(column + 1, len(query.canvas.tokens))
+            behind = range(column + 1, len(query.canvas.tokens))
             reach = order.reach[row, sources[row, column]]
-            if any(at not in query.canvas.masked and bool(order.rank[row, at] > reach) for at in given):
+            if any(at not in query.canvas.masked and bool(order.rank[row, at] > reach) for at in behind):
                 raise UserError(
                     f"this model is {kind.is_called}: it decodes one block at a time, and a position does not see the "
                     f"text after its block. {_WAY_OUT}"

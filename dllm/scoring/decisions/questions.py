@@ -90,8 +90,8 @@ class Question:
         if self.labels == "letters" or self.descriptions or (self.instructions and self.template is None):
             for number, (label, value) in enumerate(zip(self.texts, self.values, strict=True)):
                 name = f"{label}: {text_of(value)}" if self.labels == "letters" else f"- {label}"
-                described = self.descriptions[number] if self.descriptions else ""
-                lines.append(f"{name}: {described}" if described else name)
+                description = self.descriptions[number] if self.descriptions else ""
+                lines.append(f"{name}: {description}" if description else name)
         return "\n".join(lines)
 
 
@@ -135,7 +135,7 @@ class PredicateQuestion(Question):
         super().__init__(values, instructions, template, (), labels)
 
 
-KNOWN = {"predicate": ("", ""), "choice": ("choices", "value"), "score": ("levels", "label")}
+ALTERNATIVE_FIELDS = {"predicate": ("", ""), "choice": ("choices", "value"), "score": ("levels", "label")}
 QUESTION_KEYS = ("type", "name", "instructions", "template", "labels")
 
 
@@ -170,8 +170,8 @@ QUESTIONS_EXAMPLE = '[{"type": "choice", "name": "town", "choices": ["Cairo", "L
 def question_of(entry: Mapping[str, Any]) -> Question:
     """One question. Raises UserError."""
     kind = entry.get("type")
-    in_choices("type", kind, KNOWN)
-    field, key = KNOWN[str(kind)]
+    in_choices("type", kind, ALTERNATIVE_FIELDS)
+    field, key = ALTERNATIVE_FIELDS[str(kind)]
     names = [*QUESTION_KEYS, *([field] if field else [])]
     for name in entry:
         if name not in names:
@@ -185,8 +185,8 @@ def question_of(entry: Mapping[str, Any]) -> Question:
     if not isinstance(rows, list):
         raise UserError(f"{field} must be a list of texts.")
     values = [row.get(key) if isinstance(row, Mapping) else row for row in rows]
-    described = [str(row.get("description", "")) if isinstance(row, Mapping) else "" for row in rows]
+    descriptions = [str(row.get("description", "")) if isinstance(row, Mapping) else "" for row in rows]
     if not all(isinstance(value, str | bool) for value in values):
         raise UserError(f"{field} must be a list of texts.")
     make = ChoiceQuestion if kind == "choice" else ScoreQuestion
-    return make(values, descriptions=described if any(described) else (), **common)  # type: ignore[arg-type]
+    return make(values, descriptions=descriptions if any(descriptions) else (), **common)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from dllm.models.network.experts import at_least_float32
 from dllm.scoring.decisions.shared_beginnings import Beginnings, beginnings, encode_behind
 
 HEAD_ROWS = 128  # rows of logits at a time: of 126,464 columns in float32 they take 65 MB, three to five times
-Wanted = tuple[int, tuple[int, ...]]  # a column, and the tokens whose log-probabilities there are wanted
+ReadTarget = tuple[int, tuple[int, ...]]  # a column, and the tokens whose log-probabilities there are read
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class ReadCanvas:
 
 @dataclass(frozen=True)
 class ReadQuery:
-    """What is wanted of one canvas."""
+    """What to read of one canvas."""
 
     canvas: ReadCanvas  # the canvas to compute
-    wanted: tuple[Wanted, ...]  # the log-probabilities to read of it
+    targets: tuple[ReadTarget, ...]  # the log-probabilities to read of it
 
 
 @dataclass(frozen=True)
 class Reading:
     """What a query found. Work on a canvas that several queries share is counted for the first of them."""
 
-    log_p: tuple[tuple[float, ...], ...]  # of every wanted token, in nats, over the whole vocabulary
-    top: tuple[int, ...]  # the likeliest token of every wanted column
+    log_p: tuple[tuple[float, ...], ...]  # of every target's tokens, in nats, over the whole vocabulary
+    top: tuple[int, ...]  # the likeliest token of every target's column
     forwards: int  # of the network, begun for this query
     rows: int  # canvases of these forwards
     query_tokens: int  # columns of these canvases that were computed
@@ -67,15 +67,15 @@ def read_canvases(
     readings: list[Reading | None] = [None] * len(queries)
     for chunk in in_chunks(list(groups), max_rows, max_columns):
         places = [(row, number) for row, canvas in enumerate(chunk) for number in groups[canvas]]
-        wanted = [(row, *pair) for row, number in places for pair in queries[number].wanted]
-        logs, saved, calls = _forward(model, chunk, wanted, guidance)
+        targets = [(row, *pair) for row, number in places for pair in queries[number].targets]
+        logs, cached, calls = _forward(model, chunk, targets, guidance)
         values, rows_read = iter(logs), set[int]()
         for row, number in places:
-            pairs = [next(values) for _ in queries[number].wanted]
-            fresh = row not in rows_read
-            width = fresh * (len(chunk[row].tokens) - saved[row]) * (2 if guidance else 1)
+            pairs = [next(values) for _ in queries[number].targets]
+            fresh = int(row not in rows_read)
+            width = fresh * (len(chunk[row].tokens) - cached[row]) * (2 if guidance else 1)
             readings[number] = Reading(
-                tuple(p for p, _ in pairs), tuple(top for _, top in pairs), calls, int(fresh), width, fresh * saved[row]
+                tuple(p for p, _ in pairs), tuple(top for _, top in pairs), calls, fresh, width, fresh * cached[row]
             )
             rows_read.add(row)
             calls = 0
@@ -101,10 +101,10 @@ def in_chunks(
 
 @torch.inference_mode()
 def _forward(
-    model: Model, canvases: Sequence[ReadCanvas], wanted: Sequence[tuple[int, int, tuple[int, ...]]], guidance: float
+    model: Model, canvases: Sequence[ReadCanvas], targets: Sequence[tuple[int, int, tuple[int, ...]]], guidance: float
 ) -> tuple[list[tuple[tuple[float, ...], int]], list[int], int]:
-    """Log-probabilities and the likeliest token of each of ``wanted``: row, column, tokens. Also columns of each canvas
-    that were not computed for it, and calls of the network."""
+    """Log-probabilities and the likeliest token of each target (row, column, tokens), the columns of each canvas that
+    were not computed for it, and calls of the network."""
     network, mask = model.transformer, model.ids.placeholder
     length = max(len(canvas.tokens) for canvas in canvases)
     rows = torch.tensor([[*each.tokens, *[mask] * (length - len(each.tokens))] for each in canvases])
@@ -119,25 +119,25 @@ def _forward(
         rows = torch.cat([rows, rows.masked_fill(before, mask)])
         masked, start = torch.cat([masked, masked]), torch.cat([start, start])
         valid = None if valid is None else torch.cat([valid, valid])
-    rows = filled(model, rows, masked)
+    rows = with_noise(model, rows, masked)
     sources = model.config.sources(masked, start).tolist()
-    sourced = [(row, sources[row][column], tokens) for row, column, tokens in wanted]
-    shared = None if guidance else _shared(model, canvases, rows, masked, start, sourced)
+    cells = [(row, sources[row][column], tokens) for row, column, tokens in targets]
+    shared = None if guidance else _shared(model, canvases, rows, masked, start, cells)
     if shared is not None:
         hidden, cut = encode_behind(model, rows, ends, shared), shared.cut.tolist()
-        sourced = [(row, source - cut[row], tokens) for row, source, tokens in sourced]
+        cells = [(row, source - cut[row], tokens) for row, source, tokens in cells]
     else:
         device = network.device
         hidden = network.encode(
             rows.to(device), None if valid is None else valid.to(device), masked.to(device), start.to(device)
         )
     out: list[tuple[tuple[float, ...], int]] = []
-    for at in range(0, len(wanted), HEAD_ROWS):
-        out += _log_p(model, hidden, len(canvases), sourced[at : at + HEAD_ROWS], guidance)
-    return out, [0] * len(canvases) if shared is None else shared.saved.tolist(), 1 if shared is None else 2
+    for at in range(0, len(targets), HEAD_ROWS):
+        out += _log_p(model, hidden, len(canvases), cells[at : at + HEAD_ROWS], guidance)
+    return out, [0] * len(canvases) if shared is None else shared.saved_columns.tolist(), 1 if shared is None else 2
 
 
-def filled(model: Model, rows: Tensor, masked: Tensor) -> Tensor:
+def with_noise(model: Model, rows: Tensor, masked: Tensor) -> Tensor:
     """The rows [B, L] as the network sees them: of a model that undoes noise, undecided columns show that of seed 0, as
     in the first forward of a decode."""
     process = process_of(model.config)
@@ -152,29 +152,29 @@ def _shared(
     rows: Tensor,
     masked: Tensor,
     start: Tensor,
-    sourced: Sequence[tuple[int, int, tuple[int, ...]]],
+    cells: Sequence[tuple[int, int, tuple[int, ...]]],
 ) -> Beginnings | None:
     """Where the canvases may be cut before the first row that is read."""
-    needed = torch.full((len(canvases),), rows.shape[1])
-    for row, source, _ in sourced:
-        needed[row] = min(int(needed[row]), source)
+    first_read = torch.full((len(canvases),), rows.shape[1])
+    for row, source, _ in cells:
+        first_read[row] = min(int(first_read[row]), source)
     prompts = [canvas.tokens[: canvas.start] for canvas in canvases]
-    return beginnings(model, rows, masked, start, needed, prompts)
+    return beginnings(model, rows, masked, start, first_read, prompts)
 
 
 def _log_p(
-    model: Model, hidden: Tensor, free: int, wanted: Sequence[tuple[int, int, tuple[int, ...]]], guidance: float
+    model: Model, hidden: Tensor, free: int, cells: Sequence[tuple[int, int, tuple[int, ...]]], guidance: float
 ) -> list[tuple[tuple[float, ...], int]]:
     """The same, of the hidden states that predict the columns. free: the first row whose prompt is masked."""
     network = model.transformer
-    row, column = (torch.tensor([entry[which] for entry in wanted]) for which in (0, 1))
+    row, column = (torch.tensor([entry[which] for entry in cells]) for which in (0, 1))
     logits = network.logits(hidden[row, column])
     if guidance:
-        unguided = network.logits(hidden[free + row, column]).to(logits.dtype)
-        logits = unguided + (guidance + 1) * (logits - unguided)
+        unconditional = network.logits(hidden[free + row, column]).to(logits.dtype)
+        logits = unconditional + (guidance + 1) * (logits - unconditional)
     log_p = F.log_softmax(logits.to(at_least_float32(logits.dtype)), -1)
-    widest = max(len(tokens) for _, _, tokens in wanted)
-    ids = torch.tensor([[*tokens, *[0] * (widest - len(tokens))] for _, _, tokens in wanted])
+    widest = max(len(tokens) for _, _, tokens in cells)
+    ids = torch.tensor([[*tokens, *[0] * (widest - len(tokens))] for _, _, tokens in cells])
     values = log_p.gather(1, ids.to(log_p.device)).double().tolist()
     tops = logits.argmax(-1).tolist()
-    return [(tuple(line[: len(tokens)]), top) for (_, _, tokens), line, top in zip(wanted, values, tops, strict=True)]
+    return [(tuple(line[: len(tokens)]), top) for (_, _, tokens), line, top in zip(cells, values, tops, strict=True)]

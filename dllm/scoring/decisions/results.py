@@ -121,7 +121,7 @@ class Decisions(Mapping[str, SlotDecision]):
     query_tokens: int  # their columns
     cached_tokens: int = 0  # columns that were not computed, since another canvas had them
     more: Mapping[str, Any] = field(default_factory=dict)  # what a server adds to the costs
-    unnamed: frozenset[str] = frozenset()  # keys of questions to which a request gave no name
+    default_names: frozenset[str] = frozenset()  # keys of questions to which a request gave no name
 
     def __getitem__(self, name: str) -> SlotDecision:
         return self.answers[name]
@@ -140,14 +140,14 @@ class Decisions(Mapping[str, SlotDecision]):
     def to_json(self) -> dict[str, Any]:
         """The reply of POST /v1/decisions."""
         slots, cost = len(self.answers), ("forwards", "rows", "query_tokens", "cached_tokens")
-        cached = min(self.cached_tokens, self.input_tokens)  # several canvases of a question count once
+        cached_input = min(self.cached_tokens, self.input_tokens)  # several canvases of a question count once
         usage = {
             "input_tokens": self.input_tokens,
             "output_tokens": slots,
             "total_tokens": self.input_tokens + slots,
-            "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+            "input_tokens_details": {"cached_tokens": cached_input, "cache_write_tokens": 0},
             "output_tokens_details": {"reasoning_tokens": 0},
         }
-        answers = [entry.to_json(None if name in self.unnamed else name) for name, entry in self.answers.items()]
+        answers = [entry.to_json(None if name in self.default_names else name) for name, entry in self.answers.items()]
         costs = {**{name: getattr(self, name) for name in cost}, **self.more}
         return {"object": "decision", "model": self.model, "answers": answers, "usage": usage, "diffusion": costs}

@@ -31,14 +31,14 @@ class Beginnings:
     cut: Tensor  # [B] its columns: 0 where nothing is shared
 
     @property
-    def saved(self) -> Tensor:
+    def saved_columns(self) -> Tensor:
         """[B] columns that are not computed for the canvas, since another one has them."""
         own = torch.zeros_like(self.cut).index_fill_(0, self.first, 1).bool()
         return self.cut.masked_fill(own, 0)
 
 
 def beginnings(
-    model: Model, rows: Tensor, masked: Tensor, start: Tensor, needed: Tensor, prompts: Sequence[object]
+    model: Model, rows: Tensor, masked: Tensor, start: Tensor, first_read: Tensor, prompts: Sequence[object]
 ) -> Beginnings | None:
     """Where canvases ``rows`` [B, L] may be cut; None: nothing is saved. needed [B]: the first row of each that is
     read. prompts [B]: canvases of equal ones are compared."""
@@ -51,7 +51,7 @@ def beginnings(
     highest = torch.cummax(order.reach, 1).values.roll(1, 1)
     lowest = torch.cummin(order.rank.flip(1), 1).values.flip(1)
     columns = torch.arange(rows.shape[1])
-    sound = (highest < lowest) & (columns <= needed[:, None]) & (columns > 0)
+    sound = (highest < lowest) & (columns <= first_read[:, None]) & (columns > 0)
     numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
     group = torch.tensor([numbers[prompt] for prompt in prompts])
     first = torch.stack([(group == number).nonzero()[0, 0] for number in range(len(numbers))])
@@ -63,10 +63,10 @@ def beginnings(
         good = sound[group == number].all(0).nonzero()
         cuts.append(int(good[-1, 0]) if len(good) and int((group == number).sum()) > 1 else 0)
     begin = Beginnings(order, group, first, torch.tensor(cuts)[group])
-    return begin if bool(begin.saved.any()) else None
+    return begin if bool(begin.saved_columns.any()) else None
 
 
-class _Kept(Memory):
+class _KeyValueRecorder(Memory):
     """Keeps keys and values of every layer."""
 
     def __init__(self, visible: Tensor) -> None:
@@ -101,7 +101,7 @@ def encode_behind(model: Model, rows: Tensor, ends: Tensor, shared: Beginnings) 
     begin = AttentionOrder(order.rank[shared.first, :widest], order.reach[shared.first, :widest])
     sees = begin.visible(begin, heads < cuts[:, None])
     sees |= (heads >= cuts[:, None])[:, :, None]  # padding sees all, since a row that sees nothing would be nan
-    heads_memory = _Kept(sees.to(device))
+    heads_memory = _KeyValueRecorder(sees.to(device))
     network(rows[shared.first, :widest].to(device), heads.to(device), heads_memory)
 
     behind = int((ends - shared.cut).max())

@@ -86,8 +86,8 @@ class ScoringLaw:
         """Log-probabilities [m] of the cells' tokens from their ``logits`` [m, V], which are the caller's own. early
         [m]: an end of text is banned there."""
         if self.ban:
-            for banned in model.ids.banned(self.sampling.suppress_mask, self.sampling.forbid_eos):
-                logits.select(-1, banned).fill_(-torch.inf)
+            for token in model.ids.banned(self.sampling.suppress_mask, self.sampling.forbid_eos):
+                logits.select(-1, token).fill_(-torch.inf)
             for end in model.ids.ends if self.sampling.min_tokens else ():
                 logits.select(-1, end).masked_fill_(early, -torch.inf)
         at = cells.token[:, None]
@@ -132,7 +132,7 @@ class CanvasScorer:
                 continue
             part = select(canvases, torch.arange(begin, min(begin + self.rows, len(order)), device=order.device))
             part = part.cut(int(part.width.amax()))
-            yield mine, self._scored(part, replace(select(cells, mine), canvas=of_cell[mine] - begin))
+            yield mine, self._log_probabilities(part, replace(select(cells, mine), canvas=of_cell[mine] - begin))
 
     def all(self, canvases: ScoredCanvases, cells: ScoredCells) -> Tensor:
         """Log-probabilities of all cells [m], in their order."""
@@ -142,8 +142,8 @@ class CanvasScorer:
         numbers, values = (torch.cat(parts) for parts in zip(*batches, strict=True))
         return values[numbers.argsort()]
 
-    def _scored(self, canvases: ScoredCanvases, cells: ScoredCells) -> Tensor:
-        hidden = self._hidden(canvases)
+    def _log_probabilities(self, canvases: ScoredCanvases, cells: ScoredCells) -> Tensor:
+        hidden = self._hidden_states(canvases)
         early = cells.column < (canvases.start + self.law.sampling.min_tokens)[cells.canvas]
         masked = canvases.masked & ~canvases.beyond(canvases.masked.shape[1])
         source = self.model.config.sources(masked, canvases.start)[cells.canvas, cells.column]
@@ -173,7 +173,7 @@ class CanvasScorer:
             logits = logits.clone()  # a model of its own class, whose hidden states are its logits
         return self.law.of(self.model, logits, cells, early)
 
-    def _hidden(self, canvases: ScoredCanvases) -> Tensor:
+    def _hidden_states(self, canvases: ScoredCanvases) -> Tensor:
         """Hidden states [C, L, D]; under guidance [2 C, L, D], those of the canvases without what is given last."""
         tokens, masked, start = canvases.tokens, canvases.masked, canvases.start
         beyond = canvases.beyond(tokens.shape[1])

@@ -61,42 +61,42 @@ class GatheredTurns:
         names, active, inside = canvas.row_id, turn.active, self._answers(canvas.row_id, len(canvas.columns))
         own, drawn = log_probabilities(turn)
         masked, masks, commit = (inside(mask) for mask in (canvas.masked | step.remask, after.masked, step.commit))
-        filled, number = masked & ~masks & ~commit, turn.view.blocks.turn[:, None]
+        is_filled, number = masked & ~masks & ~commit, turn.view.blocks.turn[:, None]
         origin = torch.full_like(commit, Origin.DRAWN, dtype=torch.int8).masked_fill(inside(turn.forced), Origin.FORCED)
         origin = origin.masked_fill(inside(marks.corrected | marks.replaced), Origin.CONSTRAINED)
         early = (
             self.hole[names] & ~inside(canvas.masked) & (self.origin[names] == Origin.GIVEN)
         )  # before the first forward
         self._write(names, active, self.origin, early, Origin.FILLED)
-        self._write(names, active, self.tokens, masks | commit | filled | early, inside(after.tokens))
-        self._write(names, active, self.step, commit | filled, number)
+        self._write(names, active, self.tokens, masks | commit | is_filled | early, inside(after.tokens))
+        self._write(names, active, self.step, commit | is_filled, number)
         self._write(names, active, self.step, masks, 0)
         self._write(names, active, self.origin, commit, origin)
-        self._write(names, active, self.origin, filled, Origin.FILLED)
+        self._write(names, active, self.origin, is_filled, Origin.FILLED)
         self._write(names, active, self.origin, masks, Origin.GIVEN)
         for values, numbers in ((self.own, own), (self.drawn, drawn)):
             self._write(names, active, values, commit, inside(numbers))
-            self._write(names, active, values, filled | masks, torch.nan)
+            self._write(names, active, values, is_filled | masks, torch.nan)
         self._write(names, active, self.block, inside(turn.view.blocks.in_block), turn.view.blocks.index[:, None])
         undone = (inside(step.remask) | masks) & ~inside(canvas.masked)
         self.taken_back[names] += (undone | (commit & masks)).sum(1) * active
         self.bent[names] |= (inside(marks.corrected | marks.refused | marks.replaced)).any(1) & active
-        draws = shown = None
+        draws = canvas_ids = None
         if self.draws:
-            scored = inside(canvas.undecided & turn.view.scores.scored)
-            draws = inside(turn.view.scores.token).where(scored, -1).int()
-            shown = inside(canvas.tokens.masked_fill(canvas.masked, self.mask)).int()
+            is_scored = inside(canvas.undecided & turn.view.scores.scored)
+            draws = inside(turn.view.scores.token).where(is_scored, -1).int()
+            canvas_ids = inside(canvas.tokens.masked_fill(canvas.masked, self.mask)).int()
         turns = (turn.view.blocks.turn * active).clone()
-        self.seen.append(SeenTurn(names.clone(), turns, canvas.valid.sum(1), draws, shown))
+        self.seen.append(SeenTurn(names.clone(), turns, canvas.valid.sum(1), draws, canvas_ids))
 
     def _answers(self, names: Tensor, length: int) -> Callable[[Tensor], Tensor]:
         """What takes the answers [B, G] out of canvases [B, L]; what a row did not ask for is False or 0."""
         at = self.start[names][:, None] + self.columns
-        is_asked, at = self.columns < self.length[names][:, None], at.clamp(max=length - 1)
+        is_answer, at = self.columns < self.length[names][:, None], at.clamp(max=length - 1)
 
         def inside(values: Tensor) -> Tensor:
             cells = values.gather(1, at)
-            return cells & is_asked if cells.dtype == torch.bool else cells
+            return cells & is_answer if cells.dtype == torch.bool else cells
 
         return inside
 

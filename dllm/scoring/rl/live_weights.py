@@ -33,7 +33,7 @@ from dllm.models.weights.tensor_reader import TensorReader
 from dllm.models.weights.weights import prepared, read_model_config
 
 FLOAT_TYPES = frozenset(DTYPES.values())
-IGNORED = "rotary_emb.inv_freq"  # as ``load`` does
+IGNORED_SUFFIX = "rotary_emb.inv_freq"  # as ``load`` does
 # All experts of a layer in one tensor, as the classes of transformers 5 hold those of Qwen3-MoE's kind.
 EXPERT_STACK = re.compile(r"(.+\.experts)\.(gate_up|down)_proj")
 TRAINABLE = "load(FOLDER, trainable=True)"
@@ -114,8 +114,8 @@ def reload(model: Model, folder: str | Path) -> Model:
     if config.family == MASKED_LM_FAMILY:
         _reload_object(model, path)
     else:
-        _, stored, _ = prepared(path, config, None)
-        with TensorReader(stored) as reader:
+        _, tensors, _ = prepared(path, config, None)
+        with TensorReader(tensors) as reader:
             for place in _places(model.transformer):
                 parts = [reader.read(parameter_source(name, config), place.dtype, place.device) for name in place.rows]
                 place.write(torch.cat(parts) if len(parts) > 1 else parts[0])
@@ -149,7 +149,7 @@ class WeightWriter:
         self.targets: dict[str, list[_Target]] = {}
         for number, place in enumerate(self.places):
             for ours in place.rows:
-                source = Source(ours) if place.published else parameter_source(ours, model.config)
+                source = Source(ours) if place.is_published else parameter_source(ours, model.config)
                 self.targets.setdefault(source.name, []).append(_Target(number, ours, source.rows))
         self.tied = set[str]()  # names of the embedding and of the head tied to it that came
 
@@ -168,7 +168,7 @@ class WeightWriter:
     def write(self, name: str, tensor: Tensor) -> None:
         """Write one tensor, by its published name."""
         config = self.model.config
-        if name.endswith(IGNORED) or name.startswith(config.layout.towers):
+        if name.endswith(IGNORED_SUFFIX) or name.startswith(config.layout.towers):
             return
         ours, theirs = config.layout.tied
         if theirs and name.startswith(theirs) and name not in self.targets:  # two parts that are one network
@@ -274,7 +274,7 @@ class _Place:
     rows: Mapping[str, int]  # how many it has of each, by our name in a network of single matrices
     there: Tensor  # in any layout
     write: Callable[[Tensor], object]  # takes all rows
-    published: bool = False  # the names are those of the checkpoint
+    is_published: bool = False  # the names are those of the checkpoint
 
     @property
     def dtype(self) -> torch.dtype:

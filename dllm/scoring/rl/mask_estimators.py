@@ -47,7 +47,7 @@ def one_step(
     scorer = scorer_of(model, rollouts, **how)
     if masks is None:
         masks = _coins(rollouts, seed, rollouts.prompt_ids.shape[1]) < p
-    masks = _checked(masks, rollouts.prompt_ids.shape) & rollouts.prompt_mask.bool()
+    masks = _as_masks(masks, rollouts.prompt_ids.shape) & rollouts.prompt_mask.bool()
     rows = torch.arange(len(rollouts), device=masks.device)
     return MaskEstimate(_log_p(scorer, rollouts, rows, torch.ones_like(rollouts.completion_ids).bool(), masks), masks)
 
@@ -74,10 +74,10 @@ def coupled(
         share = low + (high - low) * float(uniform(seed))
         masks = _coins(rollouts, seed, rollouts.completion_ids.shape[1]) < share
     in_range("share", share, 1e-9, 1 - 1e-9)
-    masks = _checked(masks, rollouts.completion_ids.shape)
+    masks = _as_masks(masks, rollouts.completion_ids.shape)
     rows = torch.arange(len(rollouts), device=masks.device).repeat(3)
-    hidden = torch.cat([torch.ones_like(masks), masks, ~masks])
-    whole, half, other = _log_p(scorer, rollouts, rows, hidden).chunk(3)
+    masked = torch.cat([torch.ones_like(masks), masks, ~masks])
+    whole, half, other = _log_p(scorer, rollouts, rows, masked).chunk(3)
     return MaskEstimate((whole + half / share + other / (1 - share)) / 2, masks, share)
 
 
@@ -103,7 +103,7 @@ def elbo(
     count = free.sum(1).double()
     if masks is None:
         masks = torch.stack([_random_count(rollouts, free, seed, sample, coupled) for sample in range(samples)], 1)
-    masks = _checked(masks, (len(rollouts), masks.shape[1], free.shape[1])) & free[:, None]
+    masks = _as_masks(masks, (len(rollouts), masks.shape[1], free.shape[1])) & free[:, None]
     masked = masks.sum(2)  # [R, K]
     halves = [(masks, (count[:, None] + 1) / masked if coupled else count[:, None] / masked)]
     if coupled:
@@ -160,11 +160,11 @@ def sandwich(
         masks = torch.stack(
             [_in_kind(rollouts, text, kind, block_length, p, seed, sample) for sample in range(samples)], 1
         )
-    masks = _checked(masks, (len(rollouts), masks.shape[1], longest + text.shape[1]))
-    hidden = masks[:, :, longest:] | ~text[:, None]
+    masks = _as_masks(masks, (len(rollouts), masks.shape[1], longest + text.shape[1]))
+    masked = masks[:, :, longest:] | ~text[:, None]
     rows = torch.arange(len(rollouts), device=text.device).repeat_interleave(masks.shape[1])
-    values = _log_p(scorer, rollouts, rows, hidden.flatten(0, 1), masks[:, :, :longest].flatten(0, 1))
-    log_p, in_text = values.view(hidden.shape), hidden & text[:, None]  # [R, K, G]
+    values = _log_p(scorer, rollouts, rows, masked.flatten(0, 1), masks[:, :, :longest].flatten(0, 1))
+    log_p, in_text = values.view(masked.shape), masked & text[:, None]  # [R, K, G]
     number = in_text.sum(2)
     below = (torch.where(in_text, log_p, 0.0).sum(2) / number.clamp(min=1)).mean(1)
     share = number.double() / text.sum(1, keepdim=True).clamp(min=1)
@@ -224,19 +224,19 @@ def _free(rollouts: Rollouts) -> Tensor:
 
 
 def _log_p(
-    scorer: CanvasScorer, rollouts: Rollouts, row: Tensor, hidden: Tensor, prompt_masks: Tensor | None = None
+    scorer: CanvasScorer, rollouts: Rollouts, row: Tensor, masked: Tensor, prompt_masks: Tensor | None = None
 ) -> Tensor:
-    """log p [c, G] of the answers of the rollouts ``row`` [c] at their decided columns among those ``hidden`` [c, G].
+    """log p [c, G] of the answers of the rollouts ``row`` [c] at their decided columns among those ``masked`` [c, G].
     prompt_masks [c, Lp]: columns of the prompts that are masked, too."""
-    canvases = laid(rollouts, row, ~hidden | rollouts.given[row], prompt_masks=prompt_masks)
-    decided = (rollouts.origin != Origin.GIVEN)[row] & rollouts.asked[row]
-    canvas, column = (hidden & decided).nonzero(as_tuple=True)
+    canvases = laid(rollouts, row, ~masked | rollouts.given[row], prompt_masks=prompt_masks)
+    is_decided = (rollouts.origin != Origin.GIVEN)[row] & rollouts.asked[row]
+    canvas, column = (masked & is_decided).nonzero(as_tuple=True)
     of = row[canvas]
     cells = ScoredCells(
         canvas, canvases.start[canvas] + column, rollouts.completion_ids[of, column], rollouts.temperature[of]
     )
     values = scorer.all(canvases, cells)
-    return values.new_zeros(hidden.shape).index_put((canvas, column), values)
+    return values.new_zeros(masked.shape).index_put((canvas, column), values)
 
 
 def _coins(rollouts: Rollouts, seed: int, width: int, sample: int = 0) -> Tensor:
@@ -274,13 +274,13 @@ def _in_kind(
         blocks = -(-length // block_length)
         begin = (uniform(seed, rows, 3) * blocks).long().add(sample) % blocks * block_length
     inside = text & (columns >= begin[:, None])
-    hidden = columns >= begin[:, None]
+    masked = columns >= begin[:, None]
     if kind.endswith("random"):
         end = begin + block_length if kind == "block_random" else length
         part = inside & (columns < end[:, None])
         count = 1 + (uniform(seed, rows, sample, 4) * part.sum(1)).long()
-        hidden = hidden & (~part | _first(rollouts, part, count, seed, sample))
-    whole = torch.cat([torch.zeros(len(text), longest, dtype=torch.bool, device=text.device), hidden | ~text], 1)
+        masked = masked & (~part | _first(rollouts, part, count, seed, sample))
+    whole = torch.cat([torch.zeros(len(text), longest, dtype=torch.bool, device=text.device), masked | ~text], 1)
     more = _coins(rollouts, mixed(seed, 5).item(), whole.shape[1], sample) < p  # type: ignore[arg-type]
     exempt = torch.cat([rollouts.prompt_mask == 0, inside], 1)
     if not kind.startswith("block"):  # in blocks, text before the chosen one is masked so, too
@@ -288,7 +288,7 @@ def _in_kind(
     return whole | (more & ~exempt)
 
 
-def _checked(masks: Tensor, shape: Any) -> Tensor:
+def _as_masks(masks: Tensor, shape: Any) -> Tensor:
     """The masks as booleans. Raises UserError for another shape."""
     if masks.shape != torch.Size(shape):
         raise UserError(f"masks have the shape {list(masks.shape)}, and must have {list(shape)}.")

@@ -93,10 +93,10 @@ def limits_of(parts: Parts) -> dict[str, str]:
     return limits
 
 
-def notes_of(parts: Parts, dtype: str, narrow: str | None, rescored: bool) -> list[str]:
-    """What a trainer should know of the noted log-probabilities. rescored: they are not those of the decode."""
+def notes_of(parts: Parts, dtype: str, narrow: str | None, is_rescored: bool) -> list[str]:
+    """What a trainer should know of the noted log-probabilities. is_rescored: they are not those of the decode."""
     notes: list[str] = []
-    if rescored:
+    if is_rescored:
         return notes
     if not parts.cache.traits.exact:
         notes.append(

@@ -67,10 +67,10 @@ def check_tensors(tensors: Mapping[str, Tensor]) -> None:
 
 
 def _check_sense(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
-    width, forwards, filled = tensors["width"].long(), tensors["forwards"], tensors["prompt_mask"]
-    lengths = width[:, :1] - filled.sum(1, keepdim=True)  # answer columns
+    width, forwards, prompt_mask = tensors["width"].long(), tensors["forwards"], tensors["prompt_mask"]
+    lengths = width[:, :1] - prompt_mask.sum(1, keepdim=True)  # answer columns
     for name, wrong in {
-        "prompt_mask": filled.diff(dim=1) < 0,
+        "prompt_mask": prompt_mask.diff(dim=1) < 0,
         "completion_mask": tensors["completion_mask"].diff(dim=1) > 0,
         "step_map": tensors["step_map"] > forwards[:, None],
         "forwards": forwards > sizes["T"],

@@ -25,7 +25,7 @@ from dllm.contract.setting import Sampling
 from dllm.record.results import Result
 from dllm.scoring.rl.rollout_files import check_header, check_tensors
 
-TOLD = "rollouts"  # name in the file's metadata of what is not a tensor, as JSON
+HEADER_KEY = "rollouts"  # name in the file's metadata of what is not a tensor, as JSON
 SPREAD = 1e-4  # added to the standard deviation of a group's rewards
 
 
@@ -142,8 +142,8 @@ class Rollouts:
         return self._each(lambda tensor: tensor.to(device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Rollouts:
-        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self.tensors().items()}
-        return replace(self, **changed)
+        tensors: dict[str, Any] = {name: change(tensor) for name, tensor in self.tensors().items()}
+        return replace(self, **tensors)
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name."""
@@ -185,7 +185,7 @@ class Rollouts:
         try:
             with whole_file(Path(file)) as scratch:
                 tensors = {name: tensor.contiguous().cpu() for name, tensor in self.tensors().items()}
-                save_file(tensors, scratch, {TOLD: json.dumps(header)})
+                save_file(tensors, scratch, {HEADER_KEY: json.dumps(header)})
         except OSError as error:
             raise UserError(f"cannot write {file} ({in_words(error)}). Name another place.") from None
 
@@ -198,9 +198,9 @@ class Rollouts:
         try:
             if not Path(file).is_file():
                 raise FileNotFoundError(ENOENT, "it is no file")
-            with safe_open(file, "pt") as opened:
-                header = json.loads(opened.metadata()[TOLD])
-                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  no mapping
+            with safe_open(file, "pt") as reader:
+                header = json.loads(reader.metadata()[HEADER_KEY])
+                tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118  no mapping
             check_tensors(tensors)
             check_header(header, len(tensors["seeds"]))
             results = [_result_of(row) for row in header.pop("results")]

@@ -46,8 +46,8 @@ class RolloutRequest:
         if self.step is None:
             return list(range(self.seed, self.seed + count))
         numbers = torch.arange(count)
-        hashed = mixed(self.seed, self.step, numbers // self.n, numbers % self.n)
-        return ((hashed >> 1) & ((1 << 63) - 1)).tolist()  # type: ignore[no-any-return]
+        hashes = mixed(self.seed, self.step, numbers // self.n, numbers % self.n)
+        return ((hashes >> 1) & ((1 << 63) - 1)).tolist()  # type: ignore[no-any-return]
 
 
 def rollouts_of(
@@ -72,49 +72,49 @@ def rollouts_of(
     temperature = Canvas.of(requests, pad, temperature=parts.sampling.temperature).temperature
     refuse_copies(parts, order.n, temperature.tolist())
     network = model.transformer
-    gathered = GatheredTurns(requests, model.ids, pad, network.device, at_least_float32(network.dtype), order.draws)
+    turns = GatheredTurns(requests, model.ids, pad, network.device, at_least_float32(network.dtype), order.draws)
     collector = Collector((), model.ids, text, stop, trace=False)
     for turn in runner.scoring().stream(requests, most or len(requests), collector.join):
-        gathered.observe(turn)
+        turns.observe(turn)
         collector.observe(turn)
         if observe is not None:
             observe(turn)
-    out = _assembled(runner, requests, gathered, collector.results(), temperature, pad, order)
+    out = _rollouts_from(runner, requests, turns, collector.results(), temperature, pad, order)
     out = replace(out, completion_mask=_completion_mask(out, stop, text))
     if order.rescore or parts.sampler.traits.tokens != "proposed":
-        out = _rescored(runner, out, order.rescore)
-    return replace(out, notes=_notes(runner, out, int(gathered.taken_back.sum()), order.rescore))
+        out = _rescore(runner, out, order.rescore)
+    return replace(out, notes=_notes(runner, out, int(turns.taken_back.sum()), order.rescore))
 
 
-def _assembled(
+def _rollouts_from(
     runner: Runner,
     requests: Sequence[Request],
-    gathered: GatheredTurns,
+    turns: GatheredTurns,
     results: list[Result],
     temperature: Tensor,
     pad: int,
     order: RolloutRequest,
 ) -> Rollouts:
     """Everything but what the texts decide."""
-    device, config = gathered.start.device, runner.model.config
+    device, config = turns.start.device, runner.model.config
     prompts = [
         torch.tensor(request.tokens[: request.answer_start][::-1]) for request in requests
     ]  # reversed: padded on the left
     prompt_ids = pad_sequence(prompts, batch_first=True, padding_value=pad).flip(1).to(device)
     columns = torch.arange(prompt_ids.shape[1], device=device)
-    real = columns >= prompt_ids.shape[1] - gathered.start[:, None]
-    grid = torch.zeros_like(gathered.start) if config.attention.grid_at_zero else gathered.start
+    real = columns >= prompt_ids.shape[1] - turns.start[:, None]
+    grid = torch.zeros_like(turns.start) if config.attention.grid_at_zero else turns.start
     heats = {*temperature.tolist()}
     shared = heats.pop() if len(heats) == 1 else 0.0
     sampling = Sampling(**{**vars(runner.parts.sampling), "temperature": shared})
     return Rollouts(
-        prompt_ids=prompt_ids, prompt_mask=real.long(), completion_ids=gathered.tokens,
-        completion_mask=torch.ones_like(gathered.tokens), step_map=gathered.step, origin=gathered.origin,
-        own_logps=gathered.own, drawn_logps=gathered.drawn,
-        block=gathered.blocks(runner.parts.blocks.fixed_length, grid), width=gathered.widths(),
-        forwards=gathered.forwards(), seeds=torch.tensor([request.seed for request in requests], device=device),
+        prompt_ids=prompt_ids, prompt_mask=real.long(), completion_ids=turns.tokens,
+        completion_mask=torch.ones_like(turns.tokens), step_map=turns.step, origin=turns.origin,
+        own_logps=turns.own, drawn_logps=turns.drawn,
+        block=turns.blocks(runner.parts.blocks.fixed_length, grid), width=turns.widths(),
+        forwards=turns.forwards(), seeds=torch.tensor([request.seed for request in requests], device=device),
         group=torch.arange(len(requests), device=device) // order.n, temperature=temperature.to(device),
-        bent=gathered.bent, draw_ids=gathered.draw_ids(), canvas_ids=gathered.canvas_ids(),
+        bent=turns.bent, draw_ids=turns.draw_ids(), canvas_ids=turns.canvas_ids(),
         finish=[result.stop_reason for result in results], texts=[result.text for result in results], notes=[],
         results=results, mask_id=runner.model.ids.placeholder, pad_id=pad, ends=runner.model.ids.ends,
         sampling=sampling, by_block=goes_by_block(runner.model),
@@ -136,28 +136,28 @@ def _completion_mask(rollouts: Rollouts, stop: Sequence[str], text: Text) -> Ten
     return mask.long()
 
 
-def _rescored(runner: Runner, rollouts: Rollouts, all_of_them: bool) -> Rollouts:
+def _rescore(runner: Runner, rollouts: Rollouts, all_of_them: bool) -> Rollouts:
     """The same with log-probabilities of forwards without a cache; where the model did not draw, ``own`` alone."""
-    scored = (rollouts.origin != Origin.GIVEN) & (rollouts.origin != Origin.FILLED)
+    is_scored = (rollouts.origin != Origin.GIVEN) & (rollouts.origin != Origin.FILLED)
 
     def again(law: str) -> Tensor:
         with torch.no_grad():
             values = trajectory_logprobs(runner.model, rollouts, law=law, corrected=True)
-        return values.masked_fill(~scored, torch.nan)
+        return values.masked_fill(~is_scored, torch.nan)
 
-    drawn = rollouts.drawn_logps
+    drawn_logps = rollouts.drawn_logps
     if "drawn" in rollouts.limits:
-        drawn = torch.full_like(drawn, torch.nan)
+        drawn_logps = torch.full_like(drawn_logps, torch.nan)
     elif all_of_them and not bool(rollouts.bent.any()):
-        drawn = again("drawn")
-    return replace(rollouts, own_logps=again("own"), drawn_logps=drawn)
+        drawn_logps = again("drawn")
+    return replace(rollouts, own_logps=again("own"), drawn_logps=drawn_logps)
 
 
-def _notes(runner: Runner, rollouts: Rollouts, taken_back: int, rescored: bool) -> list[str]:
+def _notes(runner: Runner, rollouts: Rollouts, taken_back: int, is_rescored: bool) -> list[str]:
     """Sentences about these rollouts."""
     model = runner.model
     kind = str(model.transformer.dtype).removeprefix("torch.")
-    notes = [*notes_of(runner.parts, kind, model.quantize, rescored), *gradient_notes(model)]
+    notes = [*notes_of(runner.parts, kind, model.quantize, is_rescored), *gradient_notes(model)]
     answers = [tuple(result.canvas) for result in rollouts.results]
     groups = rollouts.group.tolist()
     distinct = [len(set(of)) for of in _by_group(groups, answers).values()]
@@ -165,9 +165,9 @@ def _notes(runner: Runner, rollouts: Rollouts, taken_back: int, rescored: bool) 
         count = len(answers) // len(distinct)
         mean = sum(distinct) / len(distinct)
         notes.append(f"Of {count} answers to a prompt {mean:.3g} differ on average, {min(distinct)} at least.")
-    filled = int((rollouts.origin == Origin.FILLED).sum())
-    if filled:
-        share = filled / int(rollouts.asked.sum())
+    filled_columns = int((rollouts.origin == Origin.FILLED).sum())
+    if filled_columns:
+        share = filled_columns / int(rollouts.asked.sum())
         notes.append(f"The end-of-text policy filled {share:.0%} of the columns, which the model did not draw.")
     if taken_back:
         notes.append(f"{taken_back} commits were taken back; step_map and log-probabilities are of the last one.")

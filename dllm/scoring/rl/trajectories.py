@@ -163,9 +163,9 @@ def slices_of(
     origin, step = rollouts.origin, rollouts.step_map.long()
     has_token = (origin == Origin.DRAWN) | (origin == Origin.FORCED) | (origin == Origin.CONSTRAINED)
     run = forward_runs(step, has_token, shrink, rollouts.block.long() if by_block else torch.zeros_like(step))
-    scored = has_token if corrected else has_token & (origin != Origin.CONSTRAINED)
-    scored = scored if only is None else scored & only.bool()
-    row, column = scored.nonzero(as_tuple=True)
+    is_scored = has_token if corrected else has_token & (origin != Origin.CONSTRAINED)
+    is_scored = is_scored if only is None else is_scored & only.bool()
+    row, column = is_scored.nonzero(as_tuple=True)
     pairs, canvas = torch.stack([row, run[row, column]], 1).unique(dim=0, return_inverse=True)
     which, number = pairs.unbind(1)
     mine = has_token[which] & (run[which] == number[:, None])
@@ -197,9 +197,9 @@ def _of_draws(rollouts: Rollouts, shrink: int, only: Tensor | None) -> Trajector
         raise UserError("draws=True needs what every forward proposed. Decode with rollouts(..., draws=True).")
     if shrink != 1:
         raise UserError(f"shrink={shrink} with draws=True: each forward drew on its own canvas. Use shrink=1.")
-    drawn = rollouts.draw_ids >= 0
-    drawn = drawn if only is None else drawn & only.bool()[:, None]
-    row, forward, column = drawn.nonzero(as_tuple=True)
+    is_draw = rollouts.draw_ids >= 0
+    is_draw = is_draw if only is None else is_draw & only.bool()[:, None]
+    row, forward, column = is_draw.nonzero(as_tuple=True)
     pairs, canvas = torch.stack([row, forward], 1).unique(dim=0, return_inverse=True)
     answers = rollouts.canvas_ids[pairs[:, 0], pairs[:, 1]].long()
     visible = (answers != rollouts.mask_id) & rollouts.asked[pairs[:, 0]]
@@ -234,17 +234,17 @@ def laid(
     decoded). prompt_masks [c, Lp]: columns of the prompts that are masked, too."""
     prompt, answer = rollouts.prompt_ids[row], rollouts.completion_ids[row] if answers is None else answers
     start, inside = rollouts.prompt_mask[row].sum(1), rollouts.asked[row]
-    hidden = inside & ~visible
-    answer = answer.masked_fill(hidden, rollouts.mask_id)
+    masked = inside & ~visible
+    answer = answer.masked_fill(masked, rollouts.mask_id)
     longest, length = prompt.shape[1], prompt.shape[1] + answer.shape[1]
     at = (torch.arange(length, device=row.device) + (longest - start)[:, None]).clamp(max=length - 1)
     before = torch.zeros_like(prompt, dtype=torch.bool)
-    veiled = before if prompt_masks is None else prompt_masks
-    prompt = prompt.masked_fill(veiled, rollouts.mask_id)
+    prompt_masked = before if prompt_masks is None else prompt_masks
+    prompt = prompt.masked_fill(prompt_masked, rollouts.mask_id)
     width = start + inside.sum(1) if forward is None else rollouts.width[row, forward].long()
     canvases = ScoredCanvases(
         tokens=torch.cat([prompt, answer], 1).gather(1, at),
-        masked=torch.cat([veiled, hidden], 1).gather(1, at),
+        masked=torch.cat([prompt_masked, masked], 1).gather(1, at),
         given=torch.cat([~before, rollouts.given[row]], 1).gather(1, at),
         width=width,
         start=start,

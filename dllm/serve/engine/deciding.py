@@ -48,7 +48,7 @@ async def decisions_of(
         wait_seconds += reading.wait_seconds
         step = await apart(partial(advance, work, reading.readings, names))
     costs = {"waited": wait_seconds, "seconds": time.monotonic() - began}
-    return replace(step, model=parsed.model, more=costs, unnamed=parsed.default_names)
+    return replace(step, model=parsed.model, more=costs, default_names=parsed.default_names)
 
 
 def advance(

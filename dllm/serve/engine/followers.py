@@ -94,7 +94,7 @@ def job_of(data: Mapping[str, Any], setting: RequestParts) -> Job:
 
 def query_data(query: ReadQuery) -> list[Any]:
     """A query as plain data."""
-    return [query.canvas.tokens, sorted(query.canvas.masked), query.canvas.start, query.wanted]
+    return [query.canvas.tokens, sorted(query.canvas.masked), query.canvas.start, query.targets]
 
 
 def query_of(data: Sequence[Any]) -> ReadQuery:
