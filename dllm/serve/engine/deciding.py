@@ -41,17 +41,17 @@ async def decisions_of(
     check_count(parsed, most)
     work = deciding(parsed.prompts, scheduler.model.ids, parsed.state, parsed.questions, parsed.options, most)
     names = list(parsed.questions)
-    step: list[list[ReadQuery]] | Decisions = await apart(partial(advance, work, None, names))
+    step: list[list[ReadQuery]] | Decisions = await apart(partial(next_step, work, None, names))
     while not isinstance(step, Decisions):
         check_rows(step, most)
         reading = await _await_reading(ReadJob(step, began + timeout, ident), scheduler, timeout)
         wait_seconds += reading.wait_seconds
-        step = await apart(partial(advance, work, reading.readings, names))
+        step = await apart(partial(next_step, work, reading.readings, names))
     costs = {"waited": wait_seconds, "seconds": time.monotonic() - began}
     return replace(step, model=parsed.model, more=costs, default_names=parsed.default_names)
 
 
-def advance(
+def next_step(
     work: Deciding, readings: list[list[Reading]] | None, names: Sequence[str]
 ) -> list[list[ReadQuery]] | Decisions:
     """What the request reads next, or its answer. names: of the questions, in order. Raises ApiError."""

@@ -189,7 +189,7 @@ AnyText = Annotated[str, BeforeValidator(lambda value: str(value) if is_number(v
 def refused_body(error: ValidationError, root: type[BodyObject]) -> ApiError:
     """What is wrong with a body, in one sentence."""
     detail = error.errors(include_url=False)[0]
-    place, field_info, inside = place_of(root, detail["loc"])
+    place, field_info, inside = field_at(root, detail["loc"])
     context = detail.get("ctx", {})
     if detail["type"] == _UNKNOWN:
         return _unknown(place, context)
@@ -253,7 +253,7 @@ def _range(field_info: FieldInfo | None) -> str:
     return f"lie in [{low}, {high}]" if above is None else f"lie in ({above}, {high}]"
 
 
-def place_of(root: type[BodyObject], loc: Sequence[int | str]) -> tuple[str, FieldInfo | None, list[type[BodyObject]]]:
+def field_at(root: type[BodyObject], loc: Sequence[int | str]) -> tuple[str, FieldInfo | None, list[type[BodyObject]]]:
     """The place that pydantic's ``loc`` names, the field there, and the models that it may hold. Tags of unions, which
     ``loc`` names too, are not fields."""
     place, field_info, models = "", None, [root]
