@@ -225,7 +225,9 @@ class SettingBatch:
         ahead, now, later = set[bytes](), list[Entry](), list[Entry]()
         for entry in self.waiting:
             beginning, pages = beginning_of(entry.job.request, entry.job.tenant), self.pages
-            missing = pages.missing(beginning) if pages is not None and beginning.decided <= pages.most else None
+            missing = (
+                pages.missing(beginning) if pages is not None and beginning.decided_columns <= pages.most else None
+            )
             has_gap = entry.job.request.gap is not None
             (later if has_gap or missing in ahead or self._has_chunks(entry) else now).append(entry)
             ahead |= {missing} if missing is not None else set()
