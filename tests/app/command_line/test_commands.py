@@ -32,6 +32,7 @@ from dllm.parts import (
     config_groups,
     hydra_quote,
     hydra_quoted,
+    options_of_choices,
     setting_names,
     with_command,
 )
@@ -80,6 +81,12 @@ def test_a_command_stands_for_settings(typed: list[str], meant: list[str]) -> No
 def test_the_options_of_check_are_those_of_its_file() -> None:
     notes = choice_notes("task", "check")
     assert COMMANDS["check"].options == tuple((f"{name}=null", notes[name]) for name in FIT_OPTIONS)
+
+
+def test_the_options_of_serve_have_the_defaults_of_its_file() -> None:
+    options = options_of_choices("task")["serve"]
+    defaults = dict(word.split("=", 1) for word, _ in COMMANDS["serve"].options)
+    assert defaults and {name: str(options[name]) for name in defaults} == defaults
 
 
 def test_a_folder_is_a_model(tmp_path: Path) -> None:
