@@ -23,7 +23,7 @@ from recording import FakeGraph, as_recorded
 from dllm import UserError
 from dllm.common import debug
 from dllm.parts import (
-    Compiled,
+    CompiledNetwork,
     CompiledStages,
     Graphs,
     Network,
@@ -104,7 +104,7 @@ def network(runtime: str, name: str) -> Network | None:
         return None
     if runtime == "cudagraph":
         return Graphs(model(name), lambda: FakeGraph([]))
-    return Compiled(model(name), backend="eager")
+    return CompiledNetwork(model(name), backend="eager")
 
 
 def outcome(case: Case, eager: bool) -> list[tuple[list[int], int, list[int], int]]:

@@ -15,13 +15,13 @@ from torch import Tensor
 from dllm import Decoder, UserError, load, part
 from dllm.parts import (
     Canvas,
-    Compiled,
+    CompiledNetwork,
     Graphs,
     MoEConfig,
     Network,
     Parts,
     Places,
-    Recorded,
+    RecordedForward,
     Request,
     Runtime,
     Sampling,
@@ -164,15 +164,15 @@ def test_two_decodes_at_once_have_buffers_of_their_own() -> None:
 
 @pytest.mark.parametrize("stale", ["tokens", "columns", "visible"])
 def test_the_stand_in_sees_what_was_not_copied(stale: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Recorded.__call__
+    original = RecordedForward.__call__
 
-    def forgetful(self: Recorded, inputs: dict[str, Tensor]) -> Tensor:
+    def forgetful(self: RecordedForward, inputs: dict[str, Tensor]) -> Tensor:
         return original(self, {name: value for name, value in inputs.items() if name != stale})
 
     combination, rolled = Combination("static", "fixed", "dual"), list(reversed(requests()))
     network, _ = graphs()
     assert answers(combination, network) == answers(combination)  # leaves its recordings, made for other rows
-    monkeypatch.setattr(Recorded, "__call__", forgetful)
+    monkeypatch.setattr(RecordedForward, "__call__", forgetful)
     assert answers(combination, network, batch=rolled) != answers(combination, batch=rolled)
 
 
@@ -198,7 +198,7 @@ def test_compiled_layers_decode_what_the_loop_decodes(cache: str) -> None:
     counter: Any = CompileCounterWithBackend("aot_eager")
     torch._dynamo.reset()
     combination = Combination("confidence", "fixed", cache, "none", "tiny-dream")
-    network = Compiled(model("tiny-dream", torch.float32), counter)
+    network = CompiledNetwork(model("tiny-dream", torch.float32), counter)
     expected = answers(combination)
     assert answers(combination, network) == expected
     variants = counter.frame_count

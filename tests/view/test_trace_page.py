@@ -89,7 +89,11 @@ def test_a_page_of_two_decodes_says_where_they_part(model: Model, tmp_path: Path
     assert found is not None
     page = trace_page([Pane("one", one), Pane("other", other)])
     said = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["parting"]  # type: ignore[index]
-    assert said == {"forward": found.forward, "position": found.position, "known": [str(one) for one in found.known]}
+    assert said == {
+        "forward": found.forward,
+        "position": found.position,
+        "known": [str(state) for state in found.states],
+    }
     files = [str(trace.save(tmp_path / name)) for trace, name in ((one, "a.json"), (other, "b.json"))]
     main([*files, "-o", str(tmp_path / "both.html")])
     assert f"They part in forward {found.forward}, at position {found.position} " in capsys.readouterr().out
