@@ -27,6 +27,7 @@ CARD = "dllm/models/checkpoints/{}/README.md"
 
 LAPTOP = ("float32", "bfloat16", "int8", "int4")
 LONG_PROMPTS = ("-m", "experiments.bench.long_prompts")
+TUNED = ("-m", "experiments.compare.tuned_minis")
 LAUNCHES = ("-m", "experiments.bench.launches")
 METHOD_ITEMS = ("task.count=16", "task.seed=1", "task.tasks=[waiting_line,puzzle,words_to_sentence]", "batch_size=52")
 FEW_SAMPLERS = "grids=[{sampler: [static, confidence, eb, localleap]}]"
@@ -224,6 +225,16 @@ ENTRIES = [
             ("run.py", "-m", "experiment=methods", "output=OUT", "name=samplers", *METHOD_ITEMS, FEW_SAMPLERS),
             SAMPLERS_REPORT,
         ),
+    ),
+    Entry(
+        "tuned",
+        "docs/tune.md",
+        ((*TUNED, "output=OUT"),),
+        13,
+        same_rows,
+        Tolerance(1, 0.05),
+        rows=("tuned_minis",),
+        part=((*TUNED, "output=OUT", "models=mini-llada", "tasks=words_to_sentence"),),
     ),
     Entry(
         "leaving",
