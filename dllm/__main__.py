@@ -1,4 +1,4 @@
-"""``python -m dllm``, ``dllm`` and ``python run.py``: what an installation may lack is told before it is imported."""
+"""``python -m dllm``, ``dllm`` and ``python run.py``: what an installation lacks is said before an import fails."""
 
 import sys
 

@@ -79,7 +79,7 @@ class Refusal(UserError):
         return type(self)(self.says, self.facts, use, note, self.at)
 
     def about(self, other: str) -> Self:
-        """The same of another setting in the place of the one at fault."""
+        """The same refusal of another setting."""
         says, note = (
             re.sub(rf"\{{{re.escape(self.at)}(?=[:=}}])", f"{{{other}", text) for text in (self.says, self.note)
         )

@@ -77,7 +77,7 @@ class Parts:
         return Parts(**{**parts, "length": parts["length"] or FixedLength()}, sampling=sampling)
 
     def fitted(self, model: Described, gen_length: int | None, stop: Sequence[str] = ()) -> Parts:
-        """The same for a model: with its ids in the place of texts, and checked. gen_length: masks after a prompt
+        """The same for a model: with its ids instead of texts, and checked. gen_length: masks after a prompt
         (None: infilling, where only the prompts tell). stop: strings that end an answer.
 
         Raises UserError for parts that do not fit each other or the model, and warns (SettingWarning) of those that may

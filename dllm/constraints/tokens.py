@@ -146,7 +146,7 @@ class StateMaps:
     """The effects met so far, numbered; effect e leads from the states ``origins[e]`` to ``targets[e]``."""
 
     def __init__(self, automaton: ByteAutomaton, budget: Budget) -> None:
-        """budget: its clock is looked at often."""
+        """budget: its clock is read often."""
         self._steps, self.byte_class = steps_of(automaton)
         self._states, self._budget = len(automaton.moves), budget
         origins, targets = self._steps.all()

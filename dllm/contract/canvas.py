@@ -34,7 +34,7 @@ class Request:
     # length
     start: int | None = None
     param_index: int | None = None  # its index in per-request parameters (None: its place in the batch)
-    temperature: float | None = None  # 0 is the argmax (None: as ``Canvas.of`` is told); papers: temperature
+    temperature: float | None = None  # 0 is the argmax (None: that of ``Canvas.of``); papers: temperature
     infill: bool = False  # what is given after ``start`` was asked for, and belongs to no sampler
     constraint: Hashable | None = None  # what its text must match (one of ``dllm.constraints``; None: anything)
     answer_prefix: str = ""  # the answer's beginning, where it is in the prompt

@@ -1,6 +1,6 @@
 """What parts must keep to, checked where the loop takes what they return.
 
-Shapes, kinds and devices are compared in every turn, which asks no device. What tensors hold is looked at where shapes
+Shapes, kinds and devices are compared in every turn, which asks no device. What tensors hold is read where shapes
 are exact, since the loop asks the device in each of those turns anyway; under bounded shapes nothing waits for it.
 """
 

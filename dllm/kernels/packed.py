@@ -44,7 +44,7 @@ class PackedLinear(nn.Module):
         self.in_features, self.out_features, self.weight = linear.in_features, linear.out_features, None
 
     def repack(self, weight: Tensor) -> None:
-        """Put other weights in the place of these."""
+        """Replace the weights."""
         self.packed.copy_(in_layout(weight))
 
     def forward(self, x: Tensor) -> Tensor:

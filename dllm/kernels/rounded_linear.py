@@ -1,6 +1,6 @@
 """Linear layers whose rows and weights are in few bits: y = x W^T + b on a CPU, W of a ``NarrowLinear``.
 
-Weights of eight bits go into oneDNN's layout, once, in the place of those as stored; every number of rows is multiplied
+Weights of eight bits go into oneDNN's layout, once, and replace the stored ones; every number of rows is multiplied
 there. Weights of four bits stay as they are. From ``four_from`` rows on a tile is widened to eight bits at a time.
 Fewer rows, rounded as well, go through PyTorch's operator.
 """

@@ -1,4 +1,4 @@
-"""Decodes recorded turn by turn, for laws to look at."""
+"""Decodes recorded turn by turn, which laws read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Decoded:
 
     canvases: list[list[int]] = field(default_factory=list)  # that every forward saw: no padding, -1 for a mask
     undecided: list[list[bool]] = field(default_factory=list)  # of each canvas, the columns left to decide
-    # mixtures that every forward was given in the place of tokens, by column: tokens and weights
+    # mixtures that every forward was given instead of tokens, by column: tokens and weights
     mixed: list[dict[int, tuple[list[int], list[float]]]] = field(default_factory=list)
     result: Result | None = None  # with its trace; None while it decodes
 

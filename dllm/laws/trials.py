@@ -161,7 +161,7 @@ def unsized() -> tuple[Request, ...]:
 
 @cache  # composing their configurations takes seconds
 def other_rows() -> dict[str, dict[str, Any]]:
-    """The parts of every group, sealed, but for the oracle: it is told the answers of certain requests."""
+    """The parts of every group, sealed, except the oracle, which knows the answers of certain requests."""
     parts_by_group = dict(zip(TRIAL_GROUPS, all_parts(TRIAL_OPTIONS, TRIAL_GROUPS), strict=True))
     parts_by_group["length"]["fixed"] = FixedLength()  # its configuration names no part
     return {
@@ -221,7 +221,7 @@ class Trials:
 
     def parts_of(self, case: TrialCase) -> Parts | None:
         """The parts of a case, sealed; None where one refuses another. Raises Broken for one that is written on, or
-        fails, when it is told of the model."""
+        fails, when it learns of the model."""
         parts = {group: self.parts[group][getattr(case, group)] for group in TRIAL_GROUPS}
         sampling, config = self.sampling(case), network(case.model).config
         setting = Setting(config, parts["blocks"], None, sampling, case.model)

@@ -51,7 +51,7 @@ REASONS_AGAINST = {
     "soft": "shows mixtures of tokens and the mask, which a server cannot embed",
     "beyond_block": "goes by columns or memories of earlier blocks",
 }
-UNKNOWN_VOCAB = 1 << 31  # the model's size is told by its first logits
+UNKNOWN_VOCAB = 1 << 31  # the model's size is known from its first logits
 
 
 def reason_against(sampler: Sampler) -> str | None:

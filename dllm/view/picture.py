@@ -1,4 +1,4 @@
-"""What is on the canvas of a batch after each turn, for a person to look at."""
+"""What is on the canvas of a batch after each turn, for people."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class ServedReplica:
         self.service = service
 
     def word(self) -> tuple[dict[str, Any], bytes]:
-        """What the board is told: the state, and the page of metrics."""
+        """What the board receives: the state, and the page of metrics."""
         if self.failure:
             return {"status": "failed", "why": self.failure}, b""
         if self.service is None:

@@ -10,7 +10,7 @@ from typing import Any
 from dllm.common.errors import UserError, first_line
 from dllm.common.terminal import complain
 
-WARN_AFTER = 30.0  # seconds without room after which people are told; an actor's process takes 2 to 15 to start
+WARN_AFTER = 30.0  # seconds without room after which a warning is printed; an actor's process takes 2 to 15 to start
 BAD_STARTS = 3  # workers in a row that die before they are ready: the next one will, too
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # with which Ray colours what its errors say
 

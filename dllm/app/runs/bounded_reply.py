@@ -7,7 +7,7 @@ from typing import Any
 
 from openai import OpenAIError
 
-# A million characters, each escaped to six bytes, and two megabytes of what is said beside the text. The longest answer
+# A million characters, each escaped to six bytes, and two megabytes for the fields around the text. The longest answer
 # of a task has 32,768 tokens, 0.2 MB.
 LONGEST_REPLY = 8 * 2**20  # bytes
 PLAIN_REPLIES = {"Accept-Encoding": "identity"}  # a packed reply of 8 MiB may hold 8 GiB

@@ -31,7 +31,7 @@ from dllm.prompts import Prompt
 from dllm.scoring.rl.rollouts import Origin, Rollouts
 from dllm.scoring.rl.trajectories import trajectory_logprobs
 
-UNSAID = ("gen_length", "chat_template_kwargs")  # where None says nothing; elsewhere it is off
+UNSAID = ("gen_length", "chat_template_kwargs")  # where None is the default; elsewhere it is off
 KEPT_BATCHES = 4  # batches of rollouts: an evaluation may come between a batch and the last use of it
 CALLS_OF_A_STEP = 1 << 16  # of one step, at most, each with seeds of its own
 TrlRow = tuple[tuple[int, ...], tuple[int, ...]]  # ids of a prompt, and of its answer
@@ -48,7 +48,7 @@ class TrlRollouts:
 
     Raises:
         UserError: a wrong law; when called, parts that do not fit the model, an option that contradicts GRPOConfig, and
-            a setting of GRPOConfig that there is not here.
+            a setting of GRPOConfig that is missing here.
     """
 
     def __init__(self, *, law: str = "own", shrink: int = 1, seed: int | None = None, **options: Any) -> None:

@@ -15,7 +15,7 @@ from dllm.constraints.sets import ClassSet
 from dllm.contract import Scores
 from dllm.contract.constrained import Reproposer
 
-CELLS_AT_ONCE = 256  # cells whose logits are looked at together: 130 MB of float32 for 126,000 ids
+CELLS_AT_ONCE = 256  # cells whose logits are read together: 130 MB of float32 for 126,000 ids
 
 
 @dataclass(frozen=True)

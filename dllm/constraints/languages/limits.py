@@ -63,12 +63,12 @@ class Budget:
         self.states(-(-count // UNMERGED))
 
     def nondeterministic(self, count: int) -> None:
-        """The same for nondeterministic states: ten times as many. It does not look at the clock."""
+        """The same for nondeterministic states: ten times as many. It does not read the clock."""
         if count > self.loose:
             raise self.too_large()
 
     def counts(self, count: int) -> None:
-        """The same for states each with all its counts: 64 times as many. It does not look at the clock."""
+        """The same for states each with all its counts: 64 times as many. It does not read the clock."""
         if count > COUNTED_PLACES * self.limits.states:
             raise self.too_large()
 

@@ -64,7 +64,7 @@ def distances(edges: Edges, accepting: BoolArray) -> Long:
 def blocks(edges: Edges, first: Long) -> Long:
     """The coarsest partition [S] finer than ``first`` in which equals lead to equals by every class.
 
-    Hopcroft's: of a block that splits all parts but the largest are looked at again; here all of them at once.
+    Hopcroft's: when a block splits, all parts but the largest are queued again; here all of them at once.
     """
     block, clock = first.copy(), budget()
     sizes = np.bincount(block)

@@ -33,7 +33,7 @@ REFUSED_PARTS = {
 
 
 class End(Enum):
-    """What may be at an end of a part: no anchor; an anchor, which says nothing."""
+    """What may be at an end of a part: no anchor, or an anchor that has no effect."""
 
     INNER = 0
     CLOSED = 1

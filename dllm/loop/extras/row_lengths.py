@@ -12,7 +12,7 @@ from dllm.parts.cache.passes import Call, ForwardPass
 
 @dataclass(frozen=True)
 class RowLengths(Extra):
-    """Every forward of a row is told the length that the row began with: its kept keys are rotated already, so its
+    """Every forward of a row gets the length that the row began with: its kept keys are rotated already, so its
     frequencies must not change when an end of text cuts it short."""
 
     def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:

@@ -63,7 +63,7 @@ class Format:
 
 
 def with_whole_weights(contents: Contents, settings: PackedSettings | None, widths: Collection[int]) -> Contents:
-    """The tensors of a folder with one in the place of those that make up a weight. settings: what config.json says of
+    """The tensors of a folder, with one for those that make up a weight. settings: what config.json says of
     the weights (None: they are plain). widths: columns that matrices of the model have. Raises UserError where tensors
     do not fit each other, or what is said of them."""
     if settings is None:

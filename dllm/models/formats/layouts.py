@@ -24,7 +24,7 @@ class PackedSettings:
     statement: str  # that it is, as a sentence begins
     schemes: Mapping[str, Scheme]  # by a module's name, ``re:`` and an expression, or a class of modules
     ignored: tuple[str, ...] = ()  # modules that are plain, told in the same ways
-    notes: tuple[str, ...] = ()  # sentences about what is said and not done
+    notes: tuple[str, ...] = ()  # sentences about settings of the file that are not applied
     subtracted: int = 0  # from zeros of GPTQ, of each number of a word
     symmetric: bool | None = None  # every zero of GPTQ is the middle step; None: not said
     ordered: bool = False  # columns of GPTQ may be in any group, as g_idx alone says

@@ -21,7 +21,7 @@ from dllm.models.keys import REQUIRED, KeyRule, KeyRules, only, printed, quote
 from dllm.models.weights.files import mismatched, read_json
 
 BITSANDBYTES, MLX_KEY = "bitsandbytes", "quantization"
-MODELOPT_FILE = "hf_quant_config.json"  # what ModelOpt writes beside a config.json that says nothing
+MODELOPT_FILE = "hf_quant_config.json"  # what ModelOpt writes beside a config.json without quantisation
 PACKING_METHODS = ("gptq", "awq")
 # What AutoGPTQ and AutoAWQ wrote before transformers kept it in config.json, and the method that it stands for where
 # the file names none. GPTQModel writes the first still, beside config.json.

@@ -2,7 +2,7 @@
 
 Words and defaults are those of compressed-tensors 0.20 (its classes QuantizationConfig and QuantizationArgs), of
 ModelOpt's ``hf_quant_config.json`` and of transformers' FineGrainedFP8Config. Only weights are packed here: what a file
-says of activations and of the cache is told, and not done.
+says of activations and of the cache is reported, and not applied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NVFP4 = Scheme(
 _MXFP4 = Scheme("MXFP4", "e2m1", (1, 32), "weight_packed", scale_codes="e8m0")
 _MXFP8 = Scheme("MXFP8", "e4m3", (1, 32), scale_codes="e8m0")
 _FIXED = {"nvfp4-pack-quantized": _NVFP4, "mxfp4-pack-quantized": _MXFP4, "mxfp8-quantized": _MXFP8}
-# By the words that a config may have in the place of a group: num_bits, type and strategy, or the scheme.
+# By the words that a config may have instead of a group: num_bits, type and strategy, or the scheme.
 _PRESETS: Mapping[str, Mapping[str, Any]] = {
     "W8A16": {"num_bits": 8, "strategy": "channel"},
     "W4A16": {"group_size": 128},
@@ -143,7 +143,7 @@ def scaled_settings(published: Mapping[str, Any], file: str) -> PackedSettings |
 
 
 def scale_settings(published: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
-    """The key of the file that says it, and what; None: it says nothing."""
+    """The key of the file and its value; None: the file has none."""
     for key, usual in ((QUANTISATION, ""), (OLDER_KEY, COMPRESSED_TENSORS)):
         content = published.get(key)
         method = content.get("quant_method", usual) if isinstance(content, Mapping) else None
@@ -220,7 +220,7 @@ def _modelopt(values: Mapping[str, Any], place: PackedPlace) -> tuple[Mapping[st
     kind = values["quant_algo"]
     if kind == "NVFP4" and values["group_size"] not in (None, 16):
         raise place.wrong("group_size", values["group_size"], "16")
-    # The modules that it excludes are told with wildcards; they are those without scales.
+    # The modules that it excludes are given with wildcards; they are those without scales.
     return {EVERY_MODULE: schemes[kind]}, (_ACTIVATIONS,)
 
 

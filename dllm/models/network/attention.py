@@ -96,7 +96,7 @@ class Visible:
     # [B] int32, how many keys are seen, where they are the first of each row; None: not known
     count: Tensor | None = None
     near: Tensor | None = None  # [B, n, S] the same in layers with a window; None: no layer has one
-    parts: MaskParts | None = None  # makes the masks of some queries in the place of both; None: they are made
+    parts: MaskParts | None = None  # makes the masks of some queries instead of both; None: they are made
     # what all layers of a call share, made in the first: parts by their rows, offsets by number and step
     memo: dict[tuple[int, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 

@@ -104,7 +104,7 @@ def _experts_of(stack: StoredTensor) -> tuple[StoredTensor, ...]:
 
 
 def _as_gemma(tensors: dict[str, StoredTensor], count: int) -> None:
-    """Puts the published pair of tensors in the place of a layer's experts."""
+    """Replaces a layer's experts by the published pair of tensors."""
     places: dict[str, dict[str, dict[int | None, StoredTensor]]] = {}
     for name in list(tensors):
         if match := _OF_GEMMA.fullmatch(name):

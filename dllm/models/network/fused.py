@@ -68,7 +68,7 @@ def stacked(experts: Experts, meta: bool = False) -> nn.Module:
 
 
 def open_stacks(part: nn.Module, prefix: str, device: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Put empty stacks in the place of a part's experts, which are on the meta device. Returns where in them each
+    """Replace a part's experts, which are on the meta device, by empty stacks. Returns where in them each
     expert's matrix goes, by the name that it has before: so no layer's experts are in memory twice."""
     room = dict[str, Tensor]()
     for name, module in list(part.named_modules(prefix=prefix)):

@@ -57,7 +57,7 @@ class MaskedLM(Transformer):
         *,
         conditioning: Conditioning | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits [B, n, V] in the place of hidden states, and their columns. What is computed of a row are its first
+        """Logits [B, n, V] instead of hidden states, and their columns. What is computed of a row are its first
         columns, so that the class counts positions as we do."""
         return self._logits(tokens, memory.access().visible.mask), columns
 

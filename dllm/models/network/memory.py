@@ -213,7 +213,7 @@ class Memory:
     reader: AttentionReader | None = None
     usual: Hashable = None  # what ``rounded`` mostly gives
     rerun: Tensor | None = None  # [b] the rows of the call that run here (None: all)
-    reruns: Sequence[Rerun] = ()  # what rows that ran once more have in the place of what the network returned
+    reruns: Sequence[Rerun] = ()  # results of rows that ran again, which replace what the network returned
 
     def __init_subclass__(cls) -> None:
         cls.widens = cls.enter is not Memory.enter

@@ -269,7 +269,7 @@ class CausalByRank(AttentionKind):
         return token_pages(decided)
 
     def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
-        return masked  # the row of a known token says nothing of the token itself
+        return masked  # the row of a known token does not predict the token itself
 
 
 @dataclass(frozen=True)

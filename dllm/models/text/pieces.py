@@ -79,7 +79,7 @@ def _by_prefixes(backend: Backend, ids: Sequence[int], spellings: Sequence[str],
 def _ends(backend: Backend, ids: list[int], text: str) -> Iterator[int]:
     """How much of the text there is after each id but the last. What is sure is not decoded again, but for a little of
     it before each id, on which its text may depend: prefixes of 1,000 ids would take a second."""
-    context, sure, begin, end = 0, 0, 0, 0  # ids before which nothing is looked at, that are sure; characters of those
+    context, sure, begin, end = 0, 0, 0, 0  # ids before which nothing is read, that are sure; characters of those
     for count in range(1, len(ids)):
         before = str(backend.decode(ids[context:sure], skip_special_tokens=False))
         grown = str(backend.decode(ids[context:count], skip_special_tokens=False))[len(before) :]

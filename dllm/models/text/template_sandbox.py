@@ -35,7 +35,7 @@ class BoundedText(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(_OPERATORS)
 
     def __init__(self, words: Mapping[str, Any], filters: Mapping[str, Callable[..., Any]], **fields: Any) -> None:
-        """words: globals that a template may call. filters: in the place of Jinja's own. fields: of Environment."""
+        """words: globals that a template may call. filters: instead of Jinja's own. fields: of Environment."""
         super().__init__(**fields)
         self.globals = {"range": self.globals["range"], **words}
         self.word_ids = {id(word) for word in self.globals.values()}

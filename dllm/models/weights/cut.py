@@ -102,7 +102,7 @@ def check_cut(config: ModelConfig, size: int, ep: bool, quantize: str | None, he
 
 
 def refuse_object(size: int) -> None:
-    """Raise UserError for a model object in the place of a folder."""
+    """Raise UserError for a model object where a folder is needed."""
     if size > 1:
         raise Refusal(
             "{model.tp}: a model object has its weights already, and ranks read a share each from files. Give its "

@@ -85,7 +85,7 @@ def mismatched(problem: str, files: str) -> UserError:
 
 
 def refuse_pointer(file: Path) -> None:
-    """Raise UserError for what ``git clone`` leaves in the place of a file where Git LFS is not installed."""
+    """Raise UserError for the pointer that ``git clone`` leaves instead of a file where Git LFS is not installed."""
     try:
         begin = file.read_bytes() if file.stat().st_size <= POINTER_BYTES else b""
     except OSError:
@@ -98,7 +98,7 @@ def refuse_pointer(file: Path) -> None:
 
 
 def refuse_no_files(folder: Path, names: Iterable[str]) -> None:
-    """Raise UserError for a pipe, a folder or a link to nothing in the place of a file: it would count as absent."""
+    """Raise UserError for a pipe, a folder or a broken link instead of a file: it would count as absent."""
     for name in names:
         path = folder / name
         if path.is_file() or not (path.is_symlink() or path.exists()):

@@ -128,7 +128,7 @@ def _without_lora(name: str) -> str:
 
 
 def _likely(missing: str, names: Iterable[str]) -> str:
-    """Words about a name of the file in the place of a missing one: it ends alike, or stands for all experts of a
+    """Words about a name of the file instead of a missing one: it ends alike, or stands for all experts of a
     layer. Empty without one."""
     tail, place = "." + ".".join(missing.split(".")[-3:]), missing.partition(".experts.")[0] + ".experts."
     name_alike = next((name for name in names if name.endswith(tail) or name.startswith(place)), None)

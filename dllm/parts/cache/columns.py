@@ -24,7 +24,7 @@ def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor
 
 def order_of(canvas: Canvas, config: ModelConfig) -> AttentionOrder | None:
     """Who sees whom on the canvas; None: every column sees every column."""
-    if type(config.attention) is AttentionKind:  # all columns, without a look at the canvas
+    if type(config.attention) is AttentionKind:  # all columns, without reading the canvas
         return None
     return config.attention.order(canvas.masked & canvas.valid, canvas.start)
 

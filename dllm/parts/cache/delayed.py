@@ -87,7 +87,7 @@ class Delayed(Buffered):
         kept_end = self._kept_end(view, finished_in, finished, number)
         if self.wait == "each" or self.delay == 0:
             return finished_in, kept_end
-        # Of the blocks that were not found before, only the one after what is kept is looked at.
+        # Of the blocks that were not found before, only the one after what is kept is read.
         limit = self._end(view, kept_end)
         finished_in = torch.where((before < 0) & (columns >= limit[:, None]), -1, finished_in)
         return finished_in, kept_end

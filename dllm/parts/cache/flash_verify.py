@@ -1,6 +1,6 @@
 """Flash-Cache with a second forward in each step, which verifies drafts (Flash-Verify of arXiv 2609.26796).
 
-Which rows it computes is told by VILA-Lab/Flash-dLLM@7437a55: llada/generate.py, llada/flash_cache_triton.py.
+Which rows it computes follows VILA-Lab/Flash-dLLM@7437a55: llada/generate.py, llada/flash_cache_triton.py.
 """
 
 from __future__ import annotations

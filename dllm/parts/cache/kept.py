@@ -111,7 +111,7 @@ class KeptTensors:
         self.prefixes: list[tuple[int, KnownPrefix]] = []  # rows whose first columns are known, until they are written
         self.buffers: Buffers | None = None  # the lent memory
         self.buffer_name = 0  # what that memory, or memory of its own, is called on all ranks
-        # the same of what is never lent
+        # what memory that is never lent is called on all ranks
         self.own_name = 0 if all(declaration.lent for declaration in declarations) else config.ranks.number()
 
     def __getitem__(self, name: str) -> KeptRows:

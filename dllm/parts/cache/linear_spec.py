@@ -1,6 +1,6 @@
 """The exact cache of causal text, followed by a window of masks that sees itself both ways (linear speculation).
 
-What each forward computes is told by Nemotron-Labs-Diffusion's modeling_nemotron_labs_diffusion.py:
+What each forward computes follows Nemotron-Labs-Diffusion's modeling_nemotron_labs_diffusion.py:
 linear_spec_generate.
 """
 

@@ -21,7 +21,7 @@ class Groups(Scheduled):
     """Commit along a power curve: of N masks floor(N (1 - (i / S)^``power``)) are left after i of S ``steps``, and at
     least one is committed in each (steps None: one by one). The steps go in groups: the first ``full_steps`` steps are
     groups by themselves, later ones have ``local_steps`` further steps. A group's first forward ranks all masks; the
-    group's other steps commit the next ones of that ranking, without a look at their forwards. They are announced,
+    group's other steps commit the next ones of that ranking, without reading their forwards. They are announced,
     so ``cache=recap cache.targets=announced`` computes little else.
     """
 

@@ -111,7 +111,7 @@ class JointThreshold(Sampler):
             )
         return (
             f"sampler.edit_threshold={self.edit_threshold}: models of the family {family} were not trained to replace "
-            "tokens, so what they propose in the place of a token that they see may be worse than it. Set "
+            "tokens, so what they propose instead of a visible token may be worse than it. Set "
             "sampler.edit_threshold=null, or use a model that was, such as LLaDA2.1."
         )
 

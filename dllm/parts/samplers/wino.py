@@ -1,4 +1,4 @@
-"""Commit generously, and take back what a second look at the same forward denies (WINO, arXiv 2507.18578).
+"""Commit generously, and take back what a second test of the same forward denies (WINO, arXiv 2507.18578).
 
 The rule is that of Feng-Hong/WINO-DLLM@9549a1d: LLaDA/decoding.py (decoding_wino), LLaDA/modeling_llada.py.
 """
@@ -18,7 +18,7 @@ from dllm.contract.readouts import Shadow
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.parts.samplers.base import Sampler
 
-FIRST = 30  # commits that a block's first turn reckons the one before it had
+FIRST = 30  # commits that a block's first turn assumes the turn before it had
 
 
 class WINO(Sampler):

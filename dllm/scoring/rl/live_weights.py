@@ -1,7 +1,7 @@
 """Weights that change while they decode: what keeps a decoder on them, what replaces them, and what cannot learn.
 
 Decoders, recorded graphs and compiled turns read weights at their addresses. A step of an optimiser and ``reload``
-write to the same ones; a trainer that puts other tensors in their place must call ``load`` again, and is told.
+write to the same ones. A trainer that replaces them by other tensors must call ``load`` again: an error says so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Log-probabilities of a decode's own draws under the weights as they are now, with a gradient.
 
-The sum over committed tokens is the log-probability of the trajectory where the rule does not look at the draws (an
+The sum over committed tokens is the log-probability of the trajectory where the rule does not read the draws (an
 order). Where it ranks them by confidence, it takes that of *all* draws, committed or not: ``draws=True``.
 """
 

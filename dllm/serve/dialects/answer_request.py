@@ -41,8 +41,8 @@ class AnswerRequest:
     seed: int | None = None  # None: drawn
     stop: tuple[str, ...] = ()  # texts that end the answer
     n: int | None = None  # choices; None: one
-    logprobs: bool = False  # log-probabilities of the answer's tokens are told
-    likeliest: int = 0  # tokens that are told of each position
+    logprobs: bool = False  # return the log-probabilities of the answer's tokens
+    likeliest: int = 0  # return this many of the likeliest tokens of each position
     stream: bool = False  # events as they come
     include_usage: bool = False  # the stream ends with its usage
     usage_so_far: bool = False  # each chunk of the stream tells the usage so far

@@ -70,7 +70,7 @@ class Answering(Response):
         await self._send(send, pieces, more=False)
 
     async def _pieces(self) -> list[bytes]:
-        """What comes next. An error is told there, since the status has been sent."""
+        """The next events. An error is one of them, since the status has been sent."""
         pieces: list[bytes] = []
         try:
             events = await self.decoding.news(self.writer.ping)

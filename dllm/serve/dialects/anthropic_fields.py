@@ -130,7 +130,7 @@ class ThoughtBlock(OfEveryBlock):
 
 
 class HiddenThoughtBlock(OfEveryBlock):
-    """What another server's model thought, encrypted: it says nothing here."""
+    """What another server's model thought, encrypted: it is ignored."""
 
     others = others_of("block", "hidden_thought")
     type: Literal["redacted_thinking"] = Field(description="its kind")

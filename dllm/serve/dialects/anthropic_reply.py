@@ -92,7 +92,7 @@ class MessagesWriter(Writer):
         return {**answer.end.ids, "diffusion": self.diffusion(answer)}
 
     def _usage(self, output_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
-        """Anthropic counts the tokens that were known apart from the others. They are told at the end."""
+        """Anthropic counts cached tokens apart from the others, and reports them at the end."""
         return {
             "input_tokens": self.parsed.prompt_tokens - cached_tokens,
             "output_tokens": output_tokens,

@@ -32,9 +32,9 @@ class JudgedPart(BodyObject):
     """A part of a content: a text, or an object that is written as JSON."""
 
     type: Literal["input_text", "text", "output_text", "refusal", "input_json"] = Field(description="its kind")
-    text: str = Field("", description="what it says")
-    refusal: str = Field("", description="the same of a refusal")
-    data: dict[str, Any] | list[Any] | None = Field(None, description="the same of input_json")
+    text: str = Field("", description="the text of the other kinds")
+    refusal: str = Field("", description="the text of a refusal")
+    data: dict[str, Any] | list[Any] | None = Field(None, description="the object of input_json")
 
     @classmethod
     def meaningful(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:

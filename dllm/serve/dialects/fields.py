@@ -41,7 +41,7 @@ def _is_metadata(value: Any) -> bool:
 
 
 def as_stops(value: Any) -> list[str]:
-    """The strings that end an answer, as a list. Their number is looked at before any of them."""
+    """The strings that end an answer, as a list. Their number is checked before any of them is read."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list):
         raise wrong("must be a text or a list of texts.", value=value)
@@ -199,7 +199,7 @@ class Common(BodyObject):
     seed: Seed = None
     stream: bool = Field(False, description="the reply comes as server-sent events")
     return_token_ids: bool = Field(
-        False, description="the ids of prompt and answer are told, and under diffusion the forward of each (vLLM)"
+        False, description="return the ids of prompt and answer, and under diffusion the forward of each (vLLM)"
     )
     diffusion: Diffusion = Field(default_factory=Diffusion, description=DIFFUSION)
     cache_salt: Salt | None = Field(None, description=SALT)
@@ -245,7 +245,7 @@ class ChoicesBody(OpenAIBody):
         None, json_schema_extra=POSITIVE, description="the same, OpenAI's newer name"
     )
     n: int = Field(1, json_schema_extra=POSITIVE, description="answers to each prompt; their seeds follow each other")
-    logprobs: bool | int = Field(False, description="log-probabilities of the answer's tokens are told")
+    logprobs: bool | int = Field(False, description="return log-probabilities of the answer's tokens")
     top_logprobs: int = Field(
         0, ge=0, le=MAX_LIKELIEST, description="with logprobs: likeliest tokens told of each position"
     )

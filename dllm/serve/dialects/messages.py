@@ -49,7 +49,7 @@ class ChatMessage:
     """One message of a conversation, whatever form of request it came in."""
 
     role: Literal["system", "user", "assistant", "tool"]  # who speaks
-    text: str  # what is said
+    text: str  # of the message
     content: str  # the field that holds the text
     calls: tuple[MessageCall, ...] = ()  # that the assistant made
     result_of: str | None = None  # of a result: the id of its call
@@ -161,7 +161,7 @@ class SentMessage(BodyObject):
 
 
 def few_entries(value: Any) -> Any:
-    """The messages, once their number, with parts of contents and calls, is small enough to look at each."""
+    """The messages, once their number, with parts of contents and calls, is small enough to read each."""
     entries = value if isinstance(value, list) else []
     count = len(entries)
     for entry in entries[:MAX_ENTRIES]:

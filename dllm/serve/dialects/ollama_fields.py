@@ -62,7 +62,7 @@ class OllamaMessage(BodyObject):
 
     others = others_of("ollama_message")
     role: Literal["system", "user", "assistant", "tool"] = Field(description="who speaks")
-    content: str = Field("", description="what is said")
+    content: str = Field("", description="the text")
     thinking: str | None = Field(None, description="what the assistant thought")
     tool_calls: list[OllamaCall] = Field([], description="calls that the assistant made")
     tool_name: str | None = Field(None, description="of a result: the function that gave it")
@@ -93,7 +93,7 @@ class OllamaBody(BodyObject):
             lambda value: is_one_of(value, (True, False, "low", "medium", "high")), "true, false, low, medium or high"
         ),
     ] = Field(None, description="whether, and how long, the model thinks before it answers")
-    logprobs: Any = Field(None, description="log-probabilities of the answer's tokens are told")
+    logprobs: Any = Field(None, description="return log-probabilities of the answer's tokens")
     top_logprobs: int = Field(0, ge=0, le=MAX_LIKELIEST, description="likeliest tokens told of each position")
     diffusion: WholeDiffusion | None = Field(None, description=DIFFUSION)
     return_token_ids: bool = Field(False, description="as in chat")

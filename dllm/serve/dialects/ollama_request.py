@@ -20,7 +20,7 @@ from dllm.serve.dialects.wire import ParsedRequest, parsed_request
 from dllm.serve.http.api_errors import ApiError
 from dllm.serve.http.typed import read_body
 
-LATEST = ":latest"  # a tag that says nothing
+LATEST = ":latest"  # a tag without meaning
 UNBOUNDED_LENGTHS = (-1, -2)  # as many tokens as the model leaves
 
 

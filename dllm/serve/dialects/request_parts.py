@@ -30,14 +30,14 @@ BRINGERS = {"blocks": ("cache",), "eos": ("blocks", "cache")}
 
 @dataclass(frozen=True)
 class Defaults:
-    """The server's own settings, which hold where a request says nothing."""
+    """The server's own settings: the defaults of a request."""
 
     model: Model  # that the server decodes with
     name: str  # of the model, as served
     sampler: Mapping[str, Any]  # its configuration, as the server's command line composed it
-    blocks: Mapping[str, Any]  # the same of the block schedule
-    cache: Mapping[str, Any]  # the same of the cache
-    eos: Mapping[str, Any]  # the same of the end-of-text policy
+    blocks: Mapping[str, Any]  # options of the block schedule
+    cache: Mapping[str, Any]  # options of the cache
+    eos: Mapping[str, Any]  # options of the end-of-text policy
     sampling: Sampling = field(default_factory=Sampling)  # temperature, filters, guidance
     gen_length: int = 128  # masks after the prompt, of an answer that keeps its length
     # configuration of the part that says how long answers are; empty: they keep the length that is asked for

@@ -84,7 +84,7 @@ class ThoughtPart(BodyObject):
 
 
 class ReasoningItem(OfEveryItem):
-    """What the model thought. One whose thought is encrypted, as other servers give it, says nothing here."""
+    """What the model thought. An encrypted thought, as other servers send it, is ignored."""
 
     others = others_of("item", "reasoning_item")
     type: Literal["reasoning"] = Field(description="its kind")

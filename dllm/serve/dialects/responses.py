@@ -65,7 +65,9 @@ def _check_include(value: Any) -> Any:
     for entry in value:
         if not is_one_of(entry, NOTHING_TO_INCLUDE):
             is_logprobs = entry == "message.output_text.logprobs"
-            why = "log-probabilities are told by /v1/chat/completions" if is_logprobs else "nothing more is told"
+            why = (
+                "log-probabilities are returned by /v1/chat/completions" if is_logprobs else "nothing more is returned"
+            )
             raise wrong(f"is not served: {why}. Drop it.", value=entry)
     return value
 
@@ -104,7 +106,7 @@ class ResponseBody(OpenAIBody):
     text: TextSpec = Field(default_factory=TextSpec, description="what the answer must be")
     tools: FlatTools = Field([], description="functions that the answer may call")
     tool_choice: FlatToolChoice | None = Field(None, description="none, auto, required, or a function by its name")
-    include: Annotated[list[Any], BeforeValidator(_check_include)] = Field([], description="nothing more is told")
+    include: Annotated[list[Any], BeforeValidator(_check_include)] = Field([], description="nothing more is returned")
     chat_template_kwargs: TemplateKwargs = Field({}, description="what else the chat template reads")
 
     @classmethod

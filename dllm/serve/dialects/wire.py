@@ -157,7 +157,7 @@ def _jobs(
         if diffusion.replay:
             with as_refusal(words=words):
                 refuse_replay(row, parts.parts, defaults.model.config, request.stop)
-        # without ``follow`` only the end is told, which spares a copy in every turn
+        # without ``follow`` only the end is reported, which saves a copy in every turn
         reports = diffusion.snapshots, diffusion.trace, request.likeliest, request.logprobs
         job = Job(row, parts, inf, follow, *reports, tenant=request.cache_salt or "", grows_to=room)
         jobs += [replace(job, request=replace(row, seed=seed + number)) for number in range(count)]
@@ -329,7 +329,7 @@ def _after(
     prompts begins. free: the fewest tokens that the answer may have where its prompt leaves less than ``length``; 0: it
     must have all. Raises ApiError."""
     if isinstance(prompt, list) and is_whole(prompt[0]) and len(prompt) > prompts.config.max_length:
-        # before any of the ids is looked at
+        # before any of the ids is read
         _check_length(len(prompt), len(answer.tokens), name, prefix, request, prompts)
     try:
         with as_refusal(name, request.words):

@@ -41,11 +41,11 @@ class Job:
     request: Request  # the row to decode; a gap of unknown size in it is sized before it joins
     setting: RequestParts  # its parts and sampling
     deadline: float  # by ``time.monotonic``
-    follow: bool = True  # its progress is told, which costs a copy from the device in every turn
+    follow: bool = True  # report its progress, which costs a copy from the device in every turn
     snapshots: bool = False  # its progress has the model's guesses
     trace: bool = False  # its result has a trace
-    likeliest: int = 0  # that many of the likeliest tokens are told of each position
-    logprobs: bool = False  # log-probabilities of its tokens are told
+    likeliest: int = 0  # report this many of the likeliest tokens of each position
+    logprobs: bool = False  # report the log-probabilities of its tokens
     ident: str = ""  # of its request, in the log
     tenant: str = ""  # what it computes of its prompt is for requests of the same tenant alone
     grows_to: int = 0  # columns that its row may come to have; 0: it keeps those that it has
@@ -232,7 +232,7 @@ class Mailbox:
 
 LONGEST_WAIT = 60  # seconds; OpenAI's clients take no longer ones
 FIRST_GUESS = 0.1  # seconds that an answer takes, as long as none has ended
-MOST_RETURNS = 4096  # clients that are told apart
+MOST_RETURNS = 4096  # clients that are distinguished
 SLACK = 1.25  # the queue must be empty by then, not about to be
 
 

@@ -76,7 +76,7 @@ class Service:
     """What the handlers share."""
 
     scheduler: Scheduler  # decodes
-    defaults: Defaults  # what holds where a request says nothing
+    defaults: Defaults  # of requests
     settings: ServeSettings  # of the server itself
     config: dict[str, Any]  # the settings of the model, which a trace file holds, too
     created: int = field(default_factory=lambda: int(time.time()))  # when it started, seconds since 1970

@@ -65,7 +65,7 @@ def _head(connection: socket.socket) -> bytes:
 
 
 def _reply(head: bytes) -> bytes:
-    """What a request is told: how far the loading is, or to come again."""
+    """The reply to a request: how far the loading is, or when to try again."""
     words = head.split(b"\r\n", 1)[0].split(b" ")
     path = words[1].partition(b"?")[0] if len(words) > 1 else b""
     kind, text = "application/json", json.dumps(loading_reply(path.decode("latin-1")))
@@ -91,7 +91,7 @@ def _page() -> str:
 
 
 def loading_reply(path: str) -> dict[str, object]:
-    """What a request of ``path`` is told, with 503, in the form that its clients read."""
+    """The reply to a request of ``path``, with 503, in the form that its clients read."""
     state = loading_state()
     if path == "/health":
         return state

@@ -44,7 +44,7 @@ class Option:
     """An option that a request may set."""
 
     kind: str  # boolean, text, number, integer, numbers, integers, or part
-    default: Any  # where a request says nothing
+    default: Any  # of a request without the field
     null: bool = False  # it may be null
     most: int | None = None  # the largest whole number, or the longest text
     choices: tuple[str, ...] = ()  # the words that it may be
@@ -192,7 +192,7 @@ def _option(
     """An option as it is offered; None: it is not."""
     words, default = words_of(argument.annotation), config[key]
     if takes_part(argument):
-        if not isinstance(default, Mapping):  # an annotation that says nothing to us
+        if not isinstance(default, Mapping):  # an annotation of another library
             return None
         inner = tuple(choice for choice in choices(f"{group}/inner") if _builds(group, choice))
         return Option("part", _name_of(group, default), choices=inner, note=note)

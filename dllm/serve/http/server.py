@@ -149,7 +149,7 @@ SPARE_FILES = 128  # open files of a process beside its connections
 def patient_protocol(seconds: float, most: int) -> type[H11Protocol]:
     """A connection that is closed where the header of its next request has not come within that many ``seconds`` of its
     first byte, or of the connection itself. Of more than ``most``, the longest silent one is closed; where all speak,
-    the newcomer is told 503."""
+    the newcomer gets 503."""
 
     class PatientProtocol(H11Protocol):
         watch: asyncio.TimerHandle | None = None

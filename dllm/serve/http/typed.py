@@ -58,7 +58,7 @@ class Unknown:
 
     refuse: bool = False  # they are refused, instead of passed over
     names: set[str] = field(default_factory=set)  # those passed over so far
-    has_refused: bool = False  # one was refused, and only the first is told
+    has_refused: bool = False  # one was refused, and only the first is reported
 
     def passes(self, name: str) -> bool:
         """Whether one more may be passed over."""

@@ -84,7 +84,7 @@ def chosen_settings(
     settings: Sequence[SettingResults], names: Sequence[str] = (), highlight: str | None = None
 ) -> list[SettingResults]:
     """The settings of the methods ``names``, in that order (empty: of all). highlight: the method to draw before
-    others. Raises UserError for a method that there is not."""
+    others. Raises UserError for an unknown method."""
     places = [matching(settings, name, "--methods") for name in names]
     bright = matching(settings, highlight, "--highlight") if highlight is not None else set()
     ranks = {name: rank for rank, matches in reversed(list(enumerate(places))) for name in matches}

@@ -235,7 +235,7 @@ class SettingResults:
 
     @cached_property
     def seeds_change_nothing(self) -> bool:
-        """Whether every seed decoded the same answers, so that their spread says nothing."""
+        """Whether every seed decoded the same answers, so that their spread is no measure."""
         each = [
             {(row["task"], row["id"], row["sample"]): row.get("tokens") for row in setting.rows}
             for setting in self.of_seeds.values()

@@ -161,7 +161,7 @@ def column_tables(settings: Sequence[SettingResults], words: Sequence[str], agai
     """A Markdown table for each suite, with a line for each setting. words: of columns. against: the settings of what
     a line is compared with, such as ``cache=none``: of those that have them the one that differs least from the line.
 
-    Raises UserError for a column that there is not, and where no single setting can be compared with.
+    Raises UserError for an unknown column, and where there is no single setting to compare with.
     """
     suites: dict[Suite, list[SettingResults]] = {}
     for _, setting in each_setting(methods(settings)):

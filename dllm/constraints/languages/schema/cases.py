@@ -38,7 +38,7 @@ WRITTEN = "~written"
 
 
 class Endless(Refusal):
-    """A schema that begins with itself; a proof that meets one while it is being expanded gives up."""
+    """A schema that begins with itself; a proof that meets one while expanding it fails."""
 
 
 class Excluding(Protocol):

@@ -62,7 +62,7 @@ def _inner(key: str, value: Any, draft: str) -> Any:
 
 
 def _write_items(schema: dict[str, Any]) -> None:
-    """A list under ``items`` is prefixItems, and additionalItems what follows; beside one schema it says nothing."""
+    """A list under ``items`` is prefixItems, and additionalItems what follows; beside one schema it has no effect."""
     others = schema.pop("additionalItems", None)
     if not isinstance(schema.get("items"), list):
         return

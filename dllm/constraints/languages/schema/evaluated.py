@@ -30,7 +30,7 @@ class EvaluatedSet:
 
 
 class EvaluatedSets:
-    """Knows what the schemas of a document look at, by way of ``$ref`` and ``allOf`` too."""
+    """Knows which members and items the schemas of a document evaluate, through ``$ref`` and ``allOf`` too."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -46,7 +46,7 @@ class EvaluatedSets:
         return nodes
 
     def _beside(self, node: Node) -> EvaluatedSet:
-        """What the other keywords of a node look at."""
+        """What the other keywords of a node evaluate."""
         assert not isinstance(node.schema, bool)
         others = {key: value for key, value in node.schema.items() if not key.startswith("unevaluated")}
         return self._scope(Node(f"{node.place}{UNEVALUATED}", others))
@@ -83,7 +83,7 @@ class EvaluatedSets:
 
 
 def _sometimes(node: Node) -> list[Node]:
-    """The schemas that hold for some values only, so that what they look at depends on the value."""
+    """The schemas that hold for some values only, so that what they evaluate depends on the value."""
     cases = [node.at(key, index) for key in ("anyOf", "oneOf") for index in range(len(node.get(key, ())))]
     cases += [node.at("dependentSchemas", name) for name in node.get("dependentSchemas", ())]
     return [*cases, node.at("if")] if node.get("if") is not None else cases

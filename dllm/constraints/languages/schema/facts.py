@@ -27,7 +27,7 @@ class Texts:
     low: int = 0  # the fewest code points
     high: int | None = None  # the most; None: any number
     patterns: tuple[tuple[str, str], ...] = ()  # each with its place in the schema
-    formats: tuple[tuple[str, str], ...] = ()  # the same of formats
+    formats: tuple[tuple[str, str], ...] = ()  # of formats
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Members:
     node: Node  # the schema that says it
     properties: dict[str, Node]  # schemas by the name of a member
     patterns: tuple[tuple[str, Node], ...]  # patterns of names, each with its schema
-    others: Node | None  # the schema of all other members; None: it says nothing
+    others: Node | None  # the schema of all other members; None: any
 
     def of(self, name: str, patterns: Patterns) -> tuple[Node, ...]:
         """What this part says of the member with this name."""
@@ -101,7 +101,7 @@ class Facts:
     texts: Texts  # what it says of strings
     arrays: Arrays  # what it says of arrays
     objects: Objects  # what it says of objects
-    free: bool  # it says nothing: any JSON fits
+    free: bool  # any JSON fits
 
 
 def facts(case: Case, validity: Validity) -> Facts:

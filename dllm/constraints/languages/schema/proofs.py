@@ -53,7 +53,7 @@ class Proofs:
     def told_apart(self, branches: list[list[Case]]) -> bool:
         """Whether each value of a branch differs from those of all others, itself or in one required property.
 
-        Thousands of branches take one look at each, where pairs would be millions.
+        Thousands of branches are read once each, where pairs would be millions.
         """
         tags = [[self._tags(case) for case in cases] for cases in branches]
         every = [set(each) for cases in tags for each in cases]
