@@ -104,7 +104,7 @@ def seconds_of_prefix(model: Model, scheduler: Scheduler, request: Request) -> t
     session.stores[:] = row
     began = time.process_time()
     for layer in range(len(row)):
-        session.kept.write_known(layer)
+        session.kept.write_prefixes(layer)
     copied = found + time.process_time() - began
     began = time.process_time()
     while prefill.columns_to_compute:

@@ -19,6 +19,7 @@ from experiments.bench import candidates as bench_candidates
 from experiments.bench import kernels as bench_kernels
 from experiments.bench import llama_cpp
 from experiments.bench import scheduler as bench_scheduler
+from experiments.bench import shared_prompts as bench_shared_prompts
 from experiments.bench import step as bench_step
 from experiments.bench.laptop import rows, tiny_a2d
 from experiments.bench.llama_cpp import KINDS, blocks_of, forward_seconds, seconds
@@ -86,6 +87,16 @@ def test_every_way_of_batching_serves_everybody(way: str) -> None:
     assert found.seconds > 1  # the clock waits for who arrives late
     turns = {"one by one": 3 + 4 + 5, "static, as published": 3 + 9, "static": 3 + 5, "continuous": 3 + 5}
     assert scheduler.stats.turns == turns[way]  # the second one ends early
+
+
+def test_prompts_with_one_beginning_get_the_same_answers_however_they_are_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = "--width 64 --layers 2 --count 3 --prompt 200 --own 8 --answer 8 --lengths 300 --whole 300"
+    monkeypatch.setattr("sys.argv", ["shared_prompts", *sizes.split()])
+    assert bench_shared_prompts.main() == 0
+    out = capsys.readouterr().out
+    assert out.count("| equal |") == 4 and "taking its known tokens over takes a request" in out
 
 
 @pytest.mark.parametrize("words", bench_attention.ASKED)
