@@ -99,7 +99,8 @@ def test_tables_show_per_cent_with_intervals() -> None:
     lines = card.table(found).splitlines()
     assert lines[0] == "| task | 1 | 32 |" and lines[2] == "| copy | 90 (60-98) | 0 (0-28) |"
     assert lines[3] == "| assign | 100 (72-100) | - |"
-    assert lines[-2] == "| mean, short answers | 90.0 ±18.6 | 0.0 ±0.0 |"  # 1.96 sqrt(0.9 0.1 / 10)
+    # 1.96 sqrt(p (1 - p) / 14) of p = 11 / 14 and 2 / 14
+    assert lines[-2] == "| mean, short answers | 90.0 ±21.5 | 0.0 ±18.3 |"
 
 
 def test_losses_under_a_cache_are_paired() -> None:
