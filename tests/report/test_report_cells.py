@@ -102,6 +102,11 @@ def test_a_report_of_usual_settings_says_so(sweep: Path) -> None:
     assert found["gen_length"] == "each item's own (8)" and found["eos"] == "fill_after_block"
 
 
+def test_an_automatic_length_is_said_with_its_rule(tmp_path: Path) -> None:
+    cell(tmp_path / "a", ["gen_length=auto"], {"copy": [1]}, 4)
+    assert about(tmp_path)["gen_length"] == "auto (16 masks, then rho_eos(limit=128, checked=12, low=0.1, high=0.9))"
+
+
 def test_a_processor_is_called_as_its_maker_does(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 9554 64-Core\nflags: a\n")
     assert processor_name(tmp_path / "cpuinfo") == "AMD EPYC 9554 64-Core"

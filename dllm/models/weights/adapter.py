@@ -118,7 +118,7 @@ class Adapter:
 
     def check_base(self, tensors: Mapping[str, StoredTensor], path: str | Path) -> None:
         """Raise UserError where the adapter was trained on other weights than ``tensors``, as far as it notes
-        them. Reads a row per matrix; which proves nothing of weights in few bits."""
+        them. Reads a row per matrix, which proves nothing of weights in few bits."""
         if any(tensors[name].packing is not None for name in self.pairs):
             return
         if self.digest is not None and self.digest != base_digest(self.pairs, tensors):

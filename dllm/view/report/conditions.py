@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dllm.compose.auto_length import AUTO, with_auto_length
 from dllm.compose.labels import NO_OUTCOME, usual_of
 from dllm.compose.naming import inner_default, own_options, part_at, part_words, places_of, typed_name, value_text
 from dllm.record.folders import relevant
@@ -81,7 +82,11 @@ def _is_option(key: str, value: Any) -> bool:
 
 
 def length_of(cell: CellResults) -> str:
-    """The length of its answers in tokens. A task without ``gen_length`` gives each item its own."""
+    """The length of its answers in tokens, or the rule that finds it. A task without ``gen_length`` gives each item its
+    own."""
+    if cell.config["gen_length"] == AUTO:
+        config = with_auto_length(cell.config)
+        return f"auto ({config['gen_length']} masks, then {part_words(config, 'length')})"
     if cell.config["gen_length"] is not None:
         return str(cell.config["gen_length"])
     lengths = sorted({len(row["canvas"]) for row in cell.rows})
