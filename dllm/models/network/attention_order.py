@@ -62,17 +62,18 @@ class AttentionOrder:
 class AttentionKind:
     """Full attention (LLaDA, Dream), and the base of the other kinds.
 
-    name: what caches declare to serve. is_called: what
-    messages say of a model. text, advice: what ``task=check`` says of its attention and of caches. grid_at_zero: blocks
-    count from column 0 instead of from the answer's start. causal: a decided token sees what is before it alone, so
-    that rows which are in for it, or a prompt of masks (guidance), are nothing that the model knows. judges: the row
-    that predicts a decided column tells how likely its token is. everywhere: every forward predicts every masked
-    column. sealed: another class computes it, and only its logits are seen. pipelined: a block was trained to see
-    unfinished blocks before it. next_token: it predicts the next token alone, and was never trained on a mask.
+    name: what caches declare to serve. is_called: what messages say of a model. form: of ``text``. advice: what
+    ``task=check`` says of caches. grid_at_zero: blocks count from column 0 instead of from the answer's start. causal:
+    a decided token sees what is before it alone, so that rows which are in for it, or a prompt of masks (guidance), are
+    nothing that the model knows. judges: the row that predicts a decided column tells how likely its token is.
+    everywhere: every forward predicts every masked column. sealed: another class computes it, and only its logits are
+    seen. pipelined: a block was trained to see unfinished blocks before it. next_token: it predicts the next token
+    alone, and was never trained on a mask.
     """
 
     name: ClassVar[str] = "full"
     is_called: ClassVar[str] = "full"
+    form: ClassVar[str] = "full, both ways; blocks of any length"
     advice: ClassVar[str] = "approximate: kept keys go stale as later tokens change"
     grid_at_zero: ClassVar[bool] = False
     causal: ClassVar[bool] = False
@@ -94,7 +95,8 @@ class AttentionKind:
 
     @property
     def text(self) -> str:
-        return "full, both ways; blocks of any length"
+        """What ``task=check`` says of who sees whom."""
+        return self.form.format(self)
 
     def order(self, masked: Tensor, start: Tensor) -> AttentionOrder | None:
         """Rank and reach of every column; None: everybody sees everybody."""
@@ -109,7 +111,7 @@ class AttentionKind:
         """The column after each page of a row whose answer begins at ``start`` and whose first ``decided`` columns are
         decided, ascending. A page and those before it depend on nothing after them, so rows that begin with the same
         pages have the same keys and values there. Not for full attention, where every row depends on all others."""
-        return ()
+        return range(PAGE_COLUMNS, decided + 1, PAGE_COLUMNS) if self.causal else ()
 
     def predicted(self, masked: Tensor, start: Tensor) -> Tensor | None:
         """The columns [B, L] that a forward predicts; None: all."""
@@ -131,11 +133,6 @@ class AttentionKind:
 
 
 FULL = AttentionKind()
-
-
-def token_pages(decided: int) -> Sequence[int]:
-    """``AttentionKind.page_ends`` where attention is causal by token."""
-    return range(PAGE_COLUMNS, decided + 1, PAGE_COLUMNS)
 
 
 def columns_of(masked: Tensor) -> Tensor:

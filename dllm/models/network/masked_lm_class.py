@@ -30,14 +30,8 @@ class TransformersKind(AttentionKind):
     name = "own-class"
     is_called = "run through its own class, whose keys and values are out of reach"
     advice = "cache=none alone, since the class computes whole canvases"
+    form = "full, both ways, computed by transformers' own class; blocks of any length"
     sealed = True
-
-    @property
-    def text(self) -> str:
-        return "full, both ways, computed by transformers' own class; blocks of any length"
-
-
-TRANSFORMERS_KIND = TransformersKind()
 
 
 def is_masked_lm(architecture: str) -> bool:
@@ -92,7 +86,7 @@ def _fields(config: Any) -> Fields:
         "mask_id": getattr(config, "mask_token_id", None),
         "eos_id": getattr(config, "eos_token_id", None),
         "pad_id": config.pad_token_id,
-        "attention": TRANSFORMERS_KIND,
+        "attention": TransformersKind(),
     }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dllm.models.network.attention_order import AttentionKind, AttentionOrder, blocks_behind, columns_of, token_pages
+from dllm.models.network.attention_order import AttentionKind, AttentionOrder, blocks_behind, columns_of
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,10 @@ class ByBlock(InBlocks):
 
 
 @dataclass(frozen=True)
-class BlockCausal(ByBlock):
-    """Blocks count from column 0 (SDAR, LLaDA2, DreamReasoner, Stable-DiffCoder)."""
+class FromZero(ByBlock):
+    """Blocks count from column 0."""
 
-    name = is_called = "block-causal"
     grid_at_zero = True
-
-    @property
-    def text(self) -> str:
-        return f"block-causal; decode with blocks.block_length={self.length}"
 
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         return columns_of(masked) // self.length
@@ -56,16 +51,21 @@ class BlockCausal(ByBlock):
 
 
 @dataclass(frozen=True)
+class BlockCausal(FromZero):
+    """Blocks count from column 0 (SDAR, LLaDA2, DreamReasoner, Stable-DiffCoder)."""
+
+    name = is_called = "block-causal"
+    form = "block-causal; decode with blocks.block_length={0.length}"
+
+
+@dataclass(frozen=True)
 class AnswerBlocks(ByBlock):
     """Blocks count from the answer's start, in both directions, so that the prompt's first one may be short (A2D's
     -bd3lm checkpoints, arXiv 2602.22661)."""
 
     name = "answer-blocks"
     is_called = "block-causal from the answer's start"
-
-    @property
-    def text(self) -> str:
-        return f"block-causal from the answer's start; decode with blocks.block_length={self.length}"
+    form = "block-causal from the answer's start; decode with blocks.block_length={0.length}"
 
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         number = (columns_of(masked) - start[:, None]) // self.length
@@ -82,10 +82,7 @@ class PromptBlock(ByBlock):
 
     name = "prompt-block"
     is_called = "block-causal after a prompt of one block"
-
-    @property
-    def text(self) -> str:
-        return f"both ways in the prompt, block-causal after it; decode with blocks.block_length={self.length}"
+    form = "both ways in the prompt, block-causal after it; decode with blocks.block_length={0.length}"
 
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         """The prompt, then the blocks."""
@@ -102,13 +99,10 @@ class PipelinedBlocks(PromptBlock):
     name = "pipelined-blocks"
     is_called = "block-causal after a prompt of one block, with several blocks open"
     pipelined = True
-
-    @property
-    def text(self) -> str:
-        return (
-            "both ways in the prompt, block-causal after it, also over unfinished blocks; decode with blocks=pipelined "
-            f"blocks.block_length={self.length}"
-        )
+    form = (
+        "both ways in the prompt, block-causal after it, also over unfinished blocks; decode with blocks=pipelined "
+        "blocks.block_length={0.length}"
+    )
 
 
 @dataclass(frozen=True)
@@ -148,62 +142,51 @@ class Seeded(ActiveBlock):
 
 
 @dataclass(frozen=True)
-class SeededBlocks(Seeded, ByBlock):
+class SeededBlocks(Seeded, FromZero):
     """Blocks count from column 0, and the first column of a block is committed alone (Fast-dLLM v2, arXiv 2509.26328).
     In the block that holds the prompt's end the first column is given."""
 
     name = "seeded-blocks"
     is_called = "block-causal, and a block's first column is decided alone"
-    grid_at_zero = True
-
-    @property
-    def text(self) -> str:
-        return f"block-causal, a block's first column decided alone; blocks of {self.length} columns"
-
-    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
-        return columns_of(masked) // self.length
-
-    def page_ends(self, start: int, decided: int) -> Sequence[int]:
-        return range(self.length, decided + 1, self.length)
+    form = "block-causal, a block's first column decided alone; blocks of {0.length} columns"
 
 
 @dataclass(frozen=True)
-class ContextCausal(Seeded):
-    """The active block sees all of itself; everything else is causal (NBDiff, arXiv 2512.06776, and
-    Nemotron-Labs-Diffusion). Blocks count from the answer's start. The forward that opens a block computes the rows of
-    the block before it, which have just become causal, and so final.
-    """
+class CausalContext(ActiveBlock):
+    """Blocks count from the answer's start, and what is before the active one is causal."""
 
-    name = "context-causal"
-    is_called = "causal outside the block that is decoded"
     advice = "exact: keys of the causal context never change"
     causal = True
-
-    @property
-    def one_by_one(self) -> bool:
-        return self.length == 1
-
-    @property
-    def text(self) -> str:
-        return f"causal; both ways inside the block that is decoded, of {self.length} columns from the answer's start"
-
-    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
-        columns, begin = columns_of(masked), self._begin(masked, start)
-        return AttentionOrder(columns, torch.where(self._inside(masked, begin), begin + self.length - 1, columns))
 
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         """The prompt, then the blocks."""
         return blocks_behind(columns_of(masked), start, self.length)
 
-    def page_ends(self, start: int, decided: int) -> Sequence[int]:
-        return token_pages(decided)
+
+@dataclass(frozen=True)
+class ContextCausal(Seeded, CausalContext):
+    """The active block sees all of itself; everything else is causal (NBDiff, arXiv 2512.06776, and
+    Nemotron-Labs-Diffusion). The forward that opens a block computes the rows of the block before it, which have just
+    become causal, and so final."""
+
+    name = "context-causal"
+    is_called = "causal outside the block that is decoded"
+    form = "causal; both ways inside the block that is decoded, of {0.length} columns from the answer's start"
+
+    @property
+    def one_by_one(self) -> bool:
+        return self.length == 1
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
+        columns, begin = columns_of(masked), self._begin(masked, start)
+        return AttentionOrder(columns, torch.where(self._inside(masked, begin), begin + self.length - 1, columns))
 
 
 @dataclass(frozen=True)
-class DenoisedBlock(ActiveBlock):
+class DenoisedBlock(CausalContext):
     """The active block sees all of itself and of the text before it, which is causal (DiffusionGemma: its canvas and
-    its context). Blocks count from the answer's start. The rows of the active block run by a pass of their own, and
-    are thrown away; the forward that opens the next block computes its decided text causally, and so finally.
+    its context). The rows of the active block run by a pass of their own, and are thrown away; the forward that opens
+    the next block computes its decided text causally, and so finally.
 
     In layers with a window of W columns, a causal row sees itself and the W - 1 columns before it, and every row of the
     active block the W - 1 columns before the block, and the block.
@@ -211,27 +194,15 @@ class DenoisedBlock(ActiveBlock):
 
     name = "denoised-block"
     is_called = "causal outside the block of noise that is decoded"
-    advice = "exact: keys of the causal context never change"
-    causal = True
+    form = "causal; both ways inside the block of noise, of {0.length} columns from the answer's start"
     judges = False
     everywhere = False
-
-    @property
-    def text(self) -> str:
-        return f"causal; both ways inside the block of noise, of {self.length} columns from the answer's start"
 
     def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
         columns, begin = columns_of(masked), self._begin(masked, start)
         inside = self._inside(masked, begin)
         reach = torch.where(inside, begin + self.length - 1, columns)
         return AttentionOrder(columns, reach, torch.where(inside, begin, columns))
-
-    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
-        """The text before the answer, then the blocks."""
-        return blocks_behind(columns_of(masked), start, self.length)
-
-    def page_ends(self, start: int, decided: int) -> Sequence[int]:
-        return token_pages(decided)
 
     def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
         return self.denoised(masked, start)
@@ -241,7 +212,17 @@ class DenoisedBlock(ActiveBlock):
 
 
 @dataclass(frozen=True)
-class CausalByRank(AttentionKind):
+class CausalByToken(AttentionKind):
+    """Every column is a piece of its own."""
+
+    causal = True
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        return columns_of(masked)
+
+
+@dataclass(frozen=True)
+class CausalByRank(CausalByToken):
     """Causal in an order that puts known tokens before masks, both by position (WeDLM, arXiv 2512.22737).
 
     A mask sees all known tokens, right of it as well, and the masks before it. A known token sees the known ones before
@@ -251,52 +232,32 @@ class CausalByRank(AttentionKind):
     name = "causal-by-rank"
     is_called = "causal, known tokens before masks"
     advice = "exact: keys before the first mask never change"
-    causal = True
+    form = "causal, known tokens before masks; any number of masks in flight"
     judges = False
-
-    @property
-    def text(self) -> str:
-        return "causal, known tokens before masks; any number of masks in flight"
 
     def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
         rank = columns_of(masked) + masked * masked.shape[1]
         return AttentionOrder(rank, rank)
-
-    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
-        return columns_of(masked)
-
-    def page_ends(self, start: int, decided: int) -> Sequence[int]:
-        return token_pages(decided)
 
     def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
         return masked  # the row of a known token does not predict the token itself
 
 
 @dataclass(frozen=True)
-class NextToken(AttentionKind):
+class NextToken(CausalByToken):
     """Causal by token: the last decided row predicts the next column, and nothing else is predicted (Llama, Mistral,
     Qwen). In layers with a window of W columns a row sees itself and the W - 1 columns before it."""
 
     name = "next-token"
     is_called = "causal, for the next token"
     advice = "exact: keys never change"
-    causal = True
+    form = "causal; decode from left to right (experiment=ar)"
     everywhere = False
     next_token = True
-
-    @property
-    def text(self) -> str:
-        return "causal; decode from left to right (experiment=ar)"
 
     def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
         columns = columns_of(masked)
         return AttentionOrder(columns, columns, columns)
-
-    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
-        return columns_of(masked)
-
-    def page_ends(self, start: int, decided: int) -> Sequence[int]:
-        return token_pages(decided)
 
     def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
         return masked & (masked.cumsum(1) == 1)
