@@ -166,90 +166,36 @@ def read_keys(
 ALL_FULL = list_of(
     "a list of 'full_attention' alone (sliding windows are not supported)", lambda value: value == "full_attention"
 )
-_OFF, _IS_ONE, _NULL = allowed(False), allowed(1, 1.0), allowed()
-
-# Keys of transformers' classes that would change what is computed. Their neutral values pass.
-NEUTRAL_KEYS: dict[str, KeyRule] = {
-    # biases, norms and activations
-    "attention_bias": _OFF,
-    "mlp_bias": _OFF,
-    "bias": _OFF,
-    "use_bias": _OFF,
-    "use_qkv_bias": _OFF,
-    "qkv_bias": _OFF,
-    "qk_norm": _OFF,
-    "use_qk_norm": _OFF,
-    "qk_layernorm": _OFF,
-    "norm_head": _OFF,
-    "use_rmsnorm": allowed(True),
-    "layer_norm_eps": _NULL,
-    "layer_norm_epsilon": _NULL,
-    "norm_eps": _NULL,
-    "norm_epsilon": _NULL,
-    "hidden_activation": allowed("silu"),
-    "activation_function": allowed("silu"),
-    "act_fn": allowed("silu"),
-    "parallel_attn": _OFF,
-    "use_parallel_residual": _OFF,
-    "post_norm": _OFF,
-    "sandwich_norm": _OFF,
-    # positions and attention
-    "rotary_pct": _IS_ONE,
-    "rotary_percent": _IS_ONE,
-    "rotary_base": _NULL,
-    "rotary_emb_base": _NULL,
-    "rope_ratio": _IS_ONE,
-    "rope_interleave": _OFF,
-    "rope_interleaved": _OFF,
-    "rope_local_base_freq": _NULL,
-    "mrope_section": _NULL,
-    "no_rope_layers": allowed([]),
-    "no_rope_layer_interval": _NULL,
-    "alibi": _OFF,
-    "use_alibi": _OFF,
-    "position_embedding_type": allowed("rope", "rotary"),
-    "layer_types": ALL_FULL,
-    "use_sliding_window": _OFF,
-    "sliding_window_pattern": _NULL,
-    "attention_chunk_size": _NULL,
-    "attention_sink": _OFF,
-    "add_cross_attention": _OFF,
-    "clip_qkv": _NULL,
-    "q_lora_rank": _NULL,
-    "kv_lora_rank": _NULL,
-    "multi_query_attention": _OFF,
-    # scales
-    "embedding_multiplier": _IS_ONE,
-    "residual_multiplier": _IS_ONE,
-    "attention_multiplier": _NULL,
-    "logits_scaling": _IS_ONE,
-    "logit_scale": _IS_ONE,
-    "scale_emb": _IS_ONE,
-    "scale_depth": _NULL,
-    "query_pre_attn_scalar": _NULL,
-    "final_logit_softcapping": _NULL,
-    "attn_logit_softcapping": _NULL,
-    "logit_softcapping": _NULL,
-    # experts
-    "num_experts": allowed(0),
-    "num_local_experts": allowed(0),
-    "n_routed_experts": allowed(0),
-    "n_shared_experts": allowed(0),
-    "num_shared_experts": allowed(0),
-    "decoder_sparse_step": allowed(1),
-    "mlp_only_layers": allowed([]),
-    "scoring_func": _NULL,
-    "score_function": _NULL,
-    "expert_capacity": _NULL,
-    "use_mrope": _OFF,
-    "num_nextn_predict_layers": allowed(0),
-    "num_mtp_layers": allowed(0),
-    # other networks around or instead of this one
-    "vision_config": _NULL,
-    "audio_config": _NULL,
-    "is_encoder_decoder": _OFF,
-    "transformers_weights": _NULL,
+# Keys of transformers' classes that would change what is computed, by the values that change nothing.
+_NEUTRAL = {
+    allowed(False): """
+        attention_bias mlp_bias bias use_bias use_qkv_bias qkv_bias qk_norm use_qk_norm qk_layernorm norm_head
+        parallel_attn use_parallel_residual post_norm sandwich_norm rope_interleave rope_interleaved alibi use_alibi
+        use_sliding_window attention_sink add_cross_attention multi_query_attention use_mrope is_encoder_decoder
+    """,
+    allowed(): """
+        layer_norm_eps layer_norm_epsilon norm_eps norm_epsilon rotary_base rotary_emb_base rope_local_base_freq
+        mrope_section no_rope_layer_interval sliding_window_pattern attention_chunk_size clip_qkv q_lora_rank
+        kv_lora_rank attention_multiplier scale_depth query_pre_attn_scalar final_logit_softcapping
+        attn_logit_softcapping logit_softcapping scoring_func score_function expert_capacity vision_config audio_config
+        transformers_weights
+    """,
+    allowed(1, 1.0): """
+        rotary_pct rotary_percent rope_ratio embedding_multiplier residual_multiplier logits_scaling logit_scale
+        scale_emb
+    """,
+    allowed(0): """
+        num_experts num_local_experts n_routed_experts n_shared_experts num_shared_experts num_nextn_predict_layers
+        num_mtp_layers
+    """,
+    allowed([]): "no_rope_layers mlp_only_layers",
+    allowed(1): "decoder_sparse_step",
+    allowed("silu"): "hidden_activation activation_function act_fn",
+    allowed(True): "use_rmsnorm",
+    allowed("rope", "rotary"): "position_embedding_type",
+    ALL_FULL: "layer_types",
 }
+NEUTRAL_KEYS: dict[str, KeyRule] = {key: rule for rule, keys in _NEUTRAL.items() for key in keys.split()}
 
 # Keys without effect on what is computed here: of transformers' base class; of its models, their training, and windows,
 # which count only beside ``use_sliding_window``; of LLaDA's and SDAR's own classes; of how later families
