@@ -8,23 +8,20 @@ published code of LLaDA and Dream. As separate operations the two move five time
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.kernels.jit import Build, LaunchConfig, contiguous_rows, jit, tl
+from dllm.kernels.jit import Build, LaunchConfig, contiguous_rows, each_type, jit, tl
 
 _CONFIG = LaunchConfig({"BLOCK": 1024}, warps=4)
 
 
-def reference(a: Tensor, b: Tensor) -> Tensor:
-    """silu(a) * b."""
-    return F.silu(a) * b
-
-
-def gelu_reference(a: Tensor, b: Tensor) -> Tensor:
-    """gelu(a) * b, by the tanh form."""
-    return F.gelu(a, approximate="tanh") * b
+def reference(a: Tensor, b: Tensor, gelu: bool = False) -> Tensor:
+    """silu(a) * b, or gelu(a) * b by the tanh form."""
+    return (F.gelu(a, approximate="tanh") if gelu else F.silu(a)) * b
 
 
 @jit()
@@ -43,24 +40,10 @@ def _silu_times(a, b, out, D, a_stride, b_stride, GELU: tl.constexpr, WIDE: tl.c
     tl.store(out + row * D + columns, (open_ * other).to(a.dtype.element_ty), mask=inside)
 
 
-def silu_times(a: Tensor, b: Tensor, triton: bool = False) -> Tensor:
+def silu_times(a: Tensor, b: Tensor, triton: bool = False, gelu: bool = False) -> Tensor:
     """``reference``. triton: the kernel, equal up to the rounding of the exponential."""
     if not triton or torch.compiler.is_compiling():  # torch.compile fuses this itself
-        return reference(a, b)
-    return _launched(a, b, False)
-
-
-def gelu_times(a: Tensor, b: Tensor, triton: bool = False) -> Tensor:
-    """``gelu_reference``. triton: as in ``silu_times``."""
-    if not triton or torch.compiler.is_compiling():
-        return gelu_reference(a, b)
-    return _launched(a, b, True)
-
-
-GATES = {"silu": silu_times, "gelu_tanh": gelu_times}  # by activation
-
-
-def _launched(a: Tensor, b: Tensor, gelu: bool) -> Tensor:
+        return reference(a, b, gelu)
     width = a.shape[-1]
     out = torch.empty_like(a, memory_format=torch.contiguous_format)
     a, b = contiguous_rows(a), contiguous_rows(b)
@@ -71,13 +54,15 @@ def _launched(a: Tensor, b: Tensor, gelu: bool) -> Tensor:
     return out
 
 
+GATES = {"silu": silu_times, "gelu_tanh": partial(silu_times, gelu=True)}  # by activation
+
+
 def _build(kind: str, gelu: bool = False) -> Build:
-    types = dict.fromkeys(("a", "b", "out"), f"*{kind}")
     return Build(
         f"{'gelu' if gelu else 'silu'}_times-{kind}",
         _silu_times,
         _CONFIG,
-        types | dict.fromkeys(("D", "a_stride", "b_stride"), "i32/16"),
+        each_type({"a b out": f"*{kind}", "D a_stride b_stride": "i32/16"}),
         {"GELU": gelu, "WIDE": False},
     )
 
