@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.kernels.grouped_product import most_tiles, own_tile
-from dllm.kernels.jit import Build, LaunchConfig, interpreted, jit, power_of_two, tl
+from dllm.kernels.grouped_product import by_group, most_tiles, own_tile
+from dllm.kernels.jit import Build, LaunchConfig, each_type, interpreted, jit, power_of_two, tl
 from dllm.kernels.narrow_product import GROUP, PAIRED, narrow_tile
 from dllm.kernels.narrow_product import reference as narrow_reference
 
@@ -26,12 +26,8 @@ _CONFIGS = {
 
 def reference(rows: Tensor, weight: Tensor, scale: Tensor, ends: Tensor) -> Tensor:
     """[T, N] from rows [T, D], narrow weights of E groups, their scales, and ends [E], group by group."""
-    out, begin = rows.new_empty(len(rows), weight.shape[1]), 0
-    for group, end in enumerate(ends.tolist()):
-        if end > begin:
-            out[begin:end] = narrow_reference(rows[begin:end], weight[group], scale[group])
-        begin = end
-    return out
+    product = lambda group, part: narrow_reference(part, weight[group], scale[group])  # noqa: E731
+    return by_group(product, rows, ends, weight.shape[1])
 
 
 @jit("T")
@@ -75,17 +71,8 @@ BUILDS = tuple(
         f"grouped_narrow_product-{bits}-bits-{rows}",
         _grouped_narrow,
         config,
-        {
-            "rows": "*bf16",
-            "weight": "*u8" if bits == 4 else "*i8",
-            "scale": "*bf16",
-            "ends": "*i64",
-            "out": "*bf16",
-            "T": "i32",
-            "E": "i32/16",
-            "N": "i32/16",
-            "D": "i32/16",
-        },
+        {"weight": "*u8" if bits == 4 else "*i8"}
+        | each_type({"rows scale out": "*bf16", "ends": "*i64", "T": "i32", "E N D": "i32/16"}),
         {"FOUR": bits == 4, "UPCAST": False, "GROUPED": GROUP, "GROUPS": 256},
         wgmma=True,
     )

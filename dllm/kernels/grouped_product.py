@@ -8,11 +8,13 @@ without one return. The matrices of groups without rows are not read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.kernels.jit import Build, LaunchConfig, interpreted, jit, power_of_two, tl
+from dllm.kernels.jit import Build, LaunchConfig, each_type, interpreted, jit, power_of_two, tl
 
 _CONFIGS = {  # by rows of a group, on average
     16: LaunchConfig({"BLOCK_R": 16, "BLOCK_N": 128, "BLOCK_D": 64}, warps=4, stages=3),
@@ -21,14 +23,19 @@ _CONFIGS = {  # by rows of a group, on average
 }
 
 
-def reference(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """[T, N] from rows [T, D], weight [E, N, D] and ends [E], group by group."""
-    out, begin = rows.new_empty(len(rows), weight.shape[1]), 0
+def by_group(product: Callable[[int, Tensor], Tensor], rows: Tensor, ends: Tensor, width: int) -> Tensor:
+    """[T, ``width``] from rows [T, D] and ends [E]: the ``product`` of each group that has rows, by its number."""
+    out, begin = rows.new_empty(len(rows), width), 0
     for group, end in enumerate(ends.tolist()):
         if end > begin:
-            out[begin:end] = F.linear(rows[begin:end], weight[group])
+            out[begin:end] = product(group, rows[begin:end])
         begin = end
     return out
+
+
+def reference(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """[T, N] from rows [T, D], weight [E, N, D] and ends [E], group by group."""
+    return by_group(lambda group, part: F.linear(part, weight[group]), rows, ends, weight.shape[1])
 
 
 @jit()
@@ -118,8 +125,7 @@ def most_tiles(count: int, groups: int, config: LaunchConfig) -> int:
 BUILDS = tuple(
     Build(
         f"grouped_product-bf16-{rows}", _grouped, config,
-        {"rows": "*bf16", "weight": "*bf16", "ends": "*i64", "out": "*bf16", "T": "i32", "E": "i32/16", "N": "i32/16",
-         "D": "i32/16"},
+        each_type({"rows weight out": "*bf16", "ends": "*i64", "T": "i32", "E N D": "i32/16"}),
         {"UPCAST": False, "WIDE": False, "GROUPS": 64}, wgmma=True,
     )
     for rows, config in _CONFIGS.items()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dllm.common.ranks import ALONE, Ranks
 from dllm.kernels.grouped_narrow_product import grouped_narrow_product
+from dllm.kernels.grouped_product import by_group
 from dllm.kernels.narrow_linear import cpu_product, largest_of, narrow_here, packs_by_64, placed, stored
 from dllm.kernels.narrow_product import narrowed
 from dllm.kernels.silu_times import GATES
@@ -79,15 +80,12 @@ class NarrowExperts(nn.Module):
         if self.triton:
             gate, up = grouped_narrow_product(rows, self.gate_up, self.gate_up_scale, ends, True).chunk(2, -1)
             return grouped_narrow_product(self.times(gate, up, True), self.down, self.down_scale, ends, True)
-        out, begin = torch.empty_like(rows), 0
-        for expert, end in enumerate(ends.tolist()):
-            if end > begin:
-                inner = cpu_product(rows[begin:end], self.gate_up[expert], self.gate_up_scale[expert], self.bits)
-                gate, up = inner.chunk(2, -1)
-                inner = self.times(gate, up, False)
-                out[begin:end] = cpu_product(inner, self.down[expert], self.down_scale[expert], self.bits)
-            begin = end
-        return out
+        return by_group(self._of_expert, rows, ends, rows.shape[1])
+
+    def _of_expert(self, expert: int, rows: Tensor) -> Tensor:
+        inner = cpu_product(rows, self.gate_up[expert], self.gate_up_scale[expert], self.bits)
+        inner = self.times(*inner.chunk(2, -1), False)
+        return cpu_product(inner, self.down[expert], self.down_scale[expert], self.bits)
 
 
 def each(

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from dllm.kernels.grouped_product import grouped_product
+from dllm.kernels.grouped_product import by_group, grouped_product
 from dllm.kernels.silu_times import GATES
 from dllm.models.network.moe import MoEConfig
 
@@ -64,12 +64,7 @@ class Experts(nn.ModuleList):
 
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
         """Rows [T, D], sorted by expert, through the expert of each. ends [E]: the row after each expert's last."""
-        out, begin = torch.empty_like(rows), 0
-        for expert, end in zip(self, ends.tolist(), strict=True):
-            if end > begin:
-                out[begin:end] = expert(rows[begin:end])
-            begin = end
-        return out
+        return by_group(lambda expert, part: self[expert](part), rows, ends, rows.shape[1])
 
 
 class StackedExperts(nn.Module):
