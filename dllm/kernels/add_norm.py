@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.kernels.jit import Build, LaunchConfig, jit, power_of_two, tl
+from dllm.kernels.jit import Build, LaunchConfig, each_type, jit, power_of_two, tl
 
 
 class KeepRows(NamedTuple):
@@ -97,17 +97,12 @@ def add_norm(
 
 
 def _build(kind: str, width: int, added: bool, kept: bool = False) -> Build:
-    types = dict.fromkeys(("x", "gain", "total", "out"), f"*{kind}") | {"rows": "i32", "D": "i32/16"}
     return Build(
         f"add_norm-{kind}-{width}-{added}{'-kept' * kept}",
         _add_norm,
         _config(width),
-        {
-            **types,
-            "residual": f"*{kind}" if added else None,
-            "kept": f"*{kind}" if kept else None,
-            "places": "*i64" if kept else None,
-        },
+        {"residual": f"*{kind}" if added else None, "kept": f"*{kind}" if kept else None}
+        | each_type({"x gain total out": f"*{kind}", "rows": "i32", "D": "i32/16", "places": "*i64" if kept else None}),
         {"EPS": 1e-5, "WIDE": False},
     )
 

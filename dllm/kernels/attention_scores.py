@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import Build, LaunchConfig, interpreted, jit, power_of_two, tl
+from dllm.kernels.jit import Build, LaunchConfig, each_type, interpreted, jit, power_of_two, tl
 
 KEY_BLOCK = 128  # keys of a block
 
@@ -100,9 +100,8 @@ def attention_scores(
 
 
 def _build(kind: str, size: int, group: int, listed: bool) -> Build:
-    types: dict[str, str | None] = {"query": f"*{kind}", "keys": f"*{kind}", "scores": "*fp32", "sums": "*fp32"}
-    types |= {"columns": "*i64" if listed else None, "count": "*i32", "H": "i32"}
-    types |= dict.fromkeys(("M", "S", "BLOCKS", "q_step", "k_step", "head_step"), "i32")
+    types = each_type({"query keys": f"*{kind}", "scores sums": "*fp32", "columns": "*i64" if listed else None})
+    types |= each_type({"count": "*i32", "M S BLOCKS q_step k_step head_step H": "i32"})
     return Build(
         f"attention_scores-{kind}-{size}-{group}-{listed}",
         _scores,

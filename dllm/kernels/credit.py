@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import Build, LaunchConfig, jit, power_of_two, tl
+from dllm.kernels.jit import Build, LaunchConfig, each_type, jit, power_of_two, tl
 
 SLOTS = 16
 POSITIONS_PER_PROGRAM = 8
@@ -141,8 +141,7 @@ def _config(slots: int) -> LaunchConfig:
 BUILDS = (
     Build(
         f"credit-{SLOTS}", _credit, _config(SLOTS),
-        {"slots": "*fp32", "token": "*i64", "first": "*fp64", "logsumexp": "*fp64", "ids": "*i64", "credit": "*fp64",
-         "masked": "*i8", "beta": "*fp64", "gamma": "*fp64", "alpha": "*fp64", "rows": "i32",
-         "chosen": "*i64", "confidence": "*fp64", "new_ids": "*i64", "new_credit": "*fp64"},
+        each_type({"slots": "*fp32", "token ids chosen new_ids": "*i64", "masked": "*i8", "rows": "i32",
+                   "first logsumexp credit beta gamma alpha confidence new_credit": "*fp64"}),
     ),
 )  # fmt: skip

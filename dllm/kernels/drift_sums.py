@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import Build, LaunchConfig, jit, tl
+from dllm.kernels.jit import Build, LaunchConfig, each_type, jit, tl
 
 KeyScores = tuple[Tensor, Tensor]  # of ``attention_scores``
 _CONFIG = LaunchConfig({"ROWS": 16, "KEYS": 32, "PARTS": 16}, warps=8)
@@ -114,9 +114,8 @@ BUILDS = (
         "drift_sums-fp32",
         _drift_sums,
         _CONFIG,
-        dict.fromkeys(("new", "new_sums", "old", "old_sums", "mean", "received", "alike"), "*fp32")
-        | {"real": "*i1", "count": "*i32"}
-        | dict.fromkeys(("W", "R", "S", "BLOCKS", "H"), "i32"),
+        {"real": "*i1", "count": "*i32"}
+        | each_type({"new new_sums old old_sums mean received alike": "*fp32", "W R S BLOCKS H": "i32"}),
         {"WIDE": False},
     ),
 )

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from dllm.common import noise
-from dllm.kernels.jit import Build, LaunchConfig, contiguous_rows, jit, power_of_two, processors, tl
+from dllm.kernels.jit import Build, LaunchConfig, contiguous_rows, each_type, jit, processors, tl
+from dllm.kernels.row_statistics import split_count
 
 _CONFIG = LaunchConfig({"BLOCK": 1024}, warps=4)
 CACHED = 1 << 18  # numbers, 2 MB as float64
@@ -76,8 +77,7 @@ def gumbel_argmax(logits: Tensor, state: Tensor, random: Tensor, triton: bool = 
         return in_cache(logits, state, random) if logits.device.type == "cpu" else reference(logits, state, random)
     rows = contiguous_rows(logits)
     count, vocabulary = rows.shape
-    most = power_of_two(vocabulary // _CONFIG.blocks["BLOCK"] + 1)
-    splits = max(1, min(64, most, power_of_two(-(-4 * processors(rows.device) // count))))
+    splits = split_count(count, vocabulary, _CONFIG.blocks["BLOCK"], processors(rows.device))
     values = torch.empty(count, splits, dtype=torch.float64, device=rows.device)
     index = torch.empty(count, splits, dtype=torch.int32, device=rows.device)
     _gumbel_argmax[(count, splits)](
@@ -99,8 +99,8 @@ def gumbel_argmax(logits: Tensor, state: Tensor, random: Tensor, triton: bool = 
 BUILDS = tuple(
     Build(
         f"gumbel_argmax-{kind}", _gumbel_argmax, _CONFIG,
-        {"logits": f"*{kind}", "state": "*i64", "random": "*i8", "values": "*fp64", "index": "*i32", "V": "i32/16",
-         "stride": "i32/16", "splits": "i32"}, _HASH,
+        each_type({"logits": f"*{kind}", "state": "*i64", "random": "*i8", "values": "*fp64", "index": "*i32",
+                   "V stride": "i32/16", "splits": "i32"}), _HASH,
     )
     for kind in ("fp32", "fp64")
 )  # fmt: skip

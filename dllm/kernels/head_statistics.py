@@ -78,12 +78,8 @@ def _head(hidden, weight, sums, index, R, V, D, plane, splits, banned_a, banned_
     end = tl.minimum(begin + width, V)
     depth = tl.arange(0, BLOCK_D)
     m = tl.full([BLOCK_R, 1], -1e30, KIND)
-    at, second, rest, spread = (
-        tl.zeros([BLOCK_R, 1], tl.int32),
-        m,
-        tl.zeros([BLOCK_R, 1], KIND),
-        tl.zeros([BLOCK_R, 1], KIND),
-    )  # noqa: E501
+    at, second = tl.zeros([BLOCK_R, 1], tl.int32), m
+    rest, spread = tl.zeros([BLOCK_R, 1], KIND), tl.zeros([BLOCK_R, 1], KIND)
     for start in range(begin, end, BLOCK_V):
         tokens = start + tl.arange(0, BLOCK_V)
         total = tl.zeros([BLOCK_V, BLOCK_R], KIND)

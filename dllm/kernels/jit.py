@@ -113,6 +113,11 @@ class Build:
     wgmma: bool = False  # on Hopper it must compile to the warp-group matrix instruction
 
 
+def each_type(types: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The type of each argument, for ``Build``, from types of several names in one text."""
+    return {name: kind for names, kind in types.items() for name in names.split()}
+
+
 def interpreted() -> bool:
     """Whether kernels run in Triton's interpreter (TRITON_INTERPRET=1): on the CPU, for tests only."""
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes")

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.kernels.jit import Build, LaunchConfig, interpreted, jit, power_of_two, tl
+from dllm.kernels.jit import Build, LaunchConfig, each_type, interpreted, jit, power_of_two, tl
 
 GROUP = 32  # columns with one scale, in four bits
 PAIRED = 128  # columns whose bytes are together, in four bits
@@ -200,15 +200,7 @@ BUILDS = tuple(
         f"narrow_product-{bits}-bits-{rows}",
         _narrow,
         config,
-        {
-            "rows": "*bf16",
-            "weight": "*u8" if bits == 4 else "*i8",
-            "scale": "*bf16",
-            "out": "*bf16",
-            "R": "i32",
-            "N": "i32/16",
-            "D": "i32/16",
-        },
+        each_type({"rows scale out": "*bf16", "weight": "*u8" if bits == 4 else "*i8", "R": "i32", "N D": "i32/16"}),
         {"FOUR": bits == 4, "UPCAST": False, "GROUPED": GROUP},
     )
     for bits in (8, 4)

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
+from dllm.common.atomic_write import whole_file
 from dllm.common.machine_note import note, processor
 
 C_FILE = Path(__file__).with_name("bytes.c")
@@ -76,10 +77,9 @@ def library() -> Library | None:
         words = [program, *COMPILER_FLAGS, "-o", str(file), str(C_FILE), "-lm"]
         subprocess.run(words, capture_output=True, timeout=COMPILER_SECONDS, check=True)
         with suppress(OSError):
-            own = target.with_suffix(f".{os.getpid()}")
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file, own)
-            own.replace(target)
+            with whole_file(target) as scratch:
+                shutil.copy(file, scratch)
         return Library(file)
     return None
 

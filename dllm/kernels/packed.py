@@ -25,10 +25,8 @@ from torch import Tensor, nn
 
 from dllm.common.machine_note import least_seconds, noted
 
-PACKED_TOLERANCE = {
-    torch.float32: 1e-5,
-    torch.bfloat16: 2e-2,
-}  # of a try; numbers are below 2, their halves of a step 2^-8
+# Of a try; numbers are below 2, their halves of a step 2^-8.
+PACKED_TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 TIMED_SHAPES = ((128, 128), (384, 128), (512, 512), (1024, 1024))  # outputs and columns of matrices that are timed
 WEIGHTS_OF_A_RUN = 1 << 18  # of a run: small ones are multiplied several times
 LAYOUT_ROWS = 32  # oneDNN chooses the layout for that many rows, the queries of a block; others work as well

@@ -21,7 +21,7 @@ from einops import rearrange
 from torch import Tensor
 
 from dllm.kernels import add_norm
-from dllm.kernels.jit import Build, LaunchConfig, jit, power_of_two, tl
+from dllm.kernels.jit import Build, LaunchConfig, each_type, jit, power_of_two, tl
 
 HEADS_PER_PROGRAM = 8
 
@@ -234,16 +234,13 @@ def _config(size: int, half: int) -> LaunchConfig:
 def _build(
     kind: str, size: int, half: int, listed: bool, rounded: bool, normed: bool = False, kept: bool = False
 ) -> Build:
-    types: dict[str, str | None] = dict.fromkeys(("query", "key", "value", "out", "keys", "values"), f"*{kind}")
-    types |= {"cosine": "*fp32", "sine": "*fp32", "queries": f"*{kind}" if kept else None}
-    types |= dict.fromkeys(("T", "n", "S", "Q", "H", "H_KV"), "i32")
-    types |= dict.fromkeys(("q_step", "k_step", "v_step"), "i32/16")
-    types |= dict.fromkeys(("query_gain", "key_gain"), f"*{kind}" if normed else None)
+    types = each_type({"query key value out keys values": f"*{kind}", "cosine sine": "*fp32", "T n S Q H H_KV": "i32"})
+    types |= each_type({"q_step k_step v_step": "i32/16", "query_gain key_gain": f"*{kind}" if normed else None})
     return Build(
         f"rope_scatter-{kind}-{size}-{half}-{listed}-{rounded}{'-normed' * normed}{'-kept' * kept}",
         _rope_scatter,
         _config(size, half),
-        {**types, "columns": "*i64" if listed else None},
+        types | {"columns": "*i64" if listed else None, "queries": f"*{kind}" if kept else None},
         {"SIZE": size, "HALF": half, "ROUND": rounded, "EPS": 1e-6},
     )
 

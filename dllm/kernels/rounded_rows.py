@@ -26,9 +26,8 @@ from dllm.kernels.packed import LAYOUT_ROWS, padded_rows
 
 TINY = torch.finfo(torch.float32).tiny
 FEWEST = 6  # steps on average, below which a row is rounded twice: an error of some 3 % of the row
-AT_ONCE = (
-    512  # rows of one product: 50 MB of float32 at 24,576 outputs; rows that are rounded twice go beside the others
-)
+# Rows of one product: 50 MB of float32 at 24,576 outputs; rows that are rounded twice go beside the others.
+AT_ONCE = 512
 
 
 class Rounded(NamedTuple):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import Build, LaunchConfig, contiguous_rows, jit, power_of_two, processors, tl
+from dllm.kernels.jit import Build, LaunchConfig, contiguous_rows, each_type, jit, power_of_two, processors, tl
 
 ROW_STATISTICS = ("first", "second", "gap", "entropy", "logsumexp")  # first, second: p1 and p2
 ALL_STATISTICS = frozenset(ROW_STATISTICS)
@@ -285,15 +285,9 @@ BUILDS = (
             f"row_statistics.summarise-{kind}",
             _summarise,
             _SUMMARISE,
-            {
-                "logits": f"*{kind}",
-                "sums": "*fp32",
-                "index": "*i32",
-                "V": "i32/16",
-                "stride": "i32/16",
-                "plane": "i32",
-                "splits": "i32",
-            },
+            each_type(
+                {"logits": f"*{kind}", "sums": "*fp32", "index": "*i32", "V stride": "i32/16", "plane splits": "i32"}
+            ),
             {"WIDE": False},
         )
         for kind in ("bf16", "fp16", "fp32")
@@ -302,14 +296,6 @@ BUILDS = (
         "row_statistics.finish",
         _finish,
         _FINISH,
-        {
-            "sums": "*fp32",
-            "index": "*i32",
-            "token": "*i64",
-            "out": "*fp64",
-            "rows": "i32",
-            "plane": "i32",
-            "splits": "i32",
-        },
+        each_type({"sums": "*fp32", "index": "*i32", "token": "*i64", "out": "*fp64", "rows plane splits": "i32"}),
     ),
 )

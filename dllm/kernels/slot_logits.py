@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dllm.kernels.credit import SLOTS
-from dllm.kernels.jit import Build, LaunchConfig, contiguous_rows, jit, tl
+from dllm.kernels.jit import Build, LaunchConfig, contiguous_rows, each_type, jit, tl
 
 _CONFIG = LaunchConfig({"BLOCK": 1024}, warps=4)
 
@@ -55,7 +55,7 @@ BUILDS = (
         "slot_logits-bf16",
         _slot_logits,
         _CONFIG,
-        {"hidden": "*bf16", "weight": "*bf16", "ids": "*i64", "out": "*fp32", "D": "i32/16"},
+        each_type({"hidden weight": "*bf16", "ids": "*i64", "out": "*fp32", "D": "i32/16"}),
         {"WIDE": False, "K": SLOTS},
     ),
 )
