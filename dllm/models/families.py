@@ -266,9 +266,8 @@ def _llada2(values: Values) -> Fields:
 
 def _wedlm(values: Values) -> Fields:
     norms, bias = values["qk_norm"], values["attention_bias"]
-    return Fields(
-        qkv_bias=bias, qk_norm=not bias if norms is None else norms
-    )  # the published engine asks the bias alone
+    # The published engine asks the bias alone.
+    return Fields(qkv_bias=bias, qk_norm=not bias if norms is None else norms)
 
 
 def _nbdiff(values: Values) -> Fields:

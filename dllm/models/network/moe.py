@@ -23,6 +23,4 @@ class MoEConfig:
     sparse_layers: tuple[int, ...] = ()  # those that have experts; the others keep a dense MLP
     # under softmax the weights of a token's experts are divided by their sum (Qwen3-MoE's ``norm_topk_prob``)
     renormalised: bool = False
-    local_experts: tuple[int, int] | None = (
-        None  # the experts, from and to, that this rank holds whole; None: it holds all
-    )
+    local_experts: tuple[int, int] | None = None  # from and to, those that this rank holds whole; None: all

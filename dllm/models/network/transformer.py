@@ -34,10 +34,7 @@ from dllm.models.network.rope import Angles
 
 @dataclass(frozen=True)
 class Places:
-    """Devices on which the parts of a model run; the embedding's weights lie where it runs.
-
-    offloaded: some weights lie in the CPU's memory, and accelerate copies them to the GPU in every forward.
-    """
+    """Devices on which the parts of a model run; the embedding's weights lie where it runs."""
 
     layers: Sequence[torch.device]  # of each layer
     norm: torch.device  # of the last norm
@@ -245,7 +242,8 @@ class Transformer(nn.Module):
 
 @dataclass(frozen=True)
 class LayerStack:
-    """The layers of a network and what follows them, in one call: what ``Memory.through`` runs."""
+    """The layers of a network and what follows them, in one call: what ``Memory.through`` runs, as ``AnyStack``
+    describes it."""
 
     model: Transformer  # whose layers they are
     positions: Tensor  # [B, L] rotary position of every column
@@ -253,15 +251,12 @@ class LayerStack:
     totals: Tensor | None = None  # [B, 1] columns of each row in all; None: they do not matter
 
     def of(self, rows: Tensor | None, reach: int) -> LayerStack:
-        """The same for some rows [b] of the call (None: all), and its first columns."""
         totals = None if self.totals is None else select_or_all(self.totals, rows)
         return replace(self, positions=select_or_all(self.positions, rows)[:, :reach], totals=totals)
 
     def __call__(
         self, x: Tensor, columns: Tensor | None, memory: Memory, first: int = 0, last: int | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What leaves layer ``last`` - 1 (None: the last one), as a sum x + residual, and its columns, from rows x
-        [B, n, D] that enter layer ``first``."""
         model, positions, residual, places = self.model, self.positions, None, self.model.places
         if places is not None:
             positions, columns = (at(tensor, x.device) for tensor in (positions, columns))
@@ -279,7 +274,6 @@ class LayerStack:
         return x, residual, columns
 
     def final_rows(self, x: Tensor, residual: Tensor | None, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Hidden rows after the final norm, and their columns, of rows x + residual that leave the last layer."""
         model, home = self.model, self.model.device
         if model.places is None:
             return model.norm(x, residual)[1], columns
