@@ -14,7 +14,7 @@ from dllm.common.errors import Refusal, TooLong, UserError, nearest, verbatim
 from dllm.contract.canvas import Request
 from dllm.models.text.chat_template import RESERVED_FIELDS
 from dllm.models.text.ids import Ids
-from dllm.models.text.token_tables import SPECIAL_TOKEN_KEYS
+from dllm.models.text.tokenizer_files import SPECIAL_TOKEN_KEYS
 
 if TYPE_CHECKING:
     from dllm.models.config import ModelConfig

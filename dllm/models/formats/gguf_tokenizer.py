@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
 from dllm.common.errors import UserError
@@ -20,7 +20,7 @@ from dllm.models.formats.gguf_file import GgufFile, is_gguf, read_gguf
 from dllm.models.keys import quote
 from dllm.models.text.pieces import SPACE
 from dllm.models.text.tokenizer import Tokenizer
-from dllm.models.text.tokenizer_files import QWEN2_SPLIT
+from dllm.models.text.tokenizer_files import QWEN2_SPLIT, byte_level
 from dllm.models.weights.files import broken
 
 _LING_SPLIT = (  # Ling's, whose tokenizer LLaDA-MoE and LLaDA2 have
@@ -148,18 +148,10 @@ def _gemma(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], path:
 def _byte_level(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], cut: str, path: Path) -> Backend:
     vocabulary = {text: number for number, text in enumerate(tokens) if kinds[text] != _UNUSED}
     try:
-        backend = Backend(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=cut in _MERGES_LAST))
+        model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=cut in _MERGES_LAST)
     except Exception as error:
         raise broken(f"{path}: its vocabulary cannot be read ({error})") from error
-    if cut in _COMPOSED:
-        backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(SPLITS[cut]), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    backend.decoder = decoders.ByteLevel()
+    backend = byte_level(model, SPLITS[cut], cut in _COMPOSED)
     backend.add_tokens(
         [
             AddedToken(text, special=kinds[text] == _CONTROL, normalized=False)

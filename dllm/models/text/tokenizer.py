@@ -17,7 +17,6 @@ from dllm.models.config import FAMILIES
 from dllm.models.families import Family
 from dllm.models.keys import read_keys
 from dllm.models.network.masked_lm_class import MASKED_LM
-from dllm.models.text import token_tables
 from dllm.models.text.chat_template import (
     ThoughtMarks,
     compile_template,
@@ -33,6 +32,8 @@ from dllm.models.text.least_tokens import LeastTokens
 from dllm.models.text.pieces import alone, pieces_of
 from dllm.models.text.spelling import encode_text, plain_pieces
 from dllm.models.text.tokenizer_files import (
+    SPECIAL_TOKEN_KEYS,
+    TOKENIZER_KEYS,
     backend_of,
     generation_ends,
     special_ids_of,
@@ -93,7 +94,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         encode_text(backend, PROBE)
-        settings = {**read_keys(token_tables.TOKENIZER, {}, ""), **special_tokens}
+        settings = {**read_keys(TOKENIZER_KEYS, {}, ""), **special_tokens}
         return Tokenizer._of(backend, settings, by_name, ends, file)
 
     @staticmethod
@@ -148,7 +149,7 @@ class Tokenizer:
         both = {"default": self.template, "tool_use": self.tool_template}
         by_name = {name: text for name, text in both.items() if text is not None}
         template = {"chat_template": self.template if self.tool_template is None else by_name} if by_name else {}
-        usual = {key: text for key, text in self.special_tokens.items() if key in token_tables.SPECIAL_TOKEN_KEYS}
+        usual = {key: text for key, text in self.special_tokens.items() if key in SPECIAL_TOKEN_KEYS}
         more = {key: text for key, text in self.special_tokens.items() if key not in usual}
         extra = {"extra_special_tokens": more} if more else {}
         text = json.dumps({**usual, **extra, **template}, indent=1)

@@ -9,9 +9,9 @@ from typing import Any
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from dllm.common.coerce import is_text
 from dllm.common.errors import UserError
-from dllm.models.keys import read_keys
-from dllm.models.text import token_tables
+from dllm.models.keys import MAX_SIZE, REQUIRED, KeyRule, KeyRules, integer, read_keys, token_ids
 from dllm.models.weights.files import broken, read_json, read_text, refuse_pointer
 
 # Qwen2's pre-tokenisation, which the published DreamTokenizer (remote code, never run) repeats.
@@ -20,13 +20,65 @@ QWEN2_SPLIT = (
 )
 
 
+def _is_token(value: Any) -> bool:
+    """A special token: a string, or an object with its content."""
+    return is_text(value) or (isinstance(value, dict) and is_text(value.get("content")))
+
+
+def _are_tokens(value: Any) -> bool:
+    """A list of special tokens, or an object from names to special tokens."""
+    return isinstance(value, list | dict) and all(map(_is_token, value.values() if isinstance(value, dict) else value))
+
+
+def _numbered(value: Any) -> bool:
+    """Added tokens by id: ``{"151643": {"content": "<|endoftext|>", "special": true}}``."""
+    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    return isinstance(value, dict) and all(
+        number.isascii()
+        and number.isdigit()
+        and isinstance(entry, dict)
+        and is_text(entry.get("content"))
+        and all(isinstance(entry.get(name, False), bool) for name in flags)
+        for number, entry in value.items()
+    )
+
+
+def _are_templates(value: Any) -> bool:
+    """One template, or several by name: an object, or a list of objects."""
+    if isinstance(value, dict):
+        return all(map(is_text, value.values()))
+    return is_text(value) or (
+        isinstance(value, list)
+        and all(
+            isinstance(entry, dict) and is_text(entry.get("name")) and is_text(entry.get("template")) for entry in value
+        )
+    )
+
+
+_TOKEN = KeyRule("a string or an object with its content", _is_token)
+SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+TOKENIZER_KEYS: KeyRules = {
+    **dict.fromkeys(SPECIAL_TOKEN_KEYS, _TOKEN),
+    "additional_special_tokens": KeyRule("a list of strings or of objects with their content", _are_tokens, []),
+    "extra_special_tokens": KeyRule("a list or an object of strings or of objects with their content", _are_tokens, []),
+    "added_tokens_decoder": KeyRule(
+        "an object from ids to objects with a content and flags that are true or false", _numbered, {}
+    ),
+    "chat_template": KeyRule(
+        "a string, an object of strings or a list of objects with a name and a template", _are_templates
+    ),
+}
+
+
 def tokenizer_settings(folder: Path) -> dict[str, Any]:
     """special_tokens_map.json, overridden by tokenizer_config.json. Both may be absent."""
-    merged = read_keys(token_tables.TOKENIZER, {}, "")
+    merged = read_keys(TOKENIZER_KEYS, {}, "")
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             content = read_json(folder / name)
-            values = read_keys({**token_tables.TOKENIZER, **token_tables.named_tokens(content)}, content, name)
+            # Special tokens of a model's own, such as ``image_token``; ``add_bos_token`` is none.
+            own = [key for key, value in content.items() if key.endswith("_token") and _is_token(value)]
+            values = read_keys({**TOKENIZER_KEYS, **dict.fromkeys(own, _TOKEN)}, content, name)
             merged |= {key: value for key, value in values.items() if content.get(key) is not None}
     return merged
 
@@ -43,7 +95,10 @@ def backend_of(folder: Path, settings: Mapping[str, Any]) -> Backend:
     for file in (whole,) if whole.is_file() else (vocabulary, merges):
         refuse_pointer(file)
     try:
-        backend = Backend.from_file(str(whole)) if whole.is_file() else _byte_level(vocabulary, merges)
+        if whole.is_file():
+            backend = Backend.from_file(str(whole))
+        else:  # Qwen2's
+            backend = byte_level(models.BPE.from_file(str(vocabulary), str(merges)), QWEN2_SPLIT, True)
     except Exception as error:
         raise broken(f"the tokenizer in {folder} cannot be read ({error})") from error
     backend.no_truncation()  # some published files still hold the limits of their training
@@ -52,15 +107,14 @@ def backend_of(folder: Path, settings: Mapping[str, Any]) -> Backend:
     return backend
 
 
-def _byte_level(vocabulary: Path, merges: Path) -> Backend:
-    """Qwen2's byte-level BPE from its two files."""
-    backend = Backend(models.BPE.from_file(str(vocabulary), str(merges)))
-    backend.normalizer = normalizers.NFC()
+def byte_level(model: models.BPE, split: str, composes: bool) -> Backend:
+    """A tokenizer of byte-level BPE. split: the expression by which texts are cut first. composes: into NFC before."""
+    backend = Backend(model)
+    if composes:
+        backend.normalizer = normalizers.NFC()
+    cut = pre_tokenizers.Split(Regex(split), "isolated")
     backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(QWEN2_SPLIT), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
+        [cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     backend.decoder = decoders.ByteLevel()
     return backend
@@ -71,7 +125,7 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> dict[int, AddedToken]:
     tokens: dict[int, AddedToken] = {}
     if (folder / "added_tokens.json").is_file():
         content = read_json(folder / "added_tokens.json")
-        numbers = read_keys(token_tables.added_tokens(content), content, "added_tokens.json")
+        numbers = read_keys(dict.fromkeys(content, integer(0, MAX_SIZE, REQUIRED)), content, "added_tokens.json")
         tokens = {number: AddedToken(text, normalized=False) for text, number in numbers.items()}
     for number, entry in settings["added_tokens_decoder"].items():
         flags = {key: bool(entry.get(key)) for key in ("single_word", "lstrip", "rstrip", "normalized", "special")}
@@ -96,8 +150,8 @@ def special_tokens_of(settings: Mapping[str, Any]) -> dict[str, str]:
     """The special tokens that the settings name, by their keys: the usual ones, those of a model's own, and those of an
     object under ``extra_special_tokens``, as transformers 5 hands them to templates."""
     extra = settings["extra_special_tokens"]
-    custom = [key for key in settings if key.endswith("_token") and key not in token_tables.SPECIAL_TOKEN_KEYS]
-    entries = {key: settings.get(key) for key in (*token_tables.SPECIAL_TOKEN_KEYS, *custom)}
+    custom = [key for key in settings if key.endswith("_token") and key not in SPECIAL_TOKEN_KEYS]
+    entries = {key: settings.get(key) for key in (*SPECIAL_TOKEN_KEYS, *custom)}
     entries = {
         **(extra if isinstance(extra, dict) else {}),
         **{key: entry for key, entry in entries.items() if entry is not None},
@@ -125,7 +179,8 @@ def _text(entry: Any) -> str | None:
 def generation_ends(folder: Path) -> list[int]:
     """The ids that end a text by generation_config.json; none where the folder has no such file."""
     file = folder / "generation_config.json"
-    ids = read_keys(token_tables.GENERATION, read_json(file), file.name)["eos_token_id"] if file.is_file() else None
+    rules = {"eos_token_id": token_ids(MAX_SIZE)}
+    ids = read_keys(rules, read_json(file), file.name)["eos_token_id"] if file.is_file() else None
     return [] if ids is None else ids if isinstance(ids, list) else [ids]
 
 
