@@ -27,7 +27,7 @@ from dllm.models.network.attention_order import FULL
 from dllm.models.network.fused import fuse_products
 from dllm.models.network.visibility import AnswerBlocks
 from dllm.models.text.ids import Ids
-from dllm.models.weights.quantize import quantize_weights
+from dllm.models.weights.quantize import quantize_part
 from experiments.bench.step import prompt_of, random_model
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
@@ -68,7 +68,8 @@ def network(config: ModelConfig, weights: str) -> Model:
     fuse_products(found)
     kind, _, rows = weights.partition("-")
     if kind in ("int8", "int4"):
-        quantize_weights(found, kind)
+        for layer in found.layers:
+            quantize_part(layer, kind, False)
         if rows:
             round_activations(found, invariant=False)
     elif can_pack(found.device, found.dtype):

@@ -14,7 +14,7 @@ from dllm.kernels.dispatch import use_triton
 from dllm.models.bundle import Model
 from dllm.models.network.attention import has_varlen
 from dllm.models.network.transformer import Transformer
-from dllm.models.weights.quantize import check_quantize, quantize_weights
+from dllm.models.weights.quantize import check_quantize, quantize_part
 from dllm.record.cost import CostModel, Machine
 from experiments.bench.step import random_model, random_narrow, time_turns
 from experiments.gpu_hour.cells import CONFIGS, PLAIN, Cell, check
@@ -68,7 +68,8 @@ class Models:
         network = made.transformer if isinstance(made, Model) else made
         network.use_kernels(triton, has_varlen(self.device, dtype))
         if cell.weights not in PLAIN:
-            quantize_weights(network, cell.weights)
+            for layer in network.layers:
+                quantize_part(layer, cell.weights, network.triton)
         return made
 
 

@@ -18,20 +18,19 @@ from torch import Tensor, nn
 from dllm import Decoder, UserError, load
 from dllm.app.command_line import main as cli
 from dllm.models import bundle
-from dllm.models.weights import quantize
+from dllm.models.weights import quantize, weights
 from dllm.parts import (
     Model,
     ModelConfig,
     MoEConfig,
     NarrowLinear,
-    Places,
     Transformer,
     check_numbers,
     check_quantize,
     check_runtime,
     load_model,
     parse_dtype,
-    quantize_weights,
+    quantize_part,
     read_model_config,
     save_model,
 )
@@ -106,7 +105,8 @@ def test_float8_rounds_rows_and_weights_and_no_row_depends_on_others(monkeypatch
     api = pytest.importorskip("torchao.quantization.quant_api")
     monkeypatch.setattr(api, "_check_hardware_support", lambda granularity: None)
     plain, model = (load("mini-llada", dtype="bfloat16", pack=False).transformer for _ in range(2))
-    quantize_weights(model, "float8")
+    for layer in model.layers:
+        quantize_part(layer, "float8", False)
     x = torch.randn(2, 3, 128, generator=torch.Generator().manual_seed(0)).to(BF16)
     x[0, 0] *= 2**20  # in a scale of all rows the others would vanish
     for name in ("attn.qkv", "attn.o", "mlp.gate_up"):
@@ -209,7 +209,7 @@ def test_a_device_that_lacks_float8_is_refused(monkeypatch: pytest.MonkeyPatch) 
         check_quantize("float8", of(), BF16, GPU, True)
 
 
-def test_dtypes_models_and_kernels_that_they_do_not_take_are_refused() -> None:
+def test_dtypes_models_and_kernels_that_they_do_not_take_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     routed, wide = of(moe=MoEConfig(4, 2, 8, "softmax", sparse_layers=(0,))), of(192)
     for dtype in (torch.float32, torch.float16, torch.float64):
         with pytest.raises(UserError, match=r"int8 multiplies rows of bfloat16\. Set dtype=bfloat16 or"):
@@ -227,10 +227,9 @@ def test_dtypes_models_and_kernels_that_they_do_not_take_are_refused() -> None:
             check_quantize("int8", config, BF16, GPU, False)
     with pytest.raises(UserError, match=r"quantize='int3' must be None, auto, int8, int4 or float8\. Did you mean"):
         check_quantize("int3", of(), BF16, CPU, False)
-    model = load_model(DATA / "models" / "tiny-llada", dtype=BF16)
-    model.places = Places([CPU, CPU], CPU, CPU)
+    monkeypatch.setattr(weights, "_placement", lambda *_: {"embed": "cuda:0", "": "cuda:1"})
     with pytest.raises(UserError, match=r"int8 needs the model on one device, .* use device=cuda:0"):
-        quantize_weights(model, "int8")
+        load_model(DATA / "models" / "tiny-llada", "auto", BF16, quantize="int8")
 
 
 def test_a_dtype_that_the_gpu_lacks_names_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:

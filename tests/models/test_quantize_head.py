@@ -29,7 +29,6 @@ from dllm.parts import (
     inspect_checkpoint,
     locate,
     quantize_folder,
-    quantize_weights,
     save_model,
     unwatched,
 )
@@ -197,13 +196,3 @@ def test_whoever_reads_the_head_reads_the_rounded_one(head: str) -> None:
     text, answer = list(range(100, 120)), list(range(200, 208))
     told = [Likelihood(model, Estimator("exact_ar"))(text, answer).value for model in models]
     assert told[0] == pytest.approx(told[1], rel=2e-3)
-
-
-def test_a_loaded_model_is_narrowed_to_the_same_numbers(tmp_path: Path) -> None:
-    """Tied and not; nothing of a matrix stays in bfloat16."""
-    for name, source in (("untied", Path("mini-llada")), ("tied", wide_folder("llada_gqa_tied", tmp_path))):
-        model = load(source, dtype="bfloat16", pack=False, mask_id=60).transformer
-        quantize_weights(model, "int8", "int4")
-        expected, found = narrow(source, "int8", "int4", mask_id=60).transformer.state_dict(), model.state_dict()
-        assert expected.keys() == found.keys() and all(torch.equal(expected[key], found[key]) for key in expected), name
-        assert all(one.dim() == 1 for one in model.parameters())

@@ -165,19 +165,6 @@ def check_runtime(kind: str | None, runtime: str, device: torch.device, activati
     )
 
 
-def quantize_weights(model: Transformer, kind: str, head: str | None = None) -> None:
-    """Quantise the products of all layers in place. head: the kind of embedding and head (None: they stay). The model
-    can no longer train or be saved. Raises UserError for a model on several devices."""
-    if model.places is not None:
-        raise on_several_devices(kind)
-    for layer in model.layers:
-        quantize_part(layer, kind, model.triton)
-    for end in ("embed", "lm_head"):
-        quantize_end(model, end, head)
-    if model.config.tied:
-        model.tie()
-
-
 def on_several_devices(kind: str) -> Refusal:
     """The error for a model that is spread over devices."""
     return Refusal(
