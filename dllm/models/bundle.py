@@ -22,6 +22,7 @@ from dllm.models.fastest import AUTO_KIND, Kinds, Residence, settled_kinds
 from dllm.models.formats.gguf_tokenizer import tokenizer_at
 from dllm.models.network.activations import round_activations
 from dllm.models.network.attention import has_varlen
+from dllm.models.network.masked_lm import load_masked_lm
 from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.network.networks import network_of
 from dllm.models.network.rope_ntk import RopeSetting
@@ -196,7 +197,7 @@ class _Build:
         for sentence in config.warnings:
             warn_once(f"{path}: {sentence}")
         if config.family == MASKED_LM_FAMILY:
-            network = _of_own_class(folder, config, self.device, self.residence.dtype).requires_grad_(self.trainable)
+            network = load_masked_lm(folder, config, self.device, self.residence.dtype).requires_grad_(self.trainable)
             return Model(network, config, tokenizer, ids, name, folder)
         network = self._network(folder, lora)
         if drafts is not None:
@@ -260,12 +261,6 @@ def _kernels_with_gradients(kernels: str, config: ModelConfig, kinds: Kinds, tp:
     if kernels not in ("auto", "torch"):
         raise Refusal("trainable=True with {kernels:quoted}: they compute no gradient. Use kernels='auto'.", [kernels])
     return "torch"
-
-
-def _of_own_class(folder: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Transformer:
-    from dllm.models.network.masked_lm import load_masked_lm  # BERT's classes, which nothing else needs
-
-    return load_masked_lm(folder, config, device, dtype)
 
 
 def _refuse_tokenizer(tokenizer: Any) -> None:

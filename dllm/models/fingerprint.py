@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from dllm.common.atomic_write import write_whole
 from dllm.common.cache_folder import cache_folder
-from dllm.common.digest import sha256_of
+from dllm.common.digest import digest, sha256_of
 from dllm.models.formats.gguf_file import is_gguf, read_gguf
 
 HASHED_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt")
@@ -37,7 +37,7 @@ def fingerprint(checkpoint: Path) -> str:
         hashes = "".join(
             f"{file.name} {value}\n" for file, value in zip(files, pool.map(file_hash, files), strict=True)
         )
-    return hashlib.sha256(hashes.encode()).hexdigest()[:16]
+    return digest(hashes.encode())
 
 
 def is_download(checkpoint: Path) -> bool:
@@ -57,9 +57,7 @@ def file_hash(file: Path) -> str:
     if hash_note(file) == note and time.time() - file.stat().st_mtime > SETTLED_SECONDS:
         with suppress(OSError):  # the home cannot be written: the file is hashed again next time
             note.parent.mkdir(parents=True, exist_ok=True)
-            scratch = note.with_suffix(f".{os.getpid()}")
-            scratch.write_text(value)
-            scratch.replace(note)
+            write_whole(note, value)
     return value
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from dllm.common.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.network.networks import network_of
-from dllm.models.weights.described import DESCRIPTIONS
+from dllm.models.weights.checkpoint_path import DESCRIPTIONS
 from dllm.models.weights.files import INDEX
 from dllm.models.weights.names import published_shapes
 from experiments.support.scripts import refusing

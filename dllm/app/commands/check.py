@@ -14,8 +14,7 @@ from dllm.common.errors import UserError
 from dllm.common.terminal import say
 from dllm.compose.trusted import describe_arguments
 from dllm.models.bundle import read_adapter, warn_of_mismatch
-from dllm.models.weights.checkpoint_path import folder_label
-from dllm.models.weights.described import description_of
+from dllm.models.weights.checkpoint_path import description_of, folder_label
 
 
 def run(config: dict[str, Any], names: Sequence[str]) -> None:

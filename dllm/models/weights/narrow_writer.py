@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from dllm.common.atomic_write import write_whole
+from dllm.common.atomic_write import whole_file, write_whole
 from dllm.common.digest import json_digest
 from dllm.common.errors import UserError
 from dllm.models.config import ModelConfig
@@ -55,7 +55,7 @@ class Conversion:
     def begun(folder: Path, about: str) -> Conversion:
         """A new one, or the one that the folder holds. Raises UserError where it holds something else."""
         state = folder / CONVERSION
-        for name in (CONVERSION, INDEX, "config.json"):
+        for name in (CONVERSION, INDEX, "config.json", "model-*.safetensors"):
             for scratch in folder.glob(f"{name}.*.tmp"):  # of a killed process
                 scratch.unlink()
         if not state.is_file():
@@ -193,20 +193,15 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> str:
         end += tensor.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-(len(text) + 8) % ALIGNED)
-    digest, scratch = hashlib.sha256(), file.with_name(file.name + ".tmp")
-    try:
-        with scratch.open("wb") as stream:
-            pieces: list[bytes | memoryview] = [len(text).to_bytes(8, "little"), text]
-            pieces += map(_bytes_of, tensors.values())
-            for piece in pieces:
-                digest.update(piece)
-                stream.write(piece)
-            stream.flush()
-            os.fsync(stream.fileno())
-        scratch.replace(file)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
+    digest = hashlib.sha256()
+    with whole_file(file) as scratch, scratch.open("wb") as stream:
+        pieces: list[bytes | memoryview] = [len(text).to_bytes(8, "little"), text]
+        pieces += map(_bytes_of, tensors.values())
+        for piece in pieces:
+            digest.update(piece)
+            stream.write(piece)
+        stream.flush()
+        os.fsync(stream.fileno())
     return digest.hexdigest()
 
 

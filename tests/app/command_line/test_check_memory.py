@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dllm.models.weights.described import DESCRIPTIONS
+from dllm.models.weights.checkpoint_path import DESCRIPTIONS
 from tests.app.command_line.conftest import Run
 
 FITS = ("task.gpu=24", "task.rows=8", "task.length=4096")
