@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 
 from dllm import UserError, load
 from dllm.models.weights import shipped
-from dllm.parts import CHECKPOINTS, PACKED, SINGLE, is_shipped, locate, pack, plain_folder, shipped_models
+from dllm.parts import CHECKPOINTS, PACKED, SINGLE, is_shipped, locate, plain_folder, shipped_models
+from experiments.mini.ship import pack
 from tests.models.model_folders import copy_of
 
 

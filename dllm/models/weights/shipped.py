@@ -24,9 +24,6 @@ from dllm.models.weights.files import SINGLE
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 PACKED = f"{SINGLE}.xz"
-# (lc, lp, pb) that tell pairs of bytes apart, and fours: by the former, weights in bfloat16 shrink to 64 % (68 % by xz
-# alone), by the latter those in float32 to 84 % (92 %).
-LITERALS = ((3, 1, 1), (2, 2, 2))
 
 
 def shipped_models() -> list[str]:
@@ -60,21 +57,6 @@ def plain_folder(source: Path) -> Path:
     return folder if _whole(source, folder) else _temporary(source)
 
 
-def pack(folder: Path, base: str = "") -> None:
-    """Compress a folder's weights. Raises OSError.
-
-    base: a shipped model with tensors that are near these, both in bfloat16: what is compressed are differences to
-    them, for mini-llada-distilled, which shares embedding and head, 27 % of the size.
-    """
-    if base:
-        _part(folder / SINGLE, base)
-    plain = (folder / SINGLE).read_bytes()
-    settings = [dict(zip(("lc", "lp", "pb"), values, strict=True)) for values in LITERALS]
-    ways = [lzma.compress(plain, filters=[{"id": lzma.FILTER_LZMA2, "preset": 9, **setting}]) for setting in settings]
-    (folder / PACKED).write_bytes(min(ways, key=len))
-    (folder / SINGLE).unlink()
-
-
 def _cached(source: Path) -> Path:
     """The copy among the user's caches, made where it is missing. The model's name comes last: reports show it."""
     key = digest("".join(sha256_of(file) for file in _files(source)).encode())
@@ -91,49 +73,30 @@ def _cached(source: Path) -> Path:
     return folder
 
 
-def _weights(name: str) -> Mapping[str, Tensor]:
+def shipped_tensors(name: str) -> Mapping[str, Tensor]:
+    """The tensors of a shipped model."""
     return load_file(plain_folder(shipped_folder(name)) / SINGLE)
 
 
-def _part(file: Path, base: str) -> None:
-    """Tensors less the base's nearest ones. Which these are is said in the metadata."""
-    tensors, bases = load(file.read_bytes()), _weights(base)
-    pairs = {name: near for name, tensor in tensors.items() if (near := _nearest(tensor, bases))}
-    parted = {
-        name: _bits(tensor) - _bits(bases[pairs[name]]) if name in pairs else tensor for name, tensor in tensors.items()
-    }
-    file.write_bytes(save(_floats(parted), metadata={"base": base, **pairs}))
-
-
 def _join(file: Path) -> None:
-    """Undo ``_part``: differences are those of bit patterns read as whole numbers, so that sums are exact."""
+    """Add the base's tensors, which the metadata name, to differences (``experiments.mini.ship``): these are of bit
+    patterns read as whole numbers, so that sums are exact."""
     with safe_open(file, "pt") as weights:
         pairs = weights.metadata() or {}
     if "base" in pairs:
-        tensors, bases = load(file.read_bytes()), _weights(pairs["base"])
+        tensors, bases = load(file.read_bytes()), shipped_tensors(pairs["base"])
         whole = {
-            name: _bits(tensor) + _bits(bases[pairs[name]]) if name in pairs else tensor
+            name: as_bits(tensor) + as_bits(bases[pairs[name]]) if name in pairs else tensor
             for name, tensor in tensors.items()
         }
-        file.write_bytes(save(_floats(whole), metadata={"format": "pt"}))
+        file.write_bytes(save(as_floats(whole), metadata={"format": "pt"}))
 
 
-def _nearest(tensor: Tensor, bases: Mapping[str, Tensor]) -> str | None:
-    """The tensor of the same shape that is nearest, if differences are smaller than 0.6 of the numbers themselves."""
-    gaps = {
-        name: float((tensor.float() - other.float()).abs().mean())
-        for name, other in bases.items()
-        if other.shape == tensor.shape
-    }
-    near = min(gaps, key=gaps.__getitem__, default=None)
-    return near if near and gaps[near] < 0.6 * float(tensor.float().abs().mean()) else None
-
-
-def _bits(tensor: Tensor) -> Tensor:
+def as_bits(tensor: Tensor) -> Tensor:
     return tensor.view(torch.int16)
 
 
-def _floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def as_floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.view(torch.bfloat16) for name, tensor in tensors.items()}
 
 
