@@ -67,19 +67,13 @@ def check_numbers(
             )
     check_head(quantize_head, quantize, config, device)
     if config.family == MASKED_LM_FAMILY:
+        why = f"a {config.architecture} is run through its own class"
         if quantize is not None:
-            raise Refusal(
-                f"{{model.quantize}}: a {config.architecture} is run through its own class, whose products are not "
-                "ours.",
-                [quantize],
-                (Set("model.quantize", None),),
-            )
+            plain = Set("model.quantize", None)
+            raise Refusal(f"{{model.quantize}}: {why}, whose products are not ours.", [quantize], [plain])
         if kernels not in ("auto", "torch"):
-            raise Refusal(
-                f"{{kernels}}: a {config.architecture} is run through its own class, which has none of our kernels.",
-                [kernels],
-                (Set("kernels", "auto"),),
-            )
+            usual = Set("kernels", "auto")
+            raise Refusal(f"{{kernels}}: {why}, which has none of our kernels.", [kernels], [usual])
         return False
     triton = use_triton(kernels, device)
     check_invariant(kernels, quantize, "eager", activations)

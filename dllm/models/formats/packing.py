@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dllm.kernels.narrow_product import GROUP
-
 Part = Callable[..., Tensor]  # a stored tensor, or what slices of it name
 
 
@@ -19,11 +17,6 @@ class FourBits:
 
     steps: Tensor  # q, int8 [N, D], from -8 to 7
     sizes: Tensor  # s and z, float32 [N, D / 32, 2]
-
-    def widened(self) -> Tensor:
-        """The weights [N, D] in float32."""
-        groups = self.steps.view(len(self.steps), -1, GROUP).float()
-        return (groups * self.sizes[..., :1] + self.sizes[..., 1:]).flatten(1)
 
 
 class Packing(ABC):

@@ -60,19 +60,10 @@ def resolve_ids(
     if tokenizer is not None and len(tokenizer) > config.vocab:
         problem = f"the tokenizer has {len(tokenizer)} ids, the model's logits only {config.vocab} columns"
         raise mismatched(problem, "tokenizer and weights")
-    if config.attention.next_token and mask_id is not None:
-        raise Refusal(
-            f"{{model.mask_id}}: {config.architecture} predicts the next token, and has no mask token.",
-            [mask_id],
-            [Set("model.mask_id", None)],
-        )
-    if config.process == "uniform" and mask_id is not None:
-        raise Refusal(
-            f"{{model.mask_id}}: undecided positions of {config.architecture} show noise, so it has no mask token.",
-            [mask_id],
-            [Set("model.mask_id", None)],
-        )
-    marks = config.attention.next_token
+    marks, name = config.attention.next_token, config.architecture
+    if mask_id is not None and (marks or config.process == "uniform"):
+        why = f"{name} predicts the next token, and" if marks else f"undecided positions of {name} show noise, so it"
+        raise Refusal(f"{{model.mask_id}}: {why} has no mask token.", [mask_id], [Set("model.mask_id", None)])
     mask = None if config.process == "uniform" or marks else _mask(config, tokenizer, mask_id)
     generation = [SourcedId("generation_config.json: eos_token_id", end) for end in ends]
     eos = generation[0] if ends and config.gemma is not None else _eos(config, tokenizer)  # its class reads no other

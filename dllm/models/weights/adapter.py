@@ -209,16 +209,14 @@ def _pairs(file: Path, config: Mapping[str, Any]) -> dict[str, Pair]:
 def scale_of(module: str, rank: int, config: Mapping[str, Any]) -> float:
     """alpha / r of a module, by peft's rule: the first pattern that ends its name, else ``lora_alpha``. Raises
     UserError where its rank is not the config's."""
-    matches = {
-        key: next((pattern for pattern in config[key] if _ends_in(pattern).matches(module)), None)
-        for key in ("rank_pattern", "alpha_pattern")
-    }
-    declared = config["r"] if matches["rank_pattern"] is None else config["rank_pattern"][matches["rank_pattern"]]
+
+    def setting(patterns: Mapping[str, float], usual: float) -> float:
+        return next((value for pattern, value in patterns.items() if _ends_in(pattern).matches(module)), usual)
+
+    declared = setting(config["rank_pattern"], config["r"])
     if declared != rank:
         raise broken(f"{ADAPTER_CONFIG} says rank {declared} of {quote(module)}, and its matrices have {rank}")
-    alpha = (
-        config["lora_alpha"] if matches["alpha_pattern"] is None else config["alpha_pattern"][matches["alpha_pattern"]]
-    )
+    alpha = setting(config["alpha_pattern"], config["lora_alpha"])
     return alpha / (sqrt(rank) if config["use_rslora"] else rank)
 
 

@@ -109,7 +109,8 @@ def _with_base_prefix(tensors: Mapping[str, StoredTensor], names: Iterable[str])
 
 def _prefixed(tensors: Iterable[str], names: Iterable[str]) -> str:
     """A sentence where the names of the file have a prefix that those of the model lack; empty: they have none."""
-    missing, plain = [name for name in names if name not in tensors], {_without_lora(name): name for name in tensors}
+    missing = [name for name in names if name not in tensors]
+    plain = {name.replace(".base_layer.", "."): name for name in tensors}  # before peft wrapped a weight
     for name, file_name in plain.items():
         for lack in missing:
             prefix = name.removesuffix(lack)
@@ -120,11 +121,6 @@ def _prefixed(tensors: Iterable[str], names: Iterable[str]) -> str:
                     f"{prefix!r}, as those of a wrapped model do. Take the wrapper off: {way}"
                 )
     return ""
-
-
-def _without_lora(name: str) -> str:
-    """The name of a weight that peft has wrapped, before it did."""
-    return name.replace(".base_layer.", ".")
 
 
 def _likely(missing: str, names: Iterable[str]) -> str:

@@ -8,7 +8,6 @@ filled up to a multiple of 64 bytes, which vector instructions of a mapped file 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -137,20 +136,11 @@ def mapped(source: StoredTensor) -> Tensor:
 def _set(model: nn.Module, name: str, tensor: Tensor) -> None:
     owner, _, leaf = name.rpartition(".")
     module = model.get_submodule(owner)
-    if leaf in dict(module.named_buffers(recurse=False)):
-        module.register_buffer(leaf, tensor)
-    else:
-        setattr(module, leaf, nn.Parameter(tensor, requires_grad=False))
+    is_buffer = leaf in dict(module.named_buffers(recurse=False))
+    setattr(module, leaf, tensor if is_buffer else nn.Parameter(tensor, requires_grad=False))
 
 
 def _place(part: nn.Module, triton: bool) -> None:
     for module in part.modules():
         if isinstance(module, NarrowLinear | NarrowExperts):
             module.place(triton)
-
-
-def index_text(places: Mapping[str, str], sha256: Mapping[str, str], total: int) -> str:
-    """The index's text."""
-    return json.dumps(
-        {"metadata": {"total_size": total, CHECKSUMS: dict(sha256)}, "weight_map": dict(places)}, indent=1
-    )

@@ -33,7 +33,7 @@ from dllm.models.weights.files import CONVERSION, INDEX, read_json
 from dllm.models.weights.footprint import Footprint, gib
 from dllm.models.weights.load_progress import Watch
 from dllm.models.weights.names import parameter_sources
-from dllm.models.weights.narrow_folder import TYPE_NAMES, changed_files, index_text, tensors_of
+from dllm.models.weights.narrow_folder import CHECKSUMS, TYPE_NAMES, changed_files, tensors_of
 from dllm.models.weights.quantize import quantize_end, quantize_part
 from dllm.models.weights.weights import fill, parts_of, prepared
 
@@ -165,7 +165,9 @@ def _complete(source: Path, conversion: Conversion, config: Mapping[str, object]
             shutil.copyfile(file, conversion.folder / file.name)
     elif (tokenizer := tokenizer_at(source)) is not None:
         tokenizer.save(conversion.folder)
-    write_whole(conversion.folder / INDEX, index_text(conversion.places, conversion.files, conversion.total))
+    metadata = {"total_size": conversion.total, CHECKSUMS: conversion.files}
+    index = json.dumps({"metadata": metadata, "weight_map": conversion.places}, indent=1)
+    write_whole(conversion.folder / INDEX, index)
     write_whole(conversion.folder / "config.json", json.dumps(config, indent=1) + "\n")
     (conversion.folder / CONVERSION).unlink()
 
