@@ -13,7 +13,6 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,7 +26,6 @@ from dllm.models.formats.gguf_file import is_gguf, read_gguf
 from dllm.models.formats.gguf_tokenizer import tokenizer_at
 from dllm.models.formats.prequantized import QUANTISED_KEYS, STORED_KEY, kinds_entry
 from dllm.models.network.fused import fuse_products
-from dllm.models.network.transformer import Transformer
 from dllm.models.weights.adapter import Adapter
 from dllm.models.weights.files import CONVERSION, INDEX, read_json
 from dllm.models.weights.footprint import Footprint, gib
@@ -107,7 +105,15 @@ def quantize_folder(
         parts.remove("lm_head")
     names = {part: f"model-{number:05}-of-{len(parts):05}.safetensors" for number, part in enumerate(parts, 1)}
     conversion.note()
-    finish = partial(_finish, model=model, names=names, kind=kind, head=head, conversion=conversion)
+
+    def finish(prefix: str, part: nn.Module) -> None:
+        if prefix in names:
+            fuse_products(part)
+            quantize_part(part, kind, False, True)
+            quantize_end(model, prefix, head, True)
+            conversion.add(names[prefix], tensors_of(model.get_submodule(prefix), prefix))
+            model.get_submodule(prefix).to("meta")
+
     fill(
         model,
         tensors,
@@ -123,24 +129,6 @@ def quantize_folder(
     plain = {key: value for key, value in config.published.items() if key not in QUANTISED_KEYS}
     _complete(source, conversion, {**plain, STORED_KEY: kinds})
     return conversion.total
-
-
-def _finish(
-    prefix: str,
-    part: nn.Module,
-    model: Transformer,
-    names: Mapping[str, str],
-    kind: str,
-    head: str | None,
-    conversion: Conversion,
-) -> None:
-    if prefix not in names:
-        return
-    fuse_products(part)
-    quantize_part(part, kind, False, True)
-    quantize_end(model, prefix, head, True)
-    conversion.add(names[prefix], tensors_of(model.get_submodule(prefix), prefix))
-    model.get_submodule(prefix).to("meta")
 
 
 def _state(folder: Path) -> list[tuple[str, int, int]]:

@@ -160,7 +160,17 @@ def load_model(
     placement = _placement(path, model, device, dtype)
     if quantize is not None and len({*placement.values()}) > 1:
         raise on_several_devices(quantize)
-    finish = partial(_finish, model, fuse, pack, triton, quantize, quantize_head)
+
+    def finish(prefix: str, part: nn.Module) -> None:
+        """Bring a part that has been read, by its name ``prefix``, into the form in which it computes."""
+        if fuse:
+            fuse_products(part)
+        if quantize is not None:
+            quantize_part(part, quantize, triton)
+            quantize_end(model, prefix, quantize_head)
+        elif pack:
+            pack_weights(part)
+
     place, head_early = partial(device_of, placement=placement), quantize_head is not None
     keep, stack = quantize == "int4", fuse and quantize != "int4"
     exact = fill(model, tensors, sources, place, dtype, adapter, finish, watch, (), keep, head_early, stack)
@@ -182,26 +192,6 @@ def _placement(path: Path, model: Transformer, device: str, dtype: torch.dtype) 
     if sentence := offloaded_words(model, placement, dtype):
         warn_once(f"{path}: {sentence}")
     return placement
-
-
-def _finish(
-    model: Transformer,
-    fuse: bool,
-    pack: bool,
-    triton: bool,
-    quantize: str | None,
-    quantize_head: str | None,
-    prefix: str,
-    part: nn.Module,
-) -> None:
-    """Bring a part that has been read, by its name ``prefix``, into the form in which it computes."""
-    if fuse:
-        fuse_products(part)
-    if quantize is not None:
-        quantize_part(part, quantize, triton)
-        quantize_end(model, prefix, quantize_head)
-    elif pack:
-        pack_weights(part)
 
 
 def prepared(
