@@ -117,20 +117,11 @@ def sparse_credit(
     rows, k = ids.shape
     out = torch.empty_like(token), torch.empty_like(first), torch.empty_like(ids), torch.empty_like(credit)
     if rows:
-        parameters = (value.expand(rows).double().contiguous() for value in (beta, gamma, alpha))
-        _credit[(-(-rows // POSITIONS_PER_PROGRAM),)](
-            slots.contiguous(),
-            token.contiguous(),
-            first.contiguous(),
-            logsumexp.contiguous(),
-            ids.contiguous(),
-            credit.contiguous(),
-            masked.to(torch.int8),
-            *parameters,
-            rows,
-            *out,
-            **_config(k).arguments,
-        )
+        tensors = [
+            tensor.contiguous() for tensor in (slots, token, first, logsumexp, ids, credit, masked.to(torch.int8))
+        ]
+        tensors += [value.expand(rows).double().contiguous() for value in (beta, gamma, alpha)]
+        _credit[(-(-rows // POSITIONS_PER_PROGRAM),)](*tensors, rows, *out, **_config(k).arguments)
     return out
 
 

@@ -98,22 +98,10 @@ def grouped_product(rows: Tensor, weight: Tensor, ends: Tensor, triton: bool = F
     out = rows.new_empty(len(rows), outputs)
     if len(rows):
         config = _CONFIGS[min(64, max(16, power_of_two(len(rows) // groups)))]
-        tiles = most_tiles(len(rows), groups, config)
+        grid = most_tiles(len(rows), groups, config), -(-outputs // config.blocks["BLOCK_N"])
         upcast, wide = interpreted() and weight.dtype == torch.bfloat16, weight.dtype == torch.float64
-        _grouped[(tiles, -(-outputs // config.blocks["BLOCK_N"]))](
-            rows,
-            weight,
-            ends,
-            out,
-            len(rows),
-            groups,
-            outputs,
-            width,
-            UPCAST=upcast,
-            WIDE=wide,
-            GROUPS=power_of_two(groups),
-            **config.arguments,
-        )
+        constants = {"UPCAST": upcast, "WIDE": wide, "GROUPS": power_of_two(groups)}
+        _grouped[grid](rows, weight, ends, out, len(rows), groups, outputs, width, **constants, **config.arguments)
     return out
 
 

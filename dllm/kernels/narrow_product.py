@@ -179,19 +179,10 @@ def narrow_product(rows: Tensor, weight: Tensor, scale: Tensor, triton: bool = F
     out = rows.new_empty(count, len(weight))
     if count:
         config = _CONFIGS[min(64, max(16, power_of_two(count)))]
-        _narrow[(-(-count // config.blocks["BLOCK_R"]), -(-len(weight) // config.blocks["BLOCK_N"]))](
-            rows,
-            weight,
-            scale,
-            out,
-            count,
-            len(weight),
-            width,
-            FOUR=weight.dtype == torch.uint8,
-            UPCAST=interpreted() and rows.dtype == torch.bfloat16,
-            GROUPED=GROUP,
-            **config.arguments,
-        )
+        grid = -(-count // config.blocks["BLOCK_R"]), -(-len(weight) // config.blocks["BLOCK_N"])
+        four, upcast = weight.dtype == torch.uint8, interpreted() and rows.dtype == torch.bfloat16
+        sizes, constants = (count, len(weight), width), {"FOUR": four, "UPCAST": upcast, "GROUPED": GROUP}
+        _narrow[grid](rows, weight, scale, out, *sizes, **constants, **config.arguments)
     return out
 
 

@@ -93,26 +93,14 @@ class FourBitTiles:
         weight, native = buffer[: self.width * (end - begin)].view(self.width, -1), library()
         if native is None:
             return self._tile(begin, end, weight)
-        narrow, blocks = self.narrow[begin:end], (end - begin) // (2 * self.half)
-
-        sizes = self.scale[:, begin:end]
+        narrow, sizes, inverse = self.narrow[begin:end], self.scale[:, begin:end], self.inverse[begin:end]
+        counts = self.width, self.half, len(self.narrow), end - begin
 
         def act(first: int, last: int) -> None:
             at = first * 2 * self.half
-            native.call(
-                "widen_bytes",
-                narrow[at:],
-                sizes[:, at:],
-                self.inverse[begin + at :],
-                weight[:, at:],
-                last - first,
-                self.width,
-                self.half,
-                len(self.narrow),
-                end - begin,
-            )
+            native.call("widen_bytes", narrow[at:], sizes[:, at:], inverse[at:], weight[:, at:], last - first, *counts)
 
-        in_threads(blocks, act)
+        in_threads((end - begin) // (2 * self.half), act)
         return weight
 
     def _tile(self, begin: int, end: int, weight: Tensor) -> Tensor:

@@ -86,35 +86,16 @@ def in_steps(rows: Tensor, most: int, sharing: Ranks = ALONE) -> Rounded:
     scale, sums = rows.new_empty(2 * count, 1, dtype=torch.float32), rows.new_empty(count, dtype=torch.int32)
 
     def act(begin: int, end: int) -> None:
-        native.call(
-            "round_rows",
-            rows[begin:],
-            steps[begin:],
-            scale[begin:],
-            sums[begin:],
-            end - begin,
-            width,
-            most,
-            TINY * most,
-        )
+        parts = (tensor[begin:] for tensor in (rows, steps, scale, sums))
+        native.call("round_rows", *parts, end - begin, width, most, TINY * most)
 
     in_threads(count, act)
     again = (sums < FEWEST * width).nonzero().flatten()
     total = count + len(again)
 
     def rest(begin: int, end: int) -> None:
-        native.call(
-            "round_rest",
-            rows,
-            steps,
-            scale,
-            again[begin:],
-            steps[count + begin :],
-            scale[count + begin :],
-            end - begin,
-            width,
-            most,
-        )
+        parts = (tensor[begin:] for tensor in (again, steps[count:], scale[count:]))
+        native.call("round_rest", rows, steps, scale, *parts, end - begin, width, most)
 
     if len(again):
         in_threads(len(again), rest)

@@ -123,9 +123,7 @@ class Projected:
         if self.triton and not torch.compiler.is_compiling():
             # One launch; as operations of PyTorch's it took 5.2 of the 29.3 ms of a forward of 1,024 tokens (8B, H200).
             keys, values = (torch.empty_like(value, memory_format=torch.contiguous_format) for _ in "kv")
-            (cos, sin), wide, norms = self.angles, self.wide, self.norms
-            query = rope_scatter(query, key, self.value, cos, sin, None, keys, values, wide, norms, triton=True)
-            return query, keys, values
+            return self._stored(None, keys, values), keys, values
         if self.norms is not None:
             query = add_norm(query, None, self.norms.query, self.norms.eps, None, self.triton)[1]
             key = add_norm(key, None, self.norms.key, self.norms.eps, None, self.triton)[1]
@@ -135,6 +133,12 @@ class Projected:
         else:
             query, key = (rotated(x, *self.angles, self.wide) for x in (query, key))
         return query, key.transpose(1, 2), value
+
+    def _stored(self, slots: Tensor | None, keys: Tensor, values: Tensor, queries: Tensor | None = None) -> Tensor:
+        """``into`` by our kernel, for all rows."""
+        assert self.angles is not None, "rows that are rotated already take another path"
+        fresh, norms = (self.query, self.key, self.value, *self.angles), self.norms
+        return rope_scatter(*fresh, slots, keys, values, self.wide, norms, queries, triton=True)
 
     def by_call(self, shapes: Sequence[tuple[int, int]]) -> list[Projected]:
         """The rows of a stream [1, T, ...] by the calls of ``shapes`` (b, n) that make it up, rotated together."""
@@ -164,19 +168,7 @@ class Projected:
         the row of each slot [B, 1]. queries [B, Q, H, h]: keeps the rotated queries at the same slots (our kernel)."""
         # torch.compile fuses these operations itself. With ``rows`` the kernel does not run: that is rare.
         if self.triton and rows is None and self.angles is not None and not torch.compiler.is_compiling():
-            return rope_scatter(
-                self.query,
-                self.key,
-                self.value,
-                *self.angles,
-                slots,
-                keys,
-                values,
-                self.wide,
-                self.norms,
-                queries,
-                True,
-            )
+            return self._stored(slots, keys, values, queries)
         assert queries is None, "another path keeps none"
         query, key, value = self.rotated()
         at = None if slots is None else (row(), slots)
