@@ -8,6 +8,5 @@
   of time.
 
 The other files serve these: ``jit`` (Triton at the first launch), ``builds`` (all configurations), ``dispatch`` (which
-kernels run), ``packed`` (the CPU's weight layout), ``invariant`` (products of
-one size).
+kernels run), ``packed`` (the CPU's weight layout), ``invariant`` (products of one size).
 """

@@ -80,19 +80,9 @@ def add_norm(
     if x.numel():
         width, config = x.shape[-1], _config(x.shape[-1])
         rows = x.numel() // width
-        _add_norm[(-(-rows // config.blocks["ROWS"]),)](
-            x,
-            None if residual is None else residual.contiguous(),
-            gain,
-            *(keep or (None, None)),
-            total,
-            out,
-            rows,
-            width,
-            EPS=eps,
-            WIDE=x.dtype == torch.float64,
-            **config.arguments,
-        )
+        tensors = x, None if residual is None else residual.contiguous(), gain, *(keep or (None, None)), total, out
+        constants = {"EPS": eps, "WIDE": x.dtype == torch.float64}
+        _add_norm[(-(-rows // config.blocks["ROWS"]),)](*tensors, rows, width, **constants, **config.arguments)
     return total, out
 
 

@@ -89,8 +89,8 @@ def _drift_sums(new, new_sums, old, old_sums, real, mean, count, received, alike
         share = tl.load(mean + b * R + number, mask=watched, other=0.0)
         norms = tl.sqrt(tl.maximum(before, 1e-16) * tl.maximum(after, 1e-16))
         similar += product / norms * share
-    found = tl.sum(tl.sum(similar, axis=1), axis=0) / keys
-    tl.store(alike + b * tl.num_programs(0) + tl.program_id(0), found)
+    similarity = tl.sum(tl.sum(similar, axis=1), axis=0) / keys
+    tl.store(alike + b * tl.num_programs(0) + tl.program_id(0), similarity)
 
 
 def drift_sums(

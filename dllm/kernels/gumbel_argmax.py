@@ -80,18 +80,9 @@ def gumbel_argmax(logits: Tensor, state: Tensor, random: Tensor, triton: bool = 
     splits = split_count(count, vocabulary, _CONFIG.blocks["BLOCK"], processors(rows.device))
     values = torch.empty(count, splits, dtype=torch.float64, device=rows.device)
     index = torch.empty(count, splits, dtype=torch.int32, device=rows.device)
-    _gumbel_argmax[(count, splits)](
-        rows,
-        state.reshape(-1).contiguous(),
-        random.reshape(-1).to(torch.int8).contiguous(),
-        values,
-        index,
-        vocabulary,
-        rows.stride(0) if count > 1 else vocabulary,
-        splits,
-        **_HASH,
-        **_CONFIG.arguments,
-    )
+    tensors = rows, state.reshape(-1).contiguous(), random.reshape(-1).to(torch.int8).contiguous(), values, index
+    stride = rows.stride(0) if count > 1 else vocabulary
+    _gumbel_argmax[(count, splits)](*tensors, vocabulary, stride, splits, **_HASH, **_CONFIG.arguments)
     ids = index.gather(1, values.argmax(1, keepdim=True)).long()
     return ids.view(logits.shape[:-1])
 

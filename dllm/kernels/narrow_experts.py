@@ -21,8 +21,7 @@ from dllm.kernels.silu_times import GATES
 
 
 class NarrowExperts(nn.Module):
-    """``StackedExperts`` in ``bits`` (8 or 4) bits: gate_up [E, 2 I, D] and down [E, D, I], each as ``placed``. triton:
-    our kernel multiplies, else a CPU's operators do."""
+    """``StackedExperts`` in ``bits`` (8 or 4) bits: gate_up [E, 2 I, D] and down [E, D, I], each as ``placed``."""
 
     gate_up: Tensor
     gate_up_scale: Tensor
@@ -62,8 +61,7 @@ class NarrowExperts(nn.Module):
         return NarrowExperts(*stacks, bits, activation, triton)
 
     def place(self, triton: bool) -> None:
-        """Turn experts as stored into what our kernel (triton) or this CPU's operators read; without a copy where the
-        layout is the same."""
+        """As ``NarrowLinear.place``, without a copy where the layout is the same."""
         self.triton = triton
         for name in ("gate_up", "down"):
             narrow, scale = getattr(self, name), getattr(self, f"{name}_scale")

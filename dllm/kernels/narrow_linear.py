@@ -172,8 +172,7 @@ def widened_four(rows: Tensor, narrow: Tensor, scale: Tensor) -> Tensor:
 
 
 def largest_of(weight: Tensor, bits: int, sharing: Ranks) -> Tensor | None:
-    """The largest magnitude of each output of weights [..., D] over the columns of all ranks; None where the weights
-    alone decide on their scales."""
+    """The largest magnitude of each output of weights [..., D] over the columns of all ranks; None: their own."""
     alone = bits != 8 or sharing.size == 1 or weight.is_meta
     return None if alone else sharing.largest(weight.abs().amax(-1).float())
 

@@ -46,8 +46,7 @@ def narrowed(weight: Tensor, bits: int, largest: Tensor | None = None) -> tuple[
 def by_outputs(
     narrow: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]], weight: Tensor, largest: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Weights and scales of a few outputs after the other: what that takes meanwhile stays in a CPU's cache, which is
-    four times as fast."""
+    """Weights and scales of a few outputs at a time: what that takes stays in a CPU's cache, four times as fast."""
     parts = weight.split(OUTPUTS_AT_ONCE)
     peaks = [None] * len(parts) if largest is None else list(largest.split(OUTPUTS_AT_ONCE))
     steps, scales = zip(*map(narrow, parts, peaks), strict=True)
@@ -132,15 +131,15 @@ def narrow_tile(rows, weight, scale, row, behind, output, N, D, FOUR: tl.constex
     here, known = row[None, :] < behind, output[:, None] < N
     sizes = scale + (output[:, None].to(tl.int64) * (D // GROUPED) + group[None, :]) * 2
     source = weight + output[:, None].to(tl.int64) * stride + depth[None, :]
-    given = rows + row[None, :].to(tl.int64) * D + depth[:, None]
+    inputs = rows + row[None, :].to(tl.int64) * D + depth[:, None]
     total = tl.zeros([output.shape[0], row.shape[0]], tl.float32)
     for chunk in range(tl.cdiv(D, BLOCK_D)):
         left = D - chunk * BLOCK_D
         w = tl.load(source + chunk * WIDTH, mask=known & (depth[None, :] < left), other=0)
-        x = tl.load(given + chunk * BLOCK_D, mask=here & (depth[:, None] < left), other=0.0).to(KIND)
+        x = tl.load(inputs + chunk * BLOCK_D, mask=here & (depth[:, None] < left), other=0.0).to(KIND)
         if FOUR:
             left -= WIDTH
-            high = tl.load(given + chunk * BLOCK_D + WIDTH, mask=here & (depth[:, None] < left), other=0.0).to(KIND)
+            high = tl.load(inputs + chunk * BLOCK_D + WIDTH, mask=here & (depth[:, None] < left), other=0.0).to(KIND)
             size = sizes + chunk * (2 * BLOCK_D // GROUPED)
             first = known & (group[None, :] * GROUPED < left + WIDTH)
             total = tl.dot(_wide(w & 15, size, first, GROUPED).to(KIND), x, total, input_precision="ieee")
@@ -156,8 +155,7 @@ def narrow_tile(rows, weight, scale, row, behind, output, N, D, FOUR: tl.constex
 @jit("R")
 def _narrow(rows, weight, scale, out, R, N, D, FOUR: tl.constexpr, UPCAST: tl.constexpr,
             GROUPED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
-    """One program per tile of BLOCK_N outputs and BLOCK_R rows; of one tile of weights, the programs of all rows follow
-    each other."""
+    """One program per tile of BLOCK_N outputs and BLOCK_R rows; those of one tile of weights follow each other."""
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     output = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     total = narrow_tile(rows, weight, scale, row, R, output, N, D, FOUR, UPCAST, GROUPED, BLOCK_D)

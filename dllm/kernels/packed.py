@@ -104,8 +104,7 @@ def measured_packing() -> int:
 
 @torch.inference_mode(False)
 def pack_weights(model: nn.Module) -> None:
-    """Pack the plain linear layers for which it pays, in place, and drop their weights: the model can no longer be
-    trained or saved."""
+    """Pack the plain linear layers for which it pays, in place: the model can no longer be trained or saved."""
     places = [
         (module, name, child)
         for module in model.modules()

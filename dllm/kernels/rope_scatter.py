@@ -110,14 +110,10 @@ def load_head(x, gain, place, real, lane, feature, cos, SIZE: tl.constexpr, HALF
 @jit()
 def rotate_halves(first, second, cos, sin, kind: tl.constexpr, ROUND: tl.constexpr):
     """Both rotated halves, in ``kind``. ROUND: round every product to it."""
+    wide: tl.constexpr = cos.dtype
     a, b, c, d = first * cos, second * sin, second * cos, first * sin
     if ROUND:
-        a, b, c, d = (
-            a.to(kind).to(cos.dtype),
-            b.to(kind).to(cos.dtype),
-            c.to(kind).to(cos.dtype),
-            d.to(kind).to(cos.dtype),
-        )
+        a, b, c, d = a.to(kind).to(wide), b.to(kind).to(wide), c.to(kind).to(wide), d.to(kind).to(wide)
     return (a - b).to(kind), (c + d).to(kind)
 
 
@@ -198,8 +194,8 @@ def rope_scatter(
     """``reference``. triton: the kernel, equal up to one rounding; cos, sin in float32 (float64 for float64 rows)."""
     if not triton:
         return reference(query, key, value, cos, sin, columns, keys, values, wide, norms, queries)
-    written = [keys, values, *(() if queries is None else (queries,))]
-    assert all(one.is_contiguous() for one in written), "cache buffers are written in place"
+    buffers = [keys, values, *(() if queries is None else (queries,))]
+    assert all(buffer.is_contiguous() for buffer in buffers), "cache buffers are written in place"
     (rows, n, heads, size), kv_heads, rotating = query.shape, key.shape[2], cos.shape[-1]
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     if rows and n:

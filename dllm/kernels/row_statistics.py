@@ -93,13 +93,13 @@ def join_summaries(m, at, second, rest, spread, m_b, at_b, second_b, rest_b, spr
 def fold_summaries(m, at, second, rest, spread):
     """Summaries [R, S] joined along S, each [R, 1]."""
     best = tl.max(m, axis=1, keep_dims=True)
-    found = tl.min(tl.where(m == best, at, 2147483647), axis=1, keep_dims=True)
-    own = (m == best) & (at == found)
+    lowest = tl.min(tl.where(m == best, at, 2147483647), axis=1, keep_dims=True)
+    own = (m == best) & (at == lowest)
     scale = tl.exp(m - best)
     second = tl.max(tl.where(own, second, m), axis=1, keep_dims=True)
     spread = tl.sum(scale * (spread + (m - best) * (rest + 1)), axis=1, keep_dims=True)
     rest = tl.sum(scale * (rest + tl.where(own, 0.0, 1.0)), axis=1, keep_dims=True)
-    return best, found, second, rest, spread
+    return best, lowest, second, rest, spread
 
 
 @jit()
@@ -178,8 +178,7 @@ def load_logits(place, columns, inside, kind: tl.constexpr):
 
 @jit()
 def load_summaries(sums, index, rows, inside, plane, splits):
-    """The summaries [R, 1] of ``rows`` int64 [R, 1], joined from their splits, eight at a time. Rows not ``inside`` are
-    empty."""
+    """The summaries [R, 1] of ``rows`` int64 [R, 1], joined from splits, eight at a time; empty if not ``inside``."""
     lane = tl.arange(0, 8)[None, :]
     m, at, second, rest, spread = _eight(sums, index, rows * splits + lane, inside & (lane < splits), plane)
     for start in range(8, splits, 8):
@@ -234,17 +233,8 @@ def summarise_logits(logits: Tensor) -> Summaries:
     summaries = empty_summaries(rows, splits, kind, logits.device)
     if rows:
         stride = logits.stride(0) if rows > 1 else vocabulary  # a single row may have any stride
-        _summarise[(rows, splits)](
-            logits,
-            summaries.sums,
-            summaries.ids,
-            vocabulary,
-            stride,
-            rows * splits,
-            splits,
-            WIDE=kind == torch.float64,
-            **_SUMMARISE.arguments,
-        )
+        sizes, wide = (vocabulary, stride, rows * splits, splits), kind == torch.float64
+        _summarise[(rows, splits)](logits, *summaries, *sizes, WIDE=wide, **_SUMMARISE.arguments)
     return summaries
 
 

@@ -57,8 +57,7 @@ def sliced_head_statistics(
     at: Tensor | None = None,
     triton: bool = False,
 ) -> dict[str, Tensor]:
-    """``head_statistics`` of hidden rows [R, D] under a head that ranks share. banned, at: global ids.
-    One exchange, whatever the rows."""
+    """``head_statistics`` of rows [R, D] under a head that ranks share, in one exchange. banned, at: global ids."""
     begin, end = head.ranks.share(head.vocab)
     own = tuple(token - begin for token in banned if begin <= token < end)
     parts = [_own_part(rows, head, own, ids, triton) for rows, ids in _chunks(hidden, at)]
@@ -125,14 +124,14 @@ def fold(sums: Tensor, ids: Tensor) -> Tensor:
     """Summaries sums [4, R, S] and ids [R, S] joined along S: [5, R], the ids last."""
     m, second, rest, spread = sums
     best = m.amax(1, keepdim=True)
-    found = torch.where(m == best, ids, 2.0**31).amin(1, keepdim=True)
-    own = (m == best) & (ids == found)
+    lowest = torch.where(m == best, ids, 2.0**31).amin(1, keepdim=True)
+    own = (m == best) & (ids == lowest)
     drop = m - best
     scale = drop.exp()
     second = torch.where(own, second, m).amax(1)
     spread = (scale * (spread + drop * (rest + 1))).sum(1)
     rest = (scale * (rest + torch.where(own, 0.0, 1.0))).sum(1)
-    return torch.stack([best[:, 0], second, rest, spread, found[:, 0].to(m.dtype)])
+    return torch.stack([best[:, 0], second, rest, spread, lowest[:, 0].to(m.dtype)])
 
 
 def final(folded: Tensor) -> dict[str, Tensor]:

@@ -252,8 +252,7 @@ class _Build:
 
 
 def _kernels_with_gradients(kernels: str, config: ModelConfig, kinds: Kinds, tp: int) -> str:
-    """The kernels of weights that learn. Raises UserError for weights in few bits, in shares, and for kernels without a
-    gradient."""
+    """The kernels of weights that learn. Raises UserError for weights in few bits or shares, and other kernels."""
     if tp > 1:
         raise UserError(f"trainable=True with tp={tp}: sums over ranks carry no gradient. Train with tp=1.")
     if narrow := config.stored_kind or kinds.quantize or kinds.head:
@@ -278,8 +277,7 @@ def _of_object(
     rope: Mapping[str, Any] | RopeSetting | None,
     family: Family | str | None,
 ) -> Model:
-    """A model object of transformers with shared weights. Its folder, which runs and traces name, is the one that it
-    came from, or this one."""
+    """A model object of transformers with shared weights. Its folder is the one that it came from, or this one."""
     model, words = unwrapped(model), tokenizer_of(tokenizer)
     config = object_config(model, attention_block, family).with_rope(rope)
     config, ids = resolve_ids(config, words, mask_id, object_ends(model))
@@ -346,8 +344,7 @@ def describe(
 
 
 def warn_of_mismatch(model: Mapping[str, Any], config: ModelConfig) -> None:
-    """Warn where a folder is of another architecture than the model whose settings it is given under. model: the
-    settings ``model`` of a run."""
+    """Warn where a folder is of another architecture than the settings ``model`` of a run, under which it is given."""
     expected = model.get("expects")
     if expected is not None and expected != config.architecture:
         warn_once(

@@ -165,8 +165,7 @@ class ModelConfig:
         return replace(self, theta=self.theta * reach.factor, max_length=max(self.max_length, reach.target), ntk=reach)
 
     def _a2d(self, block: int | None, names: Sequence[str]) -> ModelConfig:
-        """A2D's classes attend fully (-mdlm) or by blocks from the answer's start (-bd3lm), and their files are the
-        same."""
+        """A2D's files do not tell whether they attend fully (-mdlm) or by blocks from the answer's start (-bd3lm)."""
         if block is not None:
             self._check_block(block, 0)
             return replace(self, attention=AnswerBlocks(block) if block else FULL, unsaid="")

@@ -45,8 +45,7 @@ class Residence(NamedTuple):
 
 def settled_kinds(config: ModelConfig, choice: Kinds, place: Residence, adapter: str | Path | None = None) -> Kinds:
     """As asked for, or as the files are; with ``auto`` those that are fastest here, of which head and rows may
-    be given. adapter: to be merged. Raises UserError where nothing fits, where there is nothing to choose from, and
-    where the files cannot become what is asked for."""
+    be given. adapter: to be merged. Raises UserError where nothing fits, and for what the files cannot become."""
     kinds = choice
     if choice.quantize == AUTO_KIND:
         kinds = _fastest(config, choice, place)

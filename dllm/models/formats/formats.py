@@ -63,9 +63,8 @@ class Format:
 
 
 def with_whole_weights(contents: Contents, settings: PackedSettings | None, widths: Collection[int]) -> Contents:
-    """The tensors of a folder, with one for those that make up a weight. settings: what config.json says of
-    the weights (None: they are plain). widths: columns that matrices of the model have. Raises UserError where tensors
-    do not fit each other, or what is said of them."""
+    """The tensors of a folder, with one for those that make up a weight. settings: what config.json says (None: they
+    are plain). widths: columns of the model's matrices. Raises UserError where tensors do not fit each other or it."""
     if settings is None:
         return contents
     form, packed = PACKED_FORMATS[settings.method], dict[str, StoredTensor]()

@@ -3,8 +3,7 @@ names.
 
 As llama.cpp's converter writes them (``conversion/llada.py``, ``dream.py``, ``qwen.py`` and that of Llama): its rotary
 embedding of LLaDA and Llama turns neighbours, so the rows of q and k are in another order there. DiffusionGemma is in
-``gguf_gemma``.
-None writes LLaDA2, SDAR and the others yet.
+``gguf_gemma``. None writes LLaDA2, SDAR and the others yet.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ _LAYER = {
 _EXPERTS = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
 _TURNED = ("attn.q", "attn.k")  # of the families in which neighbours turn
 _SPECIAL = {"mask": "mask", "eos": "eos", "pad": "padding", "bos": "bos"}  # ids: config.json's word, and GGUF's
-ConfigJson = Mapping[str, Any]
 
 
 def _qwen(metadata: Metadata, architecture: str) -> dict[str, Any]:
@@ -171,7 +169,7 @@ def gguf_published(file: GgufFile) -> tuple[dict[str, Any], Metadata]:
     return published, metadata
 
 
-def _refuse_rotary(metadata: Metadata, published: ConfigJson) -> None:
+def _refuse_rotary(metadata: Metadata, published: Mapping[str, Any]) -> None:
     """Raise UserError for rotary embeddings that are scaled, or turn a part of a head, and for values of another width
     than keys."""
     where = metadata.file.files[0]

@@ -71,8 +71,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_gguf(file: Path) -> GgufFile:
-    """The header of a file, and of its other parts. Raises UserError for what is not GGUF, or only a part of it,
-    and where the package ``gguf`` is missing."""
+    """The header of a file and its other parts. Raises UserError for what is not whole GGUF, and without ``gguf``."""
     if find_spec("gguf") is None:
         raise not_installed(f"{{model.path={file}}}", "gguf", "gguf", "take the checkpoint's safetensors")
     files = _parts(file)

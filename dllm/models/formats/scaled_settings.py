@@ -122,8 +122,7 @@ _SIZES: KeyRules = {  # of formats that do not say them themselves
 
 
 def scaled_settings(published: Mapping[str, Any], file: str) -> PackedSettings | None:
-    """What a parsed config.json says of such weights; None: nothing, or another method. Raises UserError for a layout
-    that is not read."""
+    """What a parsed config.json says of such weights; None: nothing. Raises UserError for a layout that is not read."""
     key, content = scale_settings(published)
     if content is None:
         return None

@@ -58,17 +58,13 @@ def share_of(config: ModelConfig, ranks: Ranks, ep: bool = False) -> ModelConfig
 
 def check_cut(config: ModelConfig, size: int, ep: bool, quantize: str | None, head: str | None = None) -> None:
     """Raise UserError for a model that ``size`` ranks cannot share."""
-    name = f"{{model.tp={size}}}"
+    name, alone = f"{{model.tp={size}}}", Set("model.tp", 1)
     if size < 1:
         raise Refusal(f"{name} must be 1 or more: it counts processes.")
     if size == 1:
         return
     if config.family == MASKED_LM_FAMILY:
-        raise Refusal(
-            f"{name}: a {config.architecture} is run through its own class, which is not cut.",
-            [],
-            (Set("model.tp", 1),),
-        )
+        raise Refusal(f"{name}: a {config.architecture} is run through its own class, which is not cut.", [], [alone])
     if quantize == "float8":
         raise Refusal(
             f"{name}: float8 scales each row over its whole width, which no rank has.",
@@ -89,16 +85,13 @@ def check_cut(config: ModelConfig, size: int, ep: bool, quantize: str | None, he
             fits = [
                 n for n in range(size - 1, 0, -1) if not any(c % (n * m) for _, c, m in _sizes(config, ep, quantize))
             ]
+            nearest = Set("model.tp", fits[0] if fits else 1)
             raise Refusal(
-                f"{name} must divide the model's {what}, and {count} is not a multiple of {whole}.",
-                [],
-                (Set("model.tp", fits[0] if fits else 1),),
+                f"{name} must divide the model's {what}, and {count} is not a multiple of {whole}.", [], [nearest]
             )
     for heads in {kind.kv_heads for kind in config.gemma.layers} if config.gemma else {config.kv_heads}:
         if heads % size and size % heads:
-            raise Refusal(
-                f"{name} must divide the model's {heads} key heads or be a multiple of them.", [], (Set("model.tp", 1),)
-            )
+            raise Refusal(f"{name} must divide the model's {heads} key heads or be a multiple of them.", [], [alone])
 
 
 def refuse_object(size: int) -> None:
