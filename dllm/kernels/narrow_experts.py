@@ -94,9 +94,7 @@ def each(
 ) -> tuple[Tensor, Tensor]:
     """Weights [E, N, D] narrowed expert by expert, with their scales. largest [E, N]: as in ``rounded_steps``."""
     first, size = narrow(weights[0], bits, None)
-    if weights.is_meta:
-        return first.new_empty(len(weights), *first.shape), size.new_empty(len(weights), *size.shape)
     steps, scales = first.new_empty(len(weights), *first.shape), size.new_empty(len(weights), *size.shape)
-    for number, weight in enumerate(weights):
+    for number, weight in enumerate(() if weights.is_meta else weights):
         steps[number], scales[number] = narrow(weight, bits, None if largest is None else largest[number])
     return steps, scales

@@ -79,27 +79,20 @@ def _chunks(hidden: Tensor, at: Tensor | None) -> list[tuple[Tensor, Tensor | No
 def _own_part(hidden: Tensor, head: HeadSlice, banned: tuple[int, ...], at: Tensor | None, triton: bool) -> Tensor:
     """What a rank says of rows: their summaries [5, R], and the logits of global ids ``at`` [R] that it holds."""
     few, weight = len(banned) <= FUSED_BANNED and len(hidden) <= FUSED_ROWS, head.weight
-    fused = triton and few and weight is not None and can_fuse(hidden, weight)
-    logits = None if fused else head.logits(hidden)
-    if logits is not None:
-        for token in banned:
-            logits.select(-1, token).fill_(-torch.inf)
-    if fused:
-        assert weight is not None
+    mine, place = (None, None) if at is None else head.inside(at)
+    if triton and few and weight is not None and can_fuse(hidden, weight):
         sums, ids = summarise_head(hidden, weight, banned, head.scale)
         rows = fold(sums, ids.to(sums.dtype) + head.begin)
+        values = None if place is None else head.scale * slot_logits(hidden, weight, place[:, None], triton)
     else:
-        assert logits is not None
+        logits = head.logits(hidden)
+        for token in banned:
+            logits.select(-1, token).fill_(-torch.inf)
         rows = own_summary(logits, head.begin, triton)
-    if at is None:
+        values = None if place is None else logits.gather(1, place[:, None])
+    if mine is None or values is None:
         return rows
-    mine, place = head.inside(at)
-    if logits is None:
-        assert weight is not None
-        values = head.scale * slot_logits(hidden, weight, place[:, None], triton).squeeze(1)
-    else:
-        values = logits.gather(1, place[:, None]).squeeze(1)
-    return torch.cat([rows, torch.where(mine, values, 0.0).to(rows.dtype)[None]])
+    return torch.cat([rows, torch.where(mine, values.squeeze(1), 0.0).to(rows.dtype)[None]])
 
 
 def own_summary(logits: Tensor, begin: int, triton: bool) -> Tensor:

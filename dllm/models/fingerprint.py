@@ -34,10 +34,8 @@ def fingerprint(checkpoint: Path) -> str:
     elif is_gguf(checkpoint):
         files = list(read_gguf(checkpoint).files)
     with ThreadPoolExecutor() as pool:
-        hashes = "".join(
-            f"{file.name} {value}\n" for file, value in zip(files, pool.map(file_hash, files), strict=True)
-        )
-    return digest(hashes.encode())
+        hashes = zip(files, list(pool.map(file_hash, files)), strict=True)
+    return digest("".join(f"{file.name} {value}\n" for file, value in hashes).encode())
 
 
 def is_download(checkpoint: Path) -> bool:

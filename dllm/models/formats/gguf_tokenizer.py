@@ -116,21 +116,18 @@ def _backend(metadata: Mapping[str, Any], path: Path) -> Backend | None:
     return _byte_level(by_text, tokens, merges, str(metadata["tokenizer.ggml.pre"]), path)
 
 
+def _bpe(path: Path, vocabulary: Mapping[str, int], merges: list[Any], **options: Any) -> models.BPE:
+    try:
+        return models.BPE(vocab=vocabulary, merges=merges, **options)
+    except Exception as error:
+        raise broken(f"{path}: its vocabulary cannot be read ({error})") from error
+
+
 def _gemma(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], path: Path) -> Backend:
     """Gemma 4's: a blank is a sign of its own, and what the vocabulary lacks is spelt in bytes. Its tokenizer.json cuts
     texts at blanks, after all of them are replaced: not at all."""
-    try:
-        backend = Backend(
-            models.BPE(
-                vocab={text: number for number, text in enumerate(tokens)},
-                merges=merges,
-                unk_token="<unk>",
-                fuse_unk=True,
-                byte_fallback=True,
-            )
-        )
-    except Exception as error:
-        raise broken(f"{path}: its vocabulary cannot be read ({error})") from error
+    vocabulary = {text: number for number, text in enumerate(tokens)}
+    backend = Backend(_bpe(path, vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     backend.normalizer = normalizers.Replace(" ", SPACE)
     backend.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     user_tokens = {text for text, kind in kinds.items() if kind == _USER} | _VISIBLE.intersection(kinds)
@@ -147,10 +144,7 @@ def _gemma(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], path:
 
 def _byte_level(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], cut: str, path: Path) -> Backend:
     vocabulary = {text: number for number, text in enumerate(tokens) if kinds[text] != _UNUSED}
-    try:
-        model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=cut in _MERGES_LAST)
-    except Exception as error:
-        raise broken(f"{path}: its vocabulary cannot be read ({error})") from error
+    model = _bpe(path, vocabulary, merges, ignore_merges=cut in _MERGES_LAST)
     backend = byte_level(model, SPLITS[cut], cut in _COMPOSED)
     backend.add_tokens(
         [

@@ -207,14 +207,8 @@ def _grouped(content: Mapping[str, Any], place: PackedPlace) -> PackedSettings:
         merged[key] = next(iter(values_by_name.values()), None)
     values = place.read(_GROUPED[place.method], merged)
     bits, group, gptq = values["bits"], values["group_size"], place.method == "gptq"
-    scheme = Scheme(
-        f"{place.method.upper()} {bits}-bit",
-        f"uint{bits}",
-        (1, WHOLE_AXIS if group == -1 else group),
-        "qweight",
-        "scales",
-        zeros="qzeros",
-    )
+    label, block = f"{place.method.upper()} {bits}-bit", (1, WHOLE_AXIS if group == -1 else group)
+    scheme = Scheme(label, f"uint{bits}", block, "qweight", "scales", zeros="qzeros")
     first = gptq and _lower(values["checkpoint_format"]) != "gptq_v2"
     ordered = bool(values["desc_act"]) and not values["static_groups"]
     return PackedSettings(

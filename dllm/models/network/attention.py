@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.common.rowwise import each_tensor
+from dllm.common.rowwise import T, each_tensor
 from dllm.kernels.invariant import TILE
 
 HALF = (torch.bfloat16, torch.float16)
@@ -104,9 +104,7 @@ class Visible:
         """The same of some of the rows."""
         tensors = [None if tensor is None else tensor[rows] for tensor in (self.mask, self.count, self.near)]
         parts = None if self.parts is None else each_tensor(lambda tensor: tensor[rows], self.parts)
-        visible = self._memo_of((rows.start, rows.stop, 1), lambda: Visible(tensors[0], tensors[1], tensors[2], parts))
-        assert isinstance(visible, Visible)
-        return visible
+        return self._memo_of((rows.start, rows.stop, 1), lambda: Visible(tensors[0], tensors[1], tensors[2], parts))
 
     def with_tensors(self, change: Callable[[Tensor], Tensor]) -> Visible:
         """The same of what ``change`` makes of each tensor."""
@@ -122,23 +120,19 @@ class Visible:
         """Where each of ``rows`` begins, and where the last one ends, in a tensor of ``step`` entries a row: int32
         [rows + 1]. Made in every layer they took 64 launches of a forward (8B)."""
         end = rows * step + 1
-        offsets = self._memo_of((rows, step), lambda: torch.arange(0, end, step, dtype=torch.int32, device=device))
-        assert isinstance(offsets, Tensor)
-        return offsets
+        return self._memo_of((rows, step), lambda: torch.arange(0, end, step, dtype=torch.int32, device=device))
 
     def places(self, rows: Tensor, step: int) -> Tensor:
         """The same of ``rows`` [b] in any order: int32 [b + 1], whose last entry counts of keys make idle."""
-        places = self._memo_of((-1, step), lambda: F.pad(rows * step, (0, 1)).int())
-        assert isinstance(places, Tensor)
-        return places
+        return self._memo_of((-1, step), lambda: F.pad(rows * step, (0, 1)).int())
 
-    def _memo_of(self, key: tuple[int, ...], make: Callable[[], Any]) -> Any:
+    def _memo_of(self, key: tuple[int, ...], make: Callable[[], T]) -> T:
         """What ``make`` gave for this key in the first layer. Compiled layers make it themselves: one code serves the
         first layer and the others."""
         memo = {} if torch.compiler.is_compiling() else self.memo
         if key not in memo:
             memo[key] = make()
-        return memo[key]
+        return memo[key]  # type: ignore[no-any-return]
 
     def in_window(self) -> Visible:
         """The same in layers with a window."""
@@ -235,17 +229,9 @@ def attend_first(query: Tensor, key: Tensor, value: Tensor, visible: Visible, of
     assert visible.count is not None, "counts are what it attends by"
     firsts = visible.offsets(rows, n, query.device)
     places = visible.offsets(rows, step, query.device) if of is None else visible.places(of, step)
-    out = varlen_attn(
-        query.reshape(rows * n, heads, size),
-        keys,
-        values,
-        firsts,
-        places,
-        n,
-        width,
-        enable_gqa=heads != kv_heads,
-        seqused_k=visible.count.int(),
-    )
+    queries, counts = query.reshape(rows * n, heads, size), visible.count.int()
+    grouped = heads != kv_heads
+    out = varlen_attn(queries, keys, values, firsts, places, n, width, enable_gqa=grouped, seqused_k=counts)
     assert isinstance(out, Tensor)
     return out.view(rows, n, heads * size)
 

@@ -118,8 +118,8 @@ class Attention(nn.Module):
         if self.qkv is None:
             q, k, v = (product(x).unflatten(-1, (-1, self.head_dim)) for product in (self.q, self.k, self.v))
         else:
-            rows = self.qkv(x).unflatten(-1, (-1, self.head_dim))
-            both, v = rows.split_with_sizes([heads[0] + heads[1], heads[2]], -2)
+            joint = self.qkv(x).unflatten(-1, (-1, self.head_dim))
+            both, v = joint.split_with_sizes([heads[0] + heads[1], heads[2]], -2)
             q, k = both.split_with_sizes(heads[:2], -2)
         if angles.query_scale is not None:
             q, both = q * angles.query_scale.to(q.dtype), None  # before the rotation is as after it
@@ -129,19 +129,8 @@ class Attention(nn.Module):
                 q, k, both = self.q_norm(q)[1], self.k_norm(k)[1], None
             else:
                 norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
-        return Projected(
-            q,
-            k,
-            v,
-            angles[:2],
-            self.rope_float32,
-            self.triton,
-            self.varlen,
-            self.tiled,
-            norms,
-            windowed=self.windowed,
-            together=both,
-        )
+        rows, kernels = (q, k, v), (self.triton, self.varlen, self.tiled)
+        return Projected(*rows, angles[:2], self.rope_float32, *kernels, norms, windowed=self.windowed, together=both)
 
     def values(self, x: Tensor) -> Tensor:
         """The values [B, n, H_kv * h] of rows x [B, n, D] alone."""

@@ -114,18 +114,8 @@ def quantize_folder(
             conversion.add(names[prefix], tensors_of(model.get_submodule(prefix), prefix))
             model.get_submodule(prefix).to("meta")
 
-    fill(
-        model,
-        tensors,
-        parameter_sources(model),
-        lambda name: "cpu",
-        torch.bfloat16,
-        adapter,
-        finish,
-        watch,
-        skip={part for part, name in names.items() if name in conversion.files},
-        keep=kind == "int4",
-    )
+    sources, done = parameter_sources(model), {part for part, name in names.items() if name in conversion.files}
+    fill(model, tensors, sources, lambda name: "cpu", torch.bfloat16, adapter, finish, watch, done, kind == "int4")
     plain = {key: value for key, value in config.published.items() if key not in QUANTISED_KEYS}
     _complete(source, conversion, {**plain, STORED_KEY: kinds})
     return conversion.total

@@ -207,13 +207,6 @@ def quantize_part(part: nn.Module, kind: str, triton: bool, as_stored: bool = Fa
             elif isinstance(child, SteppedLinear):
                 setattr(module, name, child.narrow(triton, as_stored))
             elif isinstance(child, StackedExperts):
-                experts = NarrowExperts.of(
-                    child.gate_up,
-                    child.down,
-                    BITS[kind],
-                    triton,
-                    as_stored,
-                    child.activation,
-                    ALONE if getattr(module, "local_experts", None) else part.ranks,
-                )
-                setattr(module, name, experts)
+                sharing, bits = ALONE if getattr(module, "local_experts", None) else part.ranks, BITS[kind]
+                stacks, activation = (child.gate_up, child.down), child.activation
+                setattr(module, name, NarrowExperts.of(*stacks, bits, triton, as_stored, activation, sharing))
