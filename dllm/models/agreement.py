@@ -19,11 +19,21 @@ def agree(holds: bool, values: Values, rule: str, *keys: str) -> None:
         raise wrong_value(FILE, f"{pairs}: {rule}")
 
 
+def agree_multiple(values: Values, first: str, second: str) -> None:
+    """The same of two sizes, of which the second divides the first."""
+    agree(values[first] % values[second] == 0, values, "the first must be a multiple of the second", first, second)
+
+
+def agree_within(values: Values, first: str, second: str) -> None:
+    """The same of two sizes, of which the first is not larger."""
+    agree(values[first] <= values[second], values, "the first must not be larger", first, second)
+
+
 def head_dim(values: Values, width: str, heads: str) -> int:
     """The head size that the file gives, or else the width divided by the heads."""
     if values.get("head_dim") is not None:
         return int(values["head_dim"])
-    agree(values[width] % values[heads] == 0, values, "the first must be a multiple of the second", width, heads)
+    agree_multiple(values, width, heads)
     return int(values[width] // values[heads])
 
 
@@ -31,7 +41,7 @@ def kv_heads(values: Values, heads: str, key: str) -> int:
     """Key-value heads. Where the file leaves them out, as many as heads. They must divide the heads."""
     if values[key] is None:
         return 1 if values.get("multi_query_attention") else int(values[heads])
-    agree(values[heads] % values[key] == 0, values, "the first must be a multiple of the second", heads, key)
+    agree_multiple(values, heads, key)
     single = values.get("multi_query_attention")  # LLaDA's older key for a single key-value head
     agree(single is None or single == (values[key] == 1), values, "they contradict", key, "multi_query_attention")
     return int(values[key])
@@ -41,33 +51,24 @@ def rotary_dim(values: Values, features: int) -> int:
     """Features of a head that rotate, an even number: the share that partial_rotary_factor gives. rotary_dim says it
     once more; the published classes do not read it, so it must agree."""
     rotated = int(features * values["partial_rotary_factor"]) if values["partial_rotary_factor"] else features
-    agree(
-        rotated > 0 and rotated % 2 == 0,
-        values,
-        f"{rotated} of a head's {features} features would rotate, which must be an even number, at least 2",
-        "d_model",
-        "n_heads",
-        "hidden_size",
-        "num_attention_heads",
-        "head_dim",
-        "partial_rotary_factor",
-    )
+    keys = "d_model", "n_heads", "hidden_size", "num_attention_heads", "head_dim", "partial_rotary_factor"
+    rule = f"{rotated} of a head's {features} features would rotate, which must be an even number, at least 2"
+    agree(rotated > 0 and rotated % 2 == 0, values, rule, *keys)
     share = ("partial_rotary_factor",) if values["partial_rotary_factor"] else ()
-    agree(
-        values["rotary_dim"] in (None, rotated),
-        values,
-        f"they contradict each other, since {rotated} of a head's {features} features rotate",
-        "rotary_dim",
-        *share,
-        "head_dim",
-    )
+    rule = f"they contradict each other, since {rotated} of a head's {features} features rotate"
+    agree(values["rotary_dim"] in (None, rotated), values, rule, "rotary_dim", *share, "head_dim")
     return rotated
+
+
+def check_experts(values: Values, used: str) -> None:
+    """The experts that a token uses, a number under the key ``used``, must exist."""
+    keys = used, "num_experts"
+    agree(values[used] <= values[keys[1]], values, "a token cannot use more experts than there are", *keys)
 
 
 def check_routing(values: Values, sparse: tuple[int, ...], dense_width: str) -> None:
     """A token's experts must exist, and dense layers must have a width."""
-    keys = "num_experts_per_tok", "num_experts"
-    agree(values[keys[0]] <= values[keys[1]], values, "a token cannot use more experts than there are", *keys)
+    check_experts(values, "num_experts_per_tok")
     dense = len(sparse) < values["num_hidden_layers"]
     agree(not dense or values[dense_width] is not None, values, "layers without experts need a width", dense_width)
 
@@ -76,33 +77,24 @@ def check_groups(values: Values) -> None:
     """Groups of experts must be of equal size, and the groups that are kept must hold a token's experts."""
     experts, groups, top_groups = values["num_experts"], values["n_group"], values["topk_group"]
     agree(experts % groups == 0, values, "the first must divide the second", "n_group", "num_experts")
-    agree(top_groups <= groups, values, "the first must not be larger", "topk_group", "n_group")
-    agree(
-        values["num_experts_per_tok"] <= experts // groups * top_groups,
-        values,
-        "the groups kept hold too few experts",
-        "num_experts_per_tok",
-        "topk_group",
-        "n_group",
-        "num_experts",
-    )
+    agree_within(values, "topk_group", "n_group")
+    keys = "num_experts_per_tok", "topk_group", "n_group", "num_experts"
+    most = experts // groups * top_groups
+    agree(values[keys[0]] <= most, values, "the groups kept hold too few experts", *keys)
 
 
 def check_layer_types(values: Values) -> None:
     """A list of kinds of layers must name one for each layer."""
-    kinds, layers = values.get("layer_types"), "num_hidden_layers"
-    agree(
-        kinds is None or len(kinds) == values[layers], values, "there must be one kind per layer", "layer_types", layers
-    )
+    kinds, keys = values.get("layer_types"), ("layer_types", "num_hidden_layers")
+    agree(kinds is None or len(kinds) == values[keys[1]], values, "there must be one kind per layer", *keys)
 
 
 def attention_block(values: Values, usual: int, spellings: tuple[str, ...]) -> int:
     """The length of an attention block, which must not be longer than the longest canvas. usual: the family's, where
     the file names none. spellings: the keys that say it."""
-    longest = "max_position_embeddings"
     lengths = {key: values[key] for key in spellings if values[key] is not None}
     agree(len(set(lengths.values())) < 2, values, "they contradict each other", *spellings)
     block = next(iter(lengths.values()), usual)
     key = next(iter(lengths), spellings[0])
-    agree(block <= values[longest], {**values, key: block}, "the first must not be larger", key, longest)
+    agree_within({**values, key: block}, key, "max_position_embeddings")
     return int(block)

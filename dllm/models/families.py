@@ -246,7 +246,7 @@ def _llada_moe(values: Values) -> Fields:
 
 def _llada2(values: Values) -> Fields:
     dense, layers = values["first_k_dense_replace"], values["num_hidden_layers"]
-    agree(dense <= layers, values, "the first must not be larger", "first_k_dense_replace", "num_hidden_layers")
+    agreement.agree_within(values, "first_k_dense_replace", "num_hidden_layers")
     moe = MoEConfig(
         experts=values["num_experts"],
         top_k=values["num_experts_per_tok"],

@@ -80,14 +80,8 @@ def _qwen2(values: Values) -> Fields:
     """Windows in the layers that the file names, or else from ``max_window_layers`` on."""
     kinds, layers = values["layer_types"], range(values["num_hidden_layers"])
     window = values["sliding_window"] if values["use_sliding_window"] else None
-    agree(
-        window is not None or _SLIDING not in (kinds or ()),
-        values,
-        "layers with a window need its length",
-        "layer_types",
-        "use_sliding_window",
-        "sliding_window",
-    )
+    rule, keys = "layers with a window need its length", ("layer_types", "use_sliding_window", "sliding_window")
+    agree(window is not None or _SLIDING not in (kinds or ()), values, rule, *keys)
     if kinds is not None:
         return _windows(window, [layer for layer in layers[: len(kinds)] if kinds[layer] == _SLIDING])
     return _windows(window, layers[values["max_window_layers"] :])

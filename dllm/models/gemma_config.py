@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dllm.common.errors import UserError
-from dllm.models.agreement import FILE, Values, agree
+from dllm.models.agreement import FILE, Values, agree, agree_multiple, agree_within, check_experts, check_layer_types
 from dllm.models.families import Family, Fields, special_id
 from dllm.models.formats.prequantized import QUANTISED_KEYS, STORED_KEY
 from dllm.models.keys import (
@@ -117,7 +117,7 @@ def _kinds(values: Values) -> Iterator[LayerKind]:
     """The attention of each layer."""
     layers, names = values["num_hidden_layers"], values["layer_types"]
     names = names or [GLOBAL if (index + 1) % GLOBAL_EVERY == 0 else SLIDING for index in range(layers)]
-    agree(len(names) == layers, values, "there must be one kind per layer", "layer_types", "num_hidden_layers")
+    check_layer_types({**values, "layer_types": names})
     names = [*names[:-1], GLOBAL]  # the class makes the last layer one, whatever the file says
     rope = {name: _rope(name, values["rope_parameters"] or _ROPE) for name in dict.fromkeys(names)}
     overrides = _overrides(values, names)
@@ -126,13 +126,7 @@ def _kinds(values: Values) -> Iterator[LayerKind]:
         heads = override.get("num_key_value_heads") or values["num_key_value_heads"]
         size = override.get("head_dim") or values["head_dim"]
         layer_values = {**values, "num_key_value_heads": heads, "head_dim": size}
-        agree(
-            values["num_attention_heads"] % heads == 0,
-            layer_values,
-            "the first must be a multiple of the second",
-            "num_attention_heads",
-            "num_key_value_heads",
-        )
+        agree_multiple(layer_values, "num_attention_heads", "num_key_value_heads")
         agree(size % 2 == 0, layer_values, "a head's features rotate in pairs", "head_dim")
         yield LayerKind(size, heads, name == SLIDING, theta, int(share * size / 2))
 
@@ -183,16 +177,8 @@ class GemmaFamily(Family):
             raise UserError(f"{FILE} has no text_config, so it describes towers alone. Take the whole checkpoint.")
         top = read_keys(_TOP, published, FILE)
         values = read_keys({**NEUTRAL_KEYS, **_TEXT}, top["text_config"], f"{FILE}: text_config")
-        keys = "top_k_experts", "num_experts"
-        agree(values[keys[0]] <= values[keys[1]], values, "a token cannot use more experts than there are", *keys)
-        canvas, longest = top["canvas_length"], values["max_position_embeddings"]
-        agree(
-            canvas <= longest,
-            {**values, **top},
-            "the first must not be larger",
-            "canvas_length",
-            "max_position_embeddings",
-        )
+        check_experts(values, "top_k_experts")
+        agree_within({**values, **top}, "canvas_length", "max_position_embeddings")
         kinds, layers = tuple(_kinds(values)), values["num_hidden_layers"]
         moe = MoEConfig(
             values["num_experts"],
@@ -205,10 +191,10 @@ class GemmaFamily(Family):
         return Fields(
             family=self.name, width=values["hidden_size"], layers=layers, heads=values["num_attention_heads"],
             kv_heads=values["num_key_value_heads"], head_dim=values["head_dim"], mlp_width=values["intermediate_size"],
-            vocab=values["vocab_size"], max_length=longest, eps=values["rms_norm_eps"], theta=kinds[0].theta,
-            mask_id=None, eos_id=special_id(values, "eos_token_id", 1), pad_id=values["pad_token_id"], tied=True,
-            qk_norm=True, moe=moe, embed_scale=values["hidden_size"] ** 0.5, attention=DenoisedBlock(canvas),
-            process="uniform", window=values["sliding_window"],
+            vocab=values["vocab_size"], max_length=values["max_position_embeddings"], eps=values["rms_norm_eps"],
+            theta=kinds[0].theta, mask_id=None, eos_id=special_id(values, "eos_token_id", 1), tied=True,
+            pad_id=values["pad_token_id"], qk_norm=True, moe=moe, embed_scale=values["hidden_size"] ** 0.5,
+            process="uniform", attention=DenoisedBlock(top["canvas_length"]), window=values["sliding_window"],
             gemma=GemmaConfig(kinds, float(values["final_logit_softcapping"])),
         )  # fmt: skip
 

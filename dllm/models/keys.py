@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any
 
 from dllm.common.coerce import is_whole
-from dllm.common.errors import UserError
+from dllm.common.errors import UserError, either
 
 REQUIRED: Any = object()  # the default of a key without default
 AS_ABSENT: Any = object()  # what null means unless a rule says otherwise
@@ -94,8 +94,7 @@ def only(*values: Any, default: Any = None, any_case: bool = False) -> KeyRule:
         text = value.lower() if any_case and isinstance(value, str) else value
         return any(type(text) is type(choice) and text == choice for choice in values)
 
-    *rest, last = map(quote, values or (None,))
-    return KeyRule(" or ".join([", ".join(rest), last] if rest else [last]), fits, default)
+    return KeyRule(either([quote(value) for value in values or (None,)]), fits, default)
 
 
 def token_ids(high: int) -> KeyRule:
