@@ -56,8 +56,7 @@ class PackedLinear(nn.Module):
 
 def in_layout(weight: Tensor) -> Tensor:
     """A matrix in oneDNN's layout."""
-    matrix: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, LAYOUT_ROWS)
-    return matrix
+    return torch.ops.mkldnn._reorder_linear_weight(weight, LAYOUT_ROWS)
 
 
 def padded_rows(rows: int) -> int:

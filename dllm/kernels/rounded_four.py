@@ -37,8 +37,7 @@ class FourBitTiles:
 
     def operator(self, rows: Tensor) -> Tensor:
         """[R, N] by PyTorch's operator, which widens the weights for every row or two."""
-        product: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.narrow, GROUP, self.scale)
-        return product
+        return torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.narrow, GROUP, self.scale)
 
     def product(self, rows: Rounded, dtype: torch.dtype, most: int, plain: bool) -> Tensor:
         """[R, N] of rows [R, D]. plain: by PyTorch's own product of bytes, else by oneDNN's operator. A matrix unit of

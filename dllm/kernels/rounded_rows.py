@@ -120,10 +120,9 @@ def with_bytes(part: Tensor, zero: int, weight: Tensor, scale: Tensor, bias: Ten
     """[r, N] in float32 of rows uint8 [r, D] and oneDNN's weights, whose outputs have ``scale`` [N]. zero: the byte of
     0; bias [N]: is added."""
     zeros = torch.zeros(len(scale), dtype=torch.int64)
-    out: Tensor = torch.ops.onednn.qlinear_pointwise(
+    return torch.ops.onednn.qlinear_pointwise(
         part, 1.0, zero, weight, scale, zeros, bias, 1.0, 0, torch.float32, "none", [], ""
     )
-    return out
 
 
 class PackedBytes:

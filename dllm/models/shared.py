@@ -40,8 +40,7 @@ def unwrapped(model: Any) -> nn.Module:
                 f"adapter {name!r} of {type(model).__name__} is a {type(config).__name__}, which puts tokens "
                 "before the prompt, and adapters are read in layers alone. Use a LoraConfig."
             )
-    inner: nn.Module = model.get_base_model()
-    return inner
+    return model.get_base_model()
 
 
 def object_config(model: nn.Module, attention_block: int | None, family: Family | str | None = None) -> ModelConfig:
@@ -118,8 +117,7 @@ class AdaptedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         with evaluating(self.layer):
-            rows: Tensor = self.layer(x)
-        return rows
+            return self.layer(x)
 
 
 def adapted_layers(model: nn.Module) -> dict[str, str]:

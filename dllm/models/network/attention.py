@@ -132,7 +132,7 @@ class Visible:
         memo = {} if torch.compiler.is_compiling() else self.memo
         if key not in memo:
             memo[key] = make()
-        return memo[key]  # type: ignore[no-any-return]
+        return memo[key]
 
     def in_window(self) -> Visible:
         """The same in layers with a window."""

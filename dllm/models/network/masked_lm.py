@@ -64,8 +64,7 @@ class MaskedLM(Transformer):
     def _logits(self, tokens: Tensor, attention_mask: Tensor | None) -> Tensor:
         attention_mask = torch.ones_like(tokens) if attention_mask is None else attention_mask.long()
         with evaluating(self.lm):
-            logits: Tensor = self.lm(input_ids=tokens, attention_mask=attention_mask).logits
-        return logits
+            return self.lm(input_ids=tokens, attention_mask=attention_mask).logits
 
     def encode(
         self,

@@ -129,8 +129,7 @@ def load_narrow(
 def mapped(source: StoredTensor) -> Tensor:
     """A tensor of a file, in the file's own pages."""
     with safe_open(source.file, framework="pt") as shard:
-        tensor: Tensor = shard.get_tensor(source.name)
-    return tensor
+        return shard.get_tensor(source.name)
 
 
 def _set(model: nn.Module, name: str, tensor: Tensor) -> None:
