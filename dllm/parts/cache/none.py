@@ -14,7 +14,7 @@ from dllm.contract.reshape import Reshape
 from dllm.contract.shapes import HostView
 from dllm.models.config import ModelConfig
 from dllm.models.network.attention import Visible
-from dllm.models.network.masked_lm_class import TRANSFORMERS_KIND
+from dllm.models.network.masked_lm_class import TransformersKind
 from dllm.models.network.memory import Memory, NoCacheMemory
 from dllm.models.network.visibility import CAUSAL
 from dllm.parts.cache.base import Session
@@ -31,7 +31,7 @@ class NoCache(Pruning):
 
     traits = Pruning.traits.but(
         regions=frozenset({"block", "suffix", "ahead", "answer"}),
-        kinds=CAUSAL | {"full", TRANSFORMERS_KIND.name},
+        kinds=CAUSAL | {"full", TransformersKind.name},
         committed=True,
         soft=True,
         branches=True,
