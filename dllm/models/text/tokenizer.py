@@ -33,7 +33,7 @@ from dllm.models.text.pieces import alone, pieces_of
 from dllm.models.text.spelling import encode_text, plain_pieces
 from dllm.models.text.tokenizer_files import (
     SPECIAL_TOKEN_KEYS,
-    TOKENIZER_KEYS,
+    TOKENIZER,
     backend_of,
     generation_ends,
     special_ids_of,
@@ -94,7 +94,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         encode_text(backend, PROBE)
-        settings = {**read_keys(TOKENIZER_KEYS, {}, ""), **special_tokens}
+        settings = {**read_keys(TOKENIZER, {}, ""), **special_tokens}
         return Tokenizer._of(backend, settings, by_name, ends, file)
 
     @staticmethod

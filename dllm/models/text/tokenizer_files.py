@@ -57,7 +57,7 @@ def _are_templates(value: Any) -> bool:
 
 _TOKEN = KeyRule("a string or an object with its content", _is_token)
 SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-TOKENIZER_KEYS: KeyRules = {
+TOKENIZER: KeyRules = {
     **dict.fromkeys(SPECIAL_TOKEN_KEYS, _TOKEN),
     "additional_special_tokens": KeyRule("a list of strings or of objects with their content", _are_tokens, []),
     "extra_special_tokens": KeyRule("a list or an object of strings or of objects with their content", _are_tokens, []),
@@ -68,17 +68,18 @@ TOKENIZER_KEYS: KeyRules = {
         "a string, an object of strings or a list of objects with a name and a template", _are_templates
     ),
 }
+GENERATION: KeyRules = {"eos_token_id": token_ids(MAX_SIZE)}
 
 
 def tokenizer_settings(folder: Path) -> dict[str, Any]:
     """special_tokens_map.json, overridden by tokenizer_config.json. Both may be absent."""
-    merged = read_keys(TOKENIZER_KEYS, {}, "")
+    merged = read_keys(TOKENIZER, {}, "")
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             content = read_json(folder / name)
             # Special tokens of a model's own, such as ``image_token``; ``add_bos_token`` is none.
             own = [key for key, value in content.items() if key.endswith("_token") and _is_token(value)]
-            values = read_keys({**TOKENIZER_KEYS, **dict.fromkeys(own, _TOKEN)}, content, name)
+            values = read_keys({**TOKENIZER, **dict.fromkeys(own, _TOKEN)}, content, name)
             merged |= {key: value for key, value in values.items() if content.get(key) is not None}
     return merged
 
@@ -179,8 +180,7 @@ def _text(entry: Any) -> str | None:
 def generation_ends(folder: Path) -> list[int]:
     """The ids that end a text by generation_config.json; none where the folder has no such file."""
     file = folder / "generation_config.json"
-    rules = {"eos_token_id": token_ids(MAX_SIZE)}
-    ids = read_keys(rules, read_json(file), file.name)["eos_token_id"] if file.is_file() else None
+    ids = read_keys(GENERATION, read_json(file), file.name)["eos_token_id"] if file.is_file() else None
     return [] if ids is None else ids if isinstance(ids, list) else [ids]
 
 
