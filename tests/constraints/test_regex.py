@@ -10,7 +10,7 @@ from harness import full
 from random_patterns import random_pattern
 from word_samples import drawn_words, texts_over
 
-from dllm.parts import End, Language, Regex, UserError, automaton_of, regex_tree, to_automaton
+from dllm.parts import Language, Regex, UserError, automaton_of, regex_tree, to_automaton
 
 ATOMS = ["a", "b", "B", "é", ".", r"\w", r"\d", r"\s", r"\W", r"\S", r"\D", "[ab]", "[^a]", "[a-c1-3]", r"[^\w\s]",
          r"[\d_]", "k", "[^k]", "ss", "(?:)", r"\x41", r"\n", "[é-ü]", r"\."]  # fmt: skip
@@ -27,7 +27,7 @@ def test_random_patterns_have_the_texts_of_fullmatch(seed: int) -> None:
         automaton = automaton_of(Regex(pattern))
     except UserError as error:
         assert "no text at all" in str(error)
-        automaton = to_automaton(Language({"start": regex_tree("[^\\s\\S]", "", End.CLOSED)}))
+        automaton = to_automaton(Language({"start": regex_tree("[^\\s\\S]", "", anchored=True)}))
     judge = re.compile(pattern)
     words = drawn_words(automaton, draw, 12, 6)
     changed = [word[:at] + draw.choice(SIGNS) + word[at + 1 :] for word in words for at in [draw.randint(0, len(word))]]

@@ -11,20 +11,14 @@ import numpy as np
 from dllm.constraints.languages.arrays import Long
 from dllm.constraints.languages.counting import counted_kinds, unclear_kinds, with_counters
 from dllm.constraints.languages.graph import BYTE_SYMBOLS, CALLS, KIND_SYMBOLS, Graph, Wiring, runs
-from dllm.constraints.languages.limits import CompileLimits, budget, within_limits
+from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.rules import circles, remaining
 from dllm.constraints.languages.subsets import StateTable, subset_table
 from dllm.constraints.languages.trees import ByteAutomaton, Counted, IntArray, Language, Tree
 
 
-def to_automaton(language: Language, limits: CompileLimits | None = None) -> ByteAutomaton:
-    """The minimal automaton of the words of ``language``.
-
-    limits: None for those of ``within_limits``, or the default ones. Raises UserError where they do not suffice.
-    """
-    if limits is not None:
-        with within_limits(limits):
-            return to_automaton(language)
+def to_automaton(language: Language) -> ByteAutomaton:
+    """The minimal automaton of the words of ``language``. Raises UserError where ``within_limits`` does not suffice."""
     table = _table(language, {})
     return ByteAutomaton(table.over(slice(0, BYTE_SYMBOLS)), table.accepting)
 
@@ -87,11 +81,8 @@ class CompiledRule:
 
 
 class Unrolling:
-    """Every rule copied for each way to it: a stack of states to return to, none deeper than ``depth`` in a circle.
-
-    The depth counts calls between rules of one circle. A call in last place returns where its caller would, so
-    that the stack does not grow and right recursion needs no depth.
-    """
+    """Every rule copied for each way to it: a stack of states to return to, none deeper than ``depth`` calls between
+    rules of one circle. A call in last place returns where its caller would, so that right recursion needs no depth."""
 
     def __init__(self, tables: list[StateTable], calls: Mapping[str, set[str]], depth: int) -> None:
         circle = circles(calls)

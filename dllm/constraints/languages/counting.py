@@ -10,7 +10,6 @@ from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.minimal import minimal_table
 from dllm.constraints.languages.trees import (
     COUNT_BITS,
-    Alt,
     Automaton,
     BoolArray,
     ByteAutomaton,
@@ -20,9 +19,8 @@ from dllm.constraints.languages.trees import (
     Counters,
     IntArray,
     Language,
-    OneOrMore,
-    Rep,
     Tree,
+    inner_trees,
 )
 
 WIDTH = 256  # of a table over bytes
@@ -49,15 +47,9 @@ def counted_kinds(language: Language) -> list[Counted]:
         if id(tree) in trees:
             continue
         trees.add(id(tree))
-        match tree:
-            case Cat(inner) | Alt(inner):
-                waiting.extend(inner)
-            case Rep(part):
-                waiting.append(part)
-            case OneOrMore(parts, between):
-                waiting.extend((*parts, between))
-            case Counted():
-                kinds[tree] = None
+        waiting.extend(inner_trees(tree))
+        if isinstance(tree, Counted):
+            kinds[tree] = None
     return sorted(kinds, key=lambda part: -part.high * len(part.rounds.moves))
 
 

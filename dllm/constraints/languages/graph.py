@@ -92,10 +92,8 @@ class Wiring:
         self._trees: dict[Counted, Tree] = {}
 
     def between(self, tree: Tree, source: int, target: int) -> None:
-        """Lead from ``source`` to ``target`` by the words of ``tree``, by arcs out of the one and into the other.
-
-        A stack of our own: trees of long chains of definitions are deeper than Python's.
-        """
+        """Lead from ``source`` to ``target`` by the words of ``tree``. Trees of long chains of definitions are deeper
+        than Python's stack, so that this has its own."""
         waiting: list[tuple[Tree, int, int]] = [(tree, source, target)]
         count = 0
         while waiting:
@@ -116,7 +114,7 @@ class Wiring:
             case Alt(cases):
                 return [(case, source, target) for case in cases]
             case Rep(part, low, high):
-                self.graph.budget.repetitions(max(low, high or 0))
+                self.graph.budget.states(max(low, high or 0))  # each repetition takes one at least
                 return self._repeat(part, low, high, source, target)
             case OneOrMore(parts, between, again):
                 return self._some(parts, between, again, source, target)

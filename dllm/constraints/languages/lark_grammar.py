@@ -19,12 +19,8 @@ MOST_PARTS = 20_000  # of all terminals; Lark takes a second for as many
 
 
 def grammar_language(text: str, *, start: str, depth: int, words: bool) -> Language:
-    """The texts of a grammar's rule ``start``, with rules that contain themselves entered ``depth`` times.
-
-    words: a terminal that begins with a word character does not follow directly on one that ends in such. Raises
-    UserError for what Lark refuses, imports of files, what is not a regular language in a terminal, and indirect left
-    recursion.
-    """
+    """The texts of a grammar, by the options of ``Grammar``. Raises UserError for what Lark refuses, imports of files,
+    what is not a regular language in a terminal, and indirect left recursion."""
     try:
         from lark.exceptions import LarkError
         from lark.load_grammar import GrammarBuilder
@@ -32,7 +28,9 @@ def grammar_language(text: str, *, start: str, depth: int, words: bool) -> Langu
         raise not_installed("{constraint=grammar}", "lark", "constraints") from None
     try:
         grammar = _load(text, GrammarBuilder)
-        _check_start(start, [name for name, parameters, _, _ in grammar.rule_defs if not parameters])
+        names = [name for name, parameters, _, _ in grammar.rule_defs if not parameters]
+        if start not in names:
+            raise Refusal(f"{{constraint.start:quoted}} is not a rule of the grammar.{nearest(start, names)}", [start])
         rules = without_left_recursion(Rules(grammar, marks=words).trees(start))
     except (LarkError, OSError, AssertionError) as error:
         raise bad_grammar(f"{first_line(error).rstrip(': ')}.") from None
@@ -88,8 +86,3 @@ def _check_terminals(tree: Any) -> None:
             f"its terminals have {parts:.3g} parts with the terminals in them written "
             f"out, more than {MOST_PARTS}. Make rules of those that repeat."
         )
-
-
-def _check_start(start: str, names: list[str]) -> None:
-    if start not in names:
-        raise Refusal(f"{{constraint.start:quoted}} is not a rule of the grammar.{nearest(start, names)}", [start])

@@ -10,7 +10,7 @@ from dllm.common.errors import Refusal, nearest, verbatim
 from dllm.constraints.languages.automaton_of import to_automaton
 from dllm.constraints.languages.left import bad_grammar
 from dllm.constraints.languages.limits import budget
-from dllm.constraints.languages.regex import REFUSED_PARTS, End, regex_tree, shown_pattern
+from dllm.constraints.languages.regex import REFUSED_PARTS, regex_tree, shown_pattern
 from dllm.constraints.languages.terminals import WORD_BEGINS, WORD_ENDS
 from dllm.constraints.languages.trees import Alt, Automaton, Cat, Language, Rep, RuleCall, Tree
 
@@ -23,10 +23,8 @@ TemplateValue = tuple[str, Tree]  # what a template is given: a name for it, and
 
 
 class Terminals:
-    """The terminals of a ``lark.load_grammar.Grammar`` as automata, each with what may be ignored after it.
-
-    marks: terminals are between them, see ``words``.
-    """
+    """The terminals of a ``lark.load_grammar.Grammar`` as automata, each with what may be ignored after it. marks:
+    marks are around them (``terminals``)."""
 
     def __init__(self, grammar: Any, marks: bool) -> None:
         self.marks, self.trees = marks, {name: tree for name, (tree, _) in grammar.term_defs}
@@ -55,17 +53,13 @@ class Terminals:
             raise bad_grammar(f"terminal {name} is declared without a text. Define it: {name}: ...")
         tree = _machine(_Terminal(name).tree(node))
         if tree.automaton.accepts(b""):
-            label = name or _quote(node)
+            label = name or shown_pattern(str(node.children[0]))
             raise bad_grammar(f"terminal {label} may be empty. Let it read at least one character.")
         return tree
 
 
 def _machine(tree: Tree) -> Automaton:
     return Automaton(to_automaton(Language({"start": tree})))
-
-
-def _quote(node: Any) -> str:
-    return shown_pattern(str(node.children[0]))
 
 
 class _Terminal:
@@ -89,7 +83,7 @@ class _Terminal:
         if set(pattern.flags) - set(FLAGS):
             raise Refusal(f"{where} {REFUSED_PARTS['FLAG']}")
         source = re.escape(pattern.value) if pattern.type == "str" else pattern.value
-        return regex_tree(source, where, End.INNER, sum(FLAGS[flag] for flag in pattern.flags))
+        return regex_tree(source, where, flags=sum(FLAGS[flag] for flag in pattern.flags))
 
 
 class Rules:

@@ -43,7 +43,7 @@ class Budget:
     not depend on what else the machine does."""
 
     def __init__(self, limits: CompileLimits) -> None:
-        self.limits, self.loose = limits, LOOSE * limits.states
+        self.limits = limits
         # What rank 0 has compiled in time, its followers must, too.
         self._deadline = inf if follows() else time.thread_time() + limits.seconds
 
@@ -53,18 +53,13 @@ class Budget:
             raise self.too_large()
         self.time(count)
 
-    def repetitions(self, count: int) -> None:
-        """Refuse more repetitions than states, before they are written out: each takes at least one."""
-        if count > self.limits.states:
-            raise self.too_large()
-
     def unmerged(self, count: int) -> None:
         """The same for states that may often turn out equal: four times as many."""
         self.states(-(-count // UNMERGED))
 
     def nondeterministic(self, count: int) -> None:
         """The same for nondeterministic states: ten times as many. It does not read the clock."""
-        if count > self.loose:
+        if count > LOOSE * self.limits.states:
             raise self.too_large()
 
     def counts(self, count: int) -> None:

@@ -62,10 +62,8 @@ def distances(edges: Edges, accepting: BoolArray) -> Long:
 
 
 def blocks(edges: Edges, first: Long) -> Long:
-    """The coarsest partition [S] finer than ``first`` in which equals lead to equals by every class.
-
-    Hopcroft's: when a block splits, all parts but the largest are queued again; here all of them at once.
-    """
+    """The coarsest partition [S] finer than ``first`` in which equals lead to equals by every class. As Hopcroft's:
+    when a block splits, all parts but the largest are queued again, here all of them at once."""
     block, clock = first.copy(), budget()
     sizes = np.bincount(block)
     active = np.ones(len(sizes), bool)
@@ -118,10 +116,8 @@ def _again(homes: Long, part: Long, sizes: Long, old: int) -> BoolArray:
 
 
 def minimal_table(moves: IntArray, accepting: BoolArray) -> tuple[IntArray, BoolArray]:
-    """The minimal table, without states that lead nowhere, of moves [S, K] from state 0.
-
-    Its states are numbered by their first words, shortest first: equal languages give equal tables.
-    """
+    """The minimal table of moves [S, K] from state 0, without states that lead nowhere. States are numbered by their
+    first words, shortest first: equal languages give equal tables."""
     edges = Edges.of(moves)
     away = distances(edges, accepting)
     if not len(away) or away[0] < 0:

@@ -1,4 +1,4 @@
-"""Automata of automata: both of two languages, either, one without the other."""
+"""Automata of automata: both of two languages, one without the other."""
 
 from __future__ import annotations
 
@@ -17,11 +17,6 @@ KeepPair = Callable[[BoolArray, BoolArray], BoolArray]
 def intersection(a: ByteAutomaton, b: ByteAutomaton) -> ByteAutomaton:
     """The words of both."""
     return product_automaton(a, b, np.logical_and)
-
-
-def union(a: ByteAutomaton, b: ByteAutomaton) -> ByteAutomaton:
-    """The words of either."""
-    return product_automaton(a, b, np.logical_or)
 
 
 def difference(a: ByteAutomaton, b: ByteAutomaton) -> ByteAutomaton:

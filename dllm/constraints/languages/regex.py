@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from enum import Enum
 from functools import lru_cache
 from re import _compiler, _constants, _parser  # type: ignore[attr-defined]  # private: one test for each construct
 from typing import Any
 
-import numpy as np
-
 from dllm.common.errors import Refusal, first_line, verbatim
 from dllm.constraints.languages.trees import Alt, Cat, Language, Rep, Tree
-from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, Ranges, characters, complement
+from dllm.constraints.languages.utf8 import (
+    ALL_CHARACTERS,
+    LAST,
+    Ranges,
+    characters,
+    complement,
+    every_character,
+    matched_ranges,
+)
 
 ParsedItem = tuple[Any, Any]
 KNOWN_FLAGS = re.IGNORECASE | re.DOTALL | re.UNICODE
@@ -32,18 +37,10 @@ REFUSED_PARTS = {
 }
 
 
-class End(Enum):
-    """What may be at an end of a part: no anchor, or an anchor that has no effect."""
-
-    INNER = 0
-    CLOSED = 1
-
-
 def regex_language(pattern: str) -> Language:
     """The texts of ``re.fullmatch``. Raises UserError for what is no regular expression, or no regular language."""
-    return Language(
-        {"start": regex_tree(pattern, f"{{constraint.pattern:name}}={verbatim(shown_pattern(pattern))}", End.CLOSED)}
-    )
+    where = f"{{constraint.pattern:name}}={verbatim(shown_pattern(pattern))}"
+    return Language({"start": regex_tree(pattern, where, anchored=True)})
 
 
 def shown_pattern(pattern: str) -> str:
@@ -51,9 +48,9 @@ def shown_pattern(pattern: str) -> str:
     return repr(pattern if len(pattern) <= 80 else f"{pattern[:80]}...")
 
 
-def regex_tree(pattern: str, where: str, end: End, flags: int = 0) -> Tree:
-    """A pattern's tree. where: names it in refusals; end: CLOSED for ``fullmatch``, INNER where anchors mean nothing.
-    Raises UserError."""
+def regex_tree(pattern: str, where: str, anchored: bool = False, flags: int = 0) -> Tree:
+    """A pattern's tree. where: names it in refusals. anchored: as in ``fullmatch``, anchors at the two ends
+    have no effect; else there may be none. Raises UserError."""
     try:
         items = _parser.parse(pattern, flags)
     except (re.error, OverflowError, TypeError) as error:
@@ -62,7 +59,7 @@ def regex_tree(pattern: str, where: str, end: End, flags: int = 0) -> Tree:
         raise Refusal(f"{where} is nested too deeply. Write it with fewer groups in each other.") from None
     if items.state.flags & ~KNOWN_FLAGS:
         raise Refusal(f"{where} {REFUSED_PARTS['FLAG']}")
-    return Reader(where, items.state.flags).sequence(list(items), end, end)
+    return Reader(where, items.state.flags).sequence(list(items), anchored, anchored)
 
 
 class Reader:
@@ -71,22 +68,19 @@ class Reader:
     def __init__(self, where: str, flags: int) -> None:
         self.where, self.flags = where, flags
 
-    def sequence(self, items: Sequence[ParsedItem], front: End, back: End) -> Tree:
-        """Items one after the other, with anchors where an end may have them."""
+    def sequence(self, items: Sequence[ParsedItem], front: bool, back: bool) -> Tree:
+        """Items one after the other. front, back: this end may have anchors."""
         items = list(items)
-        while items and front is End.CLOSED and _is_anchor(items[0], "AT_BEGINNING"):
+        while items and front and _is_anchor(items[0], "AT_BEGINNING"):
             items = items[1:]
-        while items and back is End.CLOSED and _is_anchor(items[-1], "AT_END"):
+        while items and back and _is_anchor(items[-1], "AT_END"):
             items = items[:-1]
         last = len(items) - 1
         return Cat(
-            tuple(
-                self.item(item, front if number == 0 else End.INNER, back if number == last else End.INNER)
-                for number, item in enumerate(items)
-            )
+            tuple(self.item(item, front and number == 0, back and number == last) for number, item in enumerate(items))
         )
 
-    def item(self, item: ParsedItem, front: End, back: End) -> Tree:
+    def item(self, item: ParsedItem, front: bool, back: bool) -> Tree:
         kind, value = item
         match str(kind):
             case "LITERAL" if not self.flags & re.IGNORECASE:
@@ -103,7 +97,7 @@ class Reader:
                 return self.sequence(value[3], front, back)
             case "MAX_REPEAT" | "MIN_REPEAT":
                 low, high, part = value
-                tree = self.sequence(part, End.INNER, End.INNER)
+                tree = self.sequence(part, False, False)
                 return Rep(tree, int(low), None if high is _constants.MAXREPEAT else int(high))
         raise Refusal(f"{self.where} {REFUSED_PARTS.get(str(kind), 'has a part that is not known here.')}")
 
@@ -113,11 +107,9 @@ def _is_anchor(item: ParsedItem, name: str) -> bool:
 
 
 def item_ranges(kind: Any, value: Any, flags: int) -> Ranges:
-    """The code points that one parsed item matches.
-
-    Where cases or categories matter ``re`` itself is asked, so that nothing is read a second way: it scans all 1.1
-    million characters, 5 to 30 ms; for an ASCII letter only those that any such letter stands for.
-    """
+    """The code points that one parsed item matches. Where cases or categories matter ``re`` itself is asked, so that
+    nothing is read a second way: it scans all 1.1 million characters, 5 to 30 ms; for an ASCII letter only those that
+    any such letter stands for."""
     if not flags & re.IGNORECASE and (plain := _plain(kind, value)) is not None:
         return plain
     short = not isinstance(value, tuple) or len(value) <= CACHE_ENTRIES
@@ -129,8 +121,7 @@ def _scan(kind: Any, value: Any, flags: int) -> Ranges:
     if kind is _constants.LITERAL and value < 0x80:
         signs = set(filter(_engine(kind, value, flags).match, [*_letter_variants(), chr(value)]))
         return tuple((ord(sign), ord(sign)) for sign in signs)
-    runs = _engine(kind, value, flags).finditer(_every_character())
-    return tuple((run.start(), run.end() - 1) for run in runs)
+    return matched_ranges(_engine(kind, value, flags))
 
 
 def _plain(kind: Any, value: Any) -> Ranges | None:
@@ -155,11 +146,6 @@ def _engine(kind: Any, value: Any, flags: int) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=1)
-def _every_character() -> str:
-    return np.arange(LAST + 1, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
-
-
-@lru_cache(maxsize=1)
 def _letter_variants() -> str:
     """What stands for an ASCII letter where cases do not matter: those letters, the long s, the sign of kelvin, ..."""
-    return "".join(re.findall("(?i)[a-z]", _every_character()))
+    return "".join(re.findall("(?i)[a-z]", every_character()))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from dllm.constraints.languages.limits import budget
-from dllm.constraints.languages.trees import Alt, Cat, Language, OneOrMore, Rep, RuleCall, Tree
+from dllm.constraints.languages.trees import Language, RuleCall, Tree, inner_trees
 
 MAX_ADDED_NODES = 20_000  # nodes that writing out calls may add
 
@@ -20,15 +20,9 @@ def calls_of(tree: Tree) -> tuple[Counter[str], int]:
         tree, nodes = waiting.pop(), nodes + 1
         if nodes % 4096 == 0:  # a tree that is in several places counts in each
             clock.nondeterministic(nodes // 16)
-        match tree:
-            case Cat(inner) | Alt(inner):
-                waiting.extend(inner)
-            case Rep(part):
-                waiting.append(part)
-            case OneOrMore(parts, between):
-                waiting.extend((*parts, *[between] * len(parts)))
-            case RuleCall(rule):
-                calls[rule] += 1
+        waiting.extend(inner_trees(tree))
+        if isinstance(tree, RuleCall):
+            calls[tree.rule] += 1
     return calls, nodes
 
 

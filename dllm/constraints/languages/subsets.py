@@ -114,10 +114,8 @@ def subset_table(graph: Graph, start: int, final: Long, symbols: int) -> StateTa
 
 
 class Subsets:
-    """Sets of states found so far, by their hash alone, so that only the newest level of them is in memory.
-
-    arcs: of each state class * size + target; reach: as above; accepts [size].
-    """
+    """Sets of states found so far, by their hash alone, so that only the newest level is in memory. arcs: of each state
+    class * size + target; reach: as above; accepts [size]."""
 
     def __init__(self, arcs: Sparse, reach: Sparse, accepts: BoolArray, width: int, clock: Budget) -> None:
         self.arcs, self.reach, self.accepts, self.width, self.clock = arcs, reach, accepts, width, clock

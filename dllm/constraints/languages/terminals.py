@@ -10,7 +10,7 @@ from dllm.constraints.languages.automaton_of import to_automaton
 from dllm.constraints.languages.graph import BYTE_SYMBOLS, Graph, runs
 from dllm.constraints.languages.limits import CompileLimits, within_limits
 from dllm.constraints.languages.products import difference, intersection
-from dllm.constraints.languages.regex import End, regex_tree
+from dllm.constraints.languages.regex import regex_tree
 from dllm.constraints.languages.subsets import subset_table
 from dllm.constraints.languages.trees import Alt, ByteAutomaton, Bytes, Cat, Language, Rep
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, characters
@@ -28,7 +28,7 @@ def without_marks(markings: ByteAutomaton) -> ByteAutomaton:
 @lru_cache(maxsize=1)
 def _apart() -> ByteAutomaton:
     """All marked texts but those where a terminal that ends in a word character meets one that begins with such."""
-    word = regex_tree(r"\w", "", End.INNER)
+    word = regex_tree(r"\w", "")
     anything = Rep(Alt((characters(ALL_CHARACTERS), WORD_ENDS, WORD_BEGINS)))
     together = Cat((anything, word, WORD_ENDS, WORD_BEGINS, word, anything))
     with within_limits(CompileLimits()):  # no part of what a constraint may take

@@ -89,6 +89,18 @@ class Counted:
 Tree = Bytes | Cat | Alt | Rep | OneOrMore | RuleCall | Automaton | Counted
 
 
+def inner_trees(tree: Tree) -> tuple[Tree, ...]:
+    """The trees that a tree is made of, each as often as it is written there."""
+    match tree:
+        case Cat(inner) | Alt(inner):
+            return inner
+        case Rep(part):
+            return (part,)
+        case OneOrMore(parts, between):
+            return (*parts, *[between] * len(parts))
+    return ()
+
+
 @dataclass(frozen=True)
 class Language:
     """The words of ``rules[start]``."""

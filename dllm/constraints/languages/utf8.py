@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 import numpy as np
@@ -34,6 +35,17 @@ def _characters(ranges: Ranges) -> Tree:
     if len(whole) == 1 and whole[0][0] == whole[0][1]:
         return literal_text(chr(whole[0][0]))
     return Automaton(_automaton(whole))
+
+
+@lru_cache(maxsize=1)
+def every_character() -> str:
+    """All code points in order, those of surrogates included."""
+    return np.arange(LAST + 1, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+
+
+def matched_ranges(pattern: re.Pattern[str]) -> Ranges:
+    """The code points that a pattern of runs matches."""
+    return tuple((run.start(), run.end() - 1) for run in pattern.finditer(every_character()))
 
 
 def merge_ranges(ranges: Ranges) -> Ranges:
@@ -87,11 +99,3 @@ def _blocks(tables: Long, rows: list[Long]) -> Long:
     new[:, 0x80:0xC0] = tables[first]
     rows.append(new)
     return np.where((tables >= 0).any(axis=1), number + count, -1)
-
-
-@lru_cache(maxsize=1)
-def texts() -> ByteAutomaton:
-    """Every text: any characters, also none."""
-    character = _automaton(ALL_CHARACTERS)
-    moves = np.where(character.moves == np.flatnonzero(character.accepting)[0], 0, character.moves)
-    return ByteAutomaton(*minimal_table(moves.astype(np.int32), np.arange(len(moves)) == 0))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numpy as np
-
 from dllm.common.installing import not_installed
-from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, Ranges, complement
+from dllm.constraints.languages.utf8 import ALL_CHARACTERS, Ranges, complement, matched_ranges
 
 LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
 NO_LINE_END = complement(LINE_ENDS)
@@ -64,12 +62,7 @@ def _regex_ranges(name: str) -> Ranges | None:
         engine = regex.compile(rf"\p{{{name}}}+", regex.V0)
     except regex.error:
         return None
-    return tuple((run.start(), run.end() - 1) for run in engine.finditer(_every_character()))
-
-
-@lru_cache(maxsize=1)
-def _every_character() -> str:
-    return np.arange(LAST + 1, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+    return matched_ranges(engine)
 
 
 _CATEGORIES = """

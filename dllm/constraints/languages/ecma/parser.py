@@ -1,4 +1,5 @@
-r"""Reads patterns of ECMA-262 (section 22.2.1, with the flag ``u``).
+r"""Reads patterns of ECMA-262 (section 22.2.1, with the flag ``u``) as trees, in which ``^``, ``$``, ``\b`` and ``\B``
+are marks: bytes that no text holds.
 
 Escapes that say nothing, such as ``\-``, lone ``]``, ``{`` and ``}``, and ``-`` beside a class in brackets are errors
 under ``u`` alone. They mean themselves without the flag, patterns in use hold them, and so they are taken here.
@@ -11,10 +12,12 @@ from typing import NoReturn
 
 from dllm.common.errors import Refusal, verbatim
 from dllm.constraints.languages.ecma.classes import CLASS_ESCAPES, NO_LINE_END, property_ranges
-from dllm.constraints.languages.ecma.nodes import Assertion, Either, Pattern, Repeat, Sequence, Signs
 from dllm.constraints.languages.regex import REFUSED_PARTS
-from dllm.constraints.languages.utf8 import LAST, Ranges, complement
+from dllm.constraints.languages.trees import Alt, Bytes, Cat, Rep, Tree
+from dllm.constraints.languages.utf8 import LAST, Ranges, characters, complement
 
+FIRST_ASSERTION = 0xFC
+ASSERTION_MARKS = {sign: Bytes(((mark, mark),)) for mark, sign in enumerate("^$bB", FIRST_ASSERTION)}
 _CONTROLS = {"f": 0x0C, "n": 0x0A, "r": 0x0D, "t": 0x09, "v": 0x0B}
 _COUNTS, _NO_LOW = re.compile(r"\{([0-9]+)(,([0-9]*))?\}"), re.compile(r"\{,[0-9]+\}")
 _PROPERTY = re.compile(r"\\([pP])\{([A-Za-z0-9_=]*)\}")
@@ -47,25 +50,25 @@ class Parser:
         self.text, self.where, self.at = text, where, 0
         self._names: set[str] = set()
 
-    def read(self) -> Pattern:
+    def read(self) -> Tree:
         """The whole pattern. Raises UserError."""
         pattern = self._cases()
         if self.at < len(self.text):
             self._wrong("unmatched )")
         return pattern
 
-    def _cases(self) -> Pattern:
+    def _cases(self) -> Tree:
         cases = [self._terms()]
         while self._take("|"):
             cases.append(self._terms())
-        return cases[0] if len(cases) == 1 else Either(tuple(cases))
+        return cases[0] if len(cases) == 1 else Alt(tuple(cases))
 
-    def _terms(self) -> Pattern:
-        parts: list[Pattern] = []
+    def _terms(self) -> Tree:
+        parts: list[Tree] = []
         while self.at < len(self.text) and self._next not in "|)":
             is_group, atom = self._next == "(", self._atom()
-            parts.append(self._repeat(atom, is_group or not isinstance(atom, Assertion)))
-        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+            parts.append(self._repeat(atom, is_group or atom not in ASSERTION_MARKS.values()))
+        return parts[0] if len(parts) == 1 else Cat(tuple(parts))
 
     @property
     def _next(self) -> str:
@@ -85,31 +88,31 @@ class Parser:
     def _refuse(self, part: str) -> NoReturn:
         raise Refusal(f"{self.where} {REFUSED_PARTS[part]}")
 
-    def _atom(self) -> Pattern:
+    def _atom(self) -> Tree:
         match self._next:
             case "(":
                 return self._group()
             case "[":
-                return Signs(self._brackets())
+                return characters(self._brackets())
             case "\\" if self.text[self.at + 1 : self.at + 2] in ("b", "B"):
                 self.at += 2
-                return Assertion(self.text[self.at - 1])
+                return ASSERTION_MARKS[self.text[self.at - 1]]
             case "\\":
-                return Signs(self._escape())
+                return characters(self._escape())
             case "^" | "$" as sign:
                 self.at += 1
-                return Assertion(sign)
+                return ASSERTION_MARKS[sign]
             case "*" | "+" | "?":
                 self._wrong("nothing to repeat")
             case "{" if _COUNTS.match(self.text, self.at):
                 self._wrong("nothing to repeat")
             case ".":
                 self.at += 1
-                return Signs(NO_LINE_END)
+                return characters(NO_LINE_END)
         self.at += 1
-        return Signs(((ord(self.text[self.at - 1]),) * 2,))
+        return characters(((ord(self.text[self.at - 1]),) * 2,))
 
-    def _repeat(self, atom: Pattern, repeats: bool) -> Pattern:
+    def _repeat(self, atom: Tree, repeats: bool) -> Tree:
         """The atom with the quantifier after it, if there is one. repeats: it may have one."""
         counts = _COUNTS.match(self.text, self.at)
         if self._next == "" or self._next not in "*+?" and not counts:
@@ -125,7 +128,7 @@ class Parser:
             self._wrong("possessive quantifiers are Python's", "Leave the + out.")
         if self._next and self._next in "*?" or _COUNTS.match(self.text, self.at):
             self._wrong("nothing to repeat")
-        return Repeat(atom, low, high)
+        return Rep(atom, low, high)
 
     def _counts(self, match: re.Match[str]) -> tuple[int, int | None]:
         if max(len(match[1]), len(match[3] or "")) > 20:
@@ -136,7 +139,7 @@ class Parser:
             self._wrong("numbers out of order in {}")
         return low, high
 
-    def _group(self) -> Pattern:
+    def _group(self) -> Tree:
         """``(``: what it begins, up to its ``)``."""
         if any(self.text.startswith(sign, self.at) for sign in _AHEAD):
             self._refuse("ASSERT")

@@ -10,11 +10,10 @@ import numpy as np
 from dllm.common.errors import Refusal
 from dllm.constraints.languages.automaton_of import to_automaton
 from dllm.constraints.languages.ecma.classes import ASCII_WORD
-from dllm.constraints.languages.ecma.nodes import Assertion, Either, Pattern, Repeat, Sequence, Signs
-from dllm.constraints.languages.ecma.parser import Parser
+from dllm.constraints.languages.ecma.parser import ASSERTION_MARKS, FIRST_ASSERTION, Parser
 from dllm.constraints.languages.products import intersection
 from dllm.constraints.languages.terminals import erase_marks
-from dllm.constraints.languages.trees import Alt, Automaton, ByteAutomaton, Bytes, Cat, Language, Rep, Tree
+from dllm.constraints.languages.trees import Alt, Automaton, ByteAutomaton, Cat, Language, Rep, Tree, inner_trees
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, characters
 
 _ANYTHING = Rep(characters(ALL_CHARACTERS))
@@ -24,63 +23,35 @@ def search_tree(pattern: str, where: str) -> Tree:
     """The texts in which a pattern is found. where: names it in refusals. Raises UserError."""
     try:
         root = Parser(pattern, where).read()
-        cases = [_case_tree(case) for case in (root.cases if isinstance(root, Either) else (root,))]
+        cases = [_case_tree(case) for case in (root.cases if isinstance(root, Alt) else (root,))]
         if any(inner is None for inner in cases):
-            texts = Cat((_ANYTHING, _tree(root), _ANYTHING))
-            return Automaton(where_they_hold(to_automaton(Language({"start": texts}))))
+            texts = Cat((_ANYTHING, root, _ANYTHING))
+            markings = to_automaton(Language({"start": texts}))
+            return Automaton(erase_marks(intersection(markings, _right()), FIRST_ASSERTION))
         return Alt(tuple(tree for tree in cases if tree is not None))
     except RecursionError:
         raise Refusal(f"{where} is nested too deeply. Write it with fewer groups in each other.") from None
 
 
-def _case_tree(case: Pattern) -> Tree | None:
+def _case_tree(case: Tree) -> Tree | None:
     """A case with any text at its ends, unless ``^`` and ``$`` keep it out; None: assertions are elsewhere too."""
-    parts = list(case.parts if isinstance(case, Sequence) else (case,))
+    parts = list(case.parts if isinstance(case, Cat) else (case,))
     begins = ends = False
-    while parts and parts[0] == Assertion("^"):
+    while parts and parts[0] == ASSERTION_MARKS["^"]:
         parts, begins = parts[1:], True
-    while parts and parts[-1] == Assertion("$"):
+    while parts and parts[-1] == ASSERTION_MARKS["$"]:
         parts, ends = parts[:-1], True
     if any(map(_asserts, parts)):
         return None
-    return Cat((Cat() if begins else _ANYTHING, *map(_tree, parts), Cat() if ends else _ANYTHING))
+    return Cat((Cat() if begins else _ANYTHING, *parts, Cat() if ends else _ANYTHING))
 
 
-def _asserts(pattern: Pattern) -> bool:
-    match pattern:
-        case Assertion():
-            return True
-        case Sequence(parts) | Either(parts):
-            return any(map(_asserts, parts))
-        case Repeat(part):
-            return _asserts(part)
-    return False
+def _asserts(tree: Tree) -> bool:
+    return tree in ASSERTION_MARKS.values() or any(map(_asserts, inner_trees(tree)))
 
 
-def _tree(pattern: Pattern) -> Tree:
-    """The texts that are matched, with a mark for each assertion."""
-    match pattern:
-        case Signs(ranges):
-            return characters(ranges)
-        case Sequence(parts):
-            return Cat(tuple(map(_tree, parts)))
-        case Either(cases):
-            return Alt(tuple(map(_tree, cases)))
-        case Repeat(part, low, high):
-            return Rep(_tree(part), low, high)
-        case Assertion(sign):
-            return Bytes(((ASSERTION_MARKS[sign], ASSERTION_MARKS[sign]),))
-
-
-# Bytes that no text holds.
-ASSERTION_MARKS = {"^": 0xFC, "$": 0xFD, "b": 0xFE, "B": 0xFF}
 _BEHIND = ("the front", "a word", "no word")  # what is before a place
 _AHEAD = ("anything", "the end", "a word", "no word")  # what must be after it; the end is not a word
-
-
-def where_they_hold(markings: ByteAutomaton) -> ByteAutomaton:
-    """The texts with a marking that is a word of ``markings`` and right, without their marks."""
-    return erase_marks(intersection(markings, _right()), min(ASSERTION_MARKS.values()))
 
 
 @lru_cache(maxsize=1)
@@ -90,11 +61,11 @@ def _right() -> ByteAutomaton:
     word = {point for first, last in ASCII_WORD for point in range(first, last + 1)}
     moves = np.full((len(states), 256), -1, np.int32)
     for number, (behind, ahead) in enumerate(states):
-        for byte in range(min(ASSERTION_MARKS.values())):
+        for byte in range(FIRST_ASSERTION):
             reads = "a word" if byte in word else "no word"
             if ahead in ("anything", reads):
                 moves[number, byte] = states.index((reads, "anything"))
-        for sign, mark in ASSERTION_MARKS.items():
+        for mark, sign in enumerate(ASSERTION_MARKS, FIRST_ASSERTION):
             ahead_now = _ahead_after(sign, behind, ahead)
             if ahead_now is not None:
                 moves[number, mark] = states.index((behind, ahead_now))

@@ -6,9 +6,8 @@ in one of the cases.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
-from typing import Protocol
 
 from dllm.common.errors import Refusal
 from dllm.constraints.languages.limits import Budget
@@ -41,25 +40,19 @@ class Endless(Refusal):
     """A schema that begins with itself; a proof that meets one while expanding it fails."""
 
 
-class Excluding(Protocol):
-    """What oneOf asks of its cases."""
-
-    def exclude(self, case: Case, other: Case) -> bool:
-        """Whether no value is valid in both, of the types that either writes."""
-
-    def restrict(self, case: Case, beside: Case) -> Case:
-        """The case, so that it writes no other types in any later join."""
-
-    def told_apart(self, branches: list[list[Case]]) -> bool:
-        """Whether a value tells by itself, or by one property, which branch alone it may be of."""
-
-
 class Cases:
-    """The cases of each node of a document."""
+    """The cases of each node of a document. exclude, restrict, told_apart: what oneOf asks (``Proofs``)."""
 
-    def __init__(self, document: Document, clock: Budget, proofs: Excluding) -> None:
+    def __init__(
+        self,
+        document: Document,
+        clock: Budget,
+        exclude: Callable[[Case, Case], bool],
+        restrict: Callable[[Case, Case], Case],
+        told_apart: Callable[[list[list[Case]]], bool],
+    ) -> None:
         self.document, self.clock = document, clock
-        self._exclude, self._restrict, self._told_apart = proofs.exclude, proofs.restrict, proofs.told_apart
+        self._exclude, self._restrict, self._told_apart = exclude, restrict, told_apart
         self._sets = EvaluatedSets(document)
         self._cases: dict[str, list[Case]] = {}
         self._path: list[str] = []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from dllm.common.errors import Refusal, first_line, nearest, verbatim
+from dllm.common.errors import nearest
 from dllm.constraints.languages.limits import Budget
 from dllm.constraints.languages.schema.drafts import as_2020, check_schema
 from dllm.constraints.languages.schema.keywords import (
@@ -19,29 +18,14 @@ from dllm.constraints.languages.schema.keywords import (
     SPEAKS,
     TYPES,
 )
-from dllm.constraints.languages.schema.places import Node, Schema, refusal_at, too_deep
-
-
-def plain(schema: Any) -> Schema:
-    """A copy of a mapping, true or false that JSON can write. Raises UserError."""
-    if not isinstance(schema, Mapping | bool):
-        raise Refusal("{constraint.schema} must be a mapping, true or false.", [f"{schema!r:.100}"])
-    try:
-        value: Schema = json.loads(json.dumps(schema, allow_nan=False))
-    except RecursionError:
-        raise too_deep("#") from None
-    except (TypeError, ValueError) as error:
-        raise Refusal(
-            f"{{constraint.schema:name}} holds what JSON cannot write: {verbatim(first_line(error))}."
-        ) from None
-    return value
+from dllm.constraints.languages.schema.places import Node, Schema, refusal_at
 
 
 class Document:
     """A schema that has passed the metaschema. strict: unknown keywords and formats are refused, not passed over."""
 
     def __init__(self, schema: Schema, strict: bool, clock: Budget) -> None:
-        self.root, self.strict, self._clock = Node("#", as_2020(plain(schema))), strict, clock
+        self.root, self.strict, self._clock = Node("#", as_2020(schema)), strict, clock
         self._nodes: dict[str, Node] = {}
         self._anchors = _anchors(check_schema(self.root, clock.time))
 

@@ -26,8 +26,7 @@ _ALONE = ("not", "items", "additionalProperties", "additionalItems", "contains",
 
 
 def as_2020(schema: Schema) -> Schema:
-    """A schema whose ``$schema`` names an older draft, in the keywords of Draft 2020-12; any other as it is. Raises
-    UserError for drafts before 4."""
+    """A schema whose ``$schema`` names an older draft, as Draft 2020-12. Raises UserError for drafts before 4."""
     uri = None if isinstance(schema, bool) else schema.get("$schema")
     match = _DRAFT_URI.fullmatch(uri) if isinstance(uri, str) else None
     draft = match[1].lstrip("0") if match and match[1] else ""

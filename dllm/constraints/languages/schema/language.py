@@ -27,12 +27,8 @@ ANY = "any value"
 def schema_language(
     schema: Schema, *, depth: int = 4, whitespace: str = "any", additional: bool = False, strict: bool = True
 ) -> Language:
-    """Texts that validate under a JSON Schema (Draft 2020-12), each of them: members in the order of ``properties``.
-
-    schema: a mapping, true, false, or a pydantic class. depth: how often definitions that contain themselves are
-    entered in each other. additional: without additionalProperties, any member may be added. strict: False
-    passes over unknown keywords and formats. Raises UserError, which names the place, for what cannot be kept.
-    """
+    """Texts that validate under a JSON Schema (Draft 2020-12): members in the order of ``properties``. Options are
+    those of ``JsonSchema``. Raises UserError, which names the place, for what cannot be kept."""
     try:
         clock = budget()
         return Goals(Document(schema, strict, clock), clock, whitespace, additional).language(depth)

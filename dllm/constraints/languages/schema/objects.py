@@ -18,8 +18,7 @@ MOST_PATTERNS = 4
 
 
 class ObjectTrees:
-    """Writes objects. additional: without additionalProperties, any member may be added; strict: required names
-    must be listed."""
+    """Writes objects. additional: any member may be added. strict: required names must be listed."""
 
     def __init__(self, value: ValueTree, patterns: Patterns, whitespace: str, additional: bool, strict: bool) -> None:
         self._value, self._patterns, self._whitespace = value, patterns, whitespace

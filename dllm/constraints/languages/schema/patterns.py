@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dllm.common.errors import verbatim
 from dllm.constraints.languages.automaton_of import to_automaton
-from dllm.constraints.languages.ecma import search_tree
+from dllm.constraints.languages.ecma.trees import search_tree
 from dllm.constraints.languages.regex import shown_pattern
 from dllm.constraints.languages.trees import ByteAutomaton, Language, Tree
 
@@ -30,11 +30,6 @@ class Patterns:
 def pattern_automaton(tree: Tree) -> ByteAutomaton:
     """The automaton of a tree that calls nothing."""
     return to_automaton(Language({"start": tree}))
-
-
-def writable(text: str) -> bool:
-    """Whether a text has no half of a surrogate pair."""
-    return not any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def accepts(automaton: ByteAutomaton, text: str) -> bool:

@@ -26,7 +26,7 @@ class Proofs:
     def __init__(self, document: Document, clock: Budget) -> None:
         self.patterns = Patterns()
         self.validity = Validity(document, self.patterns)
-        self.cases = Cases(document, clock, self)
+        self.cases = Cases(document, clock, self.exclude, self.restrict, self.told_apart)
         self._facts: dict[Case, Facts] = {}
         self._clock, self._deep = clock, 0
 
@@ -51,10 +51,8 @@ class Proofs:
         return not types or self.void(tuple(dict.fromkeys(case + other)), types)
 
     def told_apart(self, branches: list[list[Case]]) -> bool:
-        """Whether each value of a branch differs from those of all others, itself or in one required property.
-
-        Thousands of branches are read once each, where pairs would be millions.
-        """
+        """Whether branches have no value in common, or none of one required property. Thousands of branches are read
+        once each, where pairs would be millions."""
         tags = [[self._tags(case) for case in cases] for cases in branches]
         every = [set(each) for cases in tags for each in cases]
         for name in set.intersection(*every) if every else ():

@@ -9,12 +9,13 @@ from typing import TypeGuard
 
 import numpy as np
 
+from dllm.common.coerce import unwritable
 from dllm.constraints.languages.json import character
 from dllm.constraints.languages.minimal import minimal_table
 from dllm.constraints.languages.products import difference, intersection
-from dllm.constraints.languages.regex import End, regex_tree
+from dllm.constraints.languages.regex import regex_tree
 from dllm.constraints.languages.schema.facts import Texts
-from dllm.constraints.languages.schema.patterns import Patterns, pattern_automaton, writable
+from dllm.constraints.languages.schema.patterns import Patterns, pattern_automaton
 from dllm.constraints.languages.schema.places import refusal_at
 from dllm.constraints.languages.trees import COUNT_BITS, Alt, Automaton, ByteAutomaton, Cat, Counted, Rep, Rounds, Tree
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, characters, literal_text
@@ -117,7 +118,7 @@ def _rounds(automaton: ByteAutomaton) -> Rounds:
 
 @cache
 def _format(name: str) -> ByteAutomaton:
-    return pattern_automaton(regex_tree(FORMATS[name], f"the format {name!r}", End.CLOSED))
+    return pattern_automaton(regex_tree(FORMATS[name], f"the format {name!r}", anchored=True))
 
 
 @cache
@@ -127,7 +128,7 @@ def _plain_names() -> ByteAutomaton:
 
 def excluding(automaton: ByteAutomaton, exclusions: Iterable[str]) -> ByteAutomaton:
     """Without these texts."""
-    cases = tuple(literal_text(text) for text in exclusions if writable(text))
+    cases = tuple(literal_text(text) for text in exclusions if unwritable(text) is None)
     return difference(automaton, pattern_automaton(Alt(cases))) if cases else automaton
 
 
@@ -142,11 +143,9 @@ def names(patterns: Iterable[ByteAutomaton], apart: Iterable[ByteAutomaton], exc
 
 
 def json_escaped(automaton: ByteAutomaton) -> ByteAutomaton:
-    """The same texts as JSON writes them in a string, escaped only where they must be.
-
-    A byte that may not be there leads away from ``\\`` instead: by its letter, or by ``u00`` and two digits. So each
-    state has six more: after ``\\``, ``\\u``, ``\\u0``, ``\\u00``, ``\\u000`` and ``\\u001``.
-    """
+    """The same texts as JSON writes them in a string, escaped only where they must be: by ``\\`` and a letter, or
+    ``\\u00`` and two digits. So each state has six more: after ``\\``, ``\\u``, ``\\u0``, ``\\u00``, ``\\u000`` and
+    ``\\u001``."""
     count = len(automaton.moves)
     moves = np.full((7, count, 256), -1, np.int32)
     moves[0] = automaton.moves
