@@ -19,7 +19,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent / "support"))  # what the tests share
 
 import numpy as np
-from constraints_decodes import decoded, same
+from constraints_decodes import best_filling_of, decoded, same
 
 from dllm.parts import (
     MASK,
@@ -77,7 +77,7 @@ def fillings(case: Case, row: RowSets) -> int:
         onward: Counter[Any] = Counter()
         for states, count in counts.items():
             for number in ids:
-                onward[language.after(states, language.symbol(number), row.kind(at))] += count
+                onward[language.after(states, language.symbol(number), row.kinds[at])] += count
         counts = onward
     return sum(count for states, count in counts.items() if (states.members & language.transitions.ending).any())
 
@@ -98,14 +98,29 @@ def together(case: Case, row: RowSets) -> list[Case]:
     return [{**ask, "feasible": compatible(row, ask["positions"], ask["ids"])} for ask in asked]
 
 
+def fewest(case: Case, row: RowSets) -> int | None:
+    """The least number of masks that write text, and no end, in any filling."""
+    language, costs = row.language, {row.language.start(row.prefix): 0}
+    for at, cell in enumerate(row.cells.tolist()):
+        onward: dict[Any, int] = {}
+        for states, cost in costs.items():
+            for number in range(len(case["tokens"])) if cell == MASK else [cell]:
+                after = language.after(states, language.symbol(number), row.kinds[at])
+                written = cost + (cell == MASK and number not in language.ends)
+                onward[after] = min(written, onward.get(after, written))
+        costs = onward
+    ending = language.transitions.ending
+    return min((cost for states, cost in costs.items() if (states.members & ending).any()), default=None)
+
+
 def best(case: Case, row: RowSets) -> list[int] | None:
-    found = row.best(masks(row), np.array(case["logp"]))
+    found = best_filling_of(row, masks(row), case["logp"])
     return None if found is None else list(found.ids)
 
 
 def best_logp(case: Case, row: RowSets) -> float | None:
     """To the three digits of the sums recorded."""
-    found = row.best(masks(row), np.array(case["logp"]))
+    found = best_filling_of(row, masks(row), case["logp"])
     return None if found is None else round(found.score, 3)
 
 
@@ -114,7 +129,7 @@ SETS: dict[str, Callable[[Case, RowSets], Any]] = {
     "fillings": fillings,
     "allowed": allowed,
     "together": together,
-    "fewest": lambda case, row: row.min_tokens(),
+    "fewest": fewest,
     "best": best,
     "best_logp": best_logp,
 }

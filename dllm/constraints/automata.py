@@ -12,7 +12,9 @@ from dllm.constraints.languages.json import json_language
 from dllm.constraints.languages.lark_grammar import grammar_language
 from dllm.constraints.languages.limits import CompileLimits, TooManyStates, within_limits
 from dllm.constraints.languages.regex import regex_language
-from dllm.constraints.languages.schema import call_language, largest_count, schema_language
+from dllm.constraints.languages.schema.counts import largest_count
+from dllm.constraints.languages.schema.function_calls import call_language
+from dllm.constraints.languages.schema.language import schema_language
 from dllm.constraints.languages.trees import Alt, ByteAutomaton, Language
 from dllm.constraints.languages.utf8 import literal_text
 

@@ -32,12 +32,8 @@ class Compiler:
         self._lock = Lock()
 
     def language(self, constraint: Constraint) -> TokenLanguage:
-        """The language of a constraint; equal constraints share it, and what its rows have found out. It is at hand as
-        long as somebody holds it.
-
-        Raises UserError for what cannot be compiled within the constraint's limits, and where the vocabulary can write
-        no text of it.
-        """
+        """The language of a constraint, which equal constraints share; at hand as long as somebody holds it. Raises
+        UserError beyond the constraint's limits, and where the vocabulary can write no text of it."""
         key = language_key(constraint)
         old, began = self._known(key), perf_counter()
         with within_limits(CompileLimits(constraint.limit, constraint.seconds, getattr(constraint, "depth", None))):

@@ -1,6 +1,6 @@
-"""The best filling of a row's masks, and the one with the fewest tokens: recursions over cells and states.
+"""The best filling of a row's masks: a recursion over cells and states.
 
-The first is the dynamic programme of DINGO (arXiv 2505.23061), over classes of tokens and over the whole row.
+It is the dynamic programme of DINGO (arXiv 2505.23061), over classes of tokens and over the whole row.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.edges import NEVER
 from dllm.constraints.languages.arrays import heads, spread_ranges
 from dllm.constraints.runs import Indices
 from dllm.constraints.sets import PlaceSet, TokenLanguage
@@ -61,10 +60,8 @@ class Moves:
 def best_filling(
     language: TokenLanguage, start: PlaceSet, cells: Sequence[CellSort], scored: Mapping[int, Maxima], behind: PlaceSet
 ) -> Filling | None:
-    """The best ids for the ``scored`` cells from ``start`` into ``behind``; other masks count 0.
-
-    scored: by index of the cell. Ties go to the lowest id, then to the lowest state. None: nothing fits.
-    """
+    """The best ids for the ``scored`` cells, by their index, from ``start`` into ``behind``; other masks count 0. Ties
+    go to the lowest id, then to the lowest state. None: nothing fits."""
     none = np.zeros(language.end + 1), np.arange(language.end + 1)
     value = np.where(start.members, 0.0, -np.inf)
     moves: dict[CellSort, Moves] = {}
@@ -106,28 +103,3 @@ def _follow(trace: Sequence[tuple[Indices, Indices]], state: int, scored: Mappin
             ids.append(int(token[state]))
         state = int(source[state])
     return tuple(ids[::-1])
-
-
-def class_maxima(language: TokenLanguage, scores: NDArray[np.floating]) -> Maxima:
-    """The highest of ``scores`` [V] in each class [C + 1], -inf in one without ids, and the lowest id that has it."""
-    scores = scores[: len(language.classes)].astype(np.float64)
-    order, first, present = language.by_class
-    best, ids = np.full(language.end + 1, -np.inf), np.zeros(language.end + 1, np.int64)
-    best[present] = np.maximum.reduceat(scores[order], first)
-    winners = order[scores[order] == best[language.classes[order]]][::-1]
-    ids[language.classes[winners]] = winners  # the last written is the lowest id
-    return best, ids
-
-
-def fewest_texts(language: TokenLanguage, start: PlaceSet, cells: Sequence[CellSort]) -> int | None:
-    """The least number of masked cells with text in a way from ``start`` through all ``cells`` to an end."""
-    cost = np.where(start.members, 0, NEVER)
-    moves: dict[CellSort, Moves] = {}
-    for cell in cells:
-        ways = moves[cell] = moves.get(cell) or Moves.of(language, *cell)
-        writes = (cell[0] == language.mask) & (ways.symbol != language.end)
-        through, cost = cost[ways.source] + writes, np.full_like(cost, NEVER)
-        if len(ways.first):
-            cost[ways.target[ways.first]] = np.minimum(np.minimum.reduceat(through, ways.first), NEVER)
-    least = int(cost[language.transitions.ending].min(initial=NEVER))
-    return None if least >= NEVER else least

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, ClassVar
 
+from dllm.common.coerce import unwritable
 from dllm.common.errors import Refusal, first_line, in_choices, verbatim
 
 WHITESPACE = ("any", "one", "none")
@@ -29,10 +30,8 @@ class Constraint:
         return {"name": self.kind, **{entry.name: getattr(self, entry.name) for entry in fields(self) if entry.init}}
 
     def __post_init__(self) -> None:
-        in_choices("constraint.confidence", self.confidence, CONFIDENCE)
-        _flag("joint", self.joint)
-        _number("limit", self.limit, 1, int)
-        _number("seconds", self.seconds, 0.001, (int, float))
+        for entry in fields(self):
+            _check_option(entry.name, getattr(self, entry.name))
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,6 @@ class Regex(Constraint):
     kind = "regex"
     pattern: str  # in the syntax of Python's ``re``
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _text("pattern", self.pattern)
-
 
 @dataclass(frozen=True)
 class Json(Constraint):
@@ -78,16 +73,10 @@ class Json(Constraint):
     depth: int = 4  # containers around a value, at most
     whitespace: str = "any"  # any, one (after ``,`` and ``:``), none
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _number("depth", self.depth, 0, int)
-        in_choices("constraint.whitespace", self.whitespace, WHITESPACE)
-
 
 @dataclass(frozen=True)
 class JsonSchema(Constraint):
-    """JSON that validates under ``schema`` (Draft 2020-12): a mapping, true, false, any of these as JSON text, or a
-    class of pydantic's."""
+    """JSON that validates under ``schema`` (Draft 2020-12)."""
 
     kind = "json_schema"
     # a mapping, true or false, any of these as JSON text, or a class of pydantic's
@@ -103,13 +92,11 @@ class JsonSchema(Constraint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("depth", self.depth, 0, int)
-        in_choices("constraint.whitespace", self.whitespace, WHITESPACE)
-        _flag("additional", self.additional)
-        _flag("strict", self.strict)
         text = _schema_text(self.schema)
         object.__setattr__(self, "text", text)
         object.__setattr__(self, "schema", json.loads(text))
+        if not isinstance(self.schema, Mapping | bool):
+            raise _wrong("schema", f"{self.schema!r:.100}", "must be a mapping, true or false.", "")
 
 
 @dataclass(frozen=True)
@@ -127,9 +114,6 @@ class FunctionCall(Constraint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("depth", self.depth, 0, int)
-        in_choices("constraint.whitespace", self.whitespace, WHITESPACE)
-        _flag("additional", self.additional)
         given = _parsed(self.functions, "functions") if isinstance(self.functions, str) else self.functions
         functions = [_function(f"functions[{at}]", one) for at, one in enumerate(_entries(given))]
         if not functions or len({one["name"] for one in functions}) < len(functions):
@@ -143,8 +127,7 @@ class FunctionCall(Constraint):
 
 @dataclass(frozen=True)
 class Grammar(Constraint):
-    """A text of a grammar in Lark's syntax, with rules that contain themselves entered ``depth`` times in each
-    other."""
+    """A text of a grammar in Lark's syntax."""
 
     kind = "grammar"
     grammar: str  # in Lark's syntax
@@ -152,13 +135,6 @@ class Grammar(Constraint):
     depth: int = 4  # how often rules that contain themselves are entered in each other
     # a terminal that begins with a word character does not follow directly on one that ends in such
     words: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _text("grammar", self.grammar)
-        _text("start", self.start)
-        _number("depth", self.depth, 0, int)
-        _flag("words", self.words)
 
 
 def refuse_stop(stop: Sequence[str]) -> None:
@@ -182,7 +158,7 @@ def _text(name: str, value: object) -> None:
     """Refuse what is not text, or holds half a character (a surrogate), which no UTF-8 can write."""
     if not isinstance(value, str):
         raise _wrong(name, value, "must be a text.")
-    if any("\ud800" <= sign <= "\udfff" for sign in value):
+    if unwritable(value) is not None:
         raise _wrong(name, value, "holds half a character (a surrogate). Write the whole one.")
 
 
@@ -195,6 +171,23 @@ def _number(name: str, value: object, low: float, kind: type | tuple[type, ...])
 def _flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise _wrong(name, value, "must be true or false.")
+
+
+def _check_option(name: str, value: Any) -> None:
+    """Raise UserError for a value that an option of this name, of whatever kind, cannot have."""
+    match name:
+        case "confidence":
+            in_choices("constraint.confidence", value, CONFIDENCE)
+        case "whitespace":
+            in_choices("constraint.whitespace", value, WHITESPACE)
+        case "joint" | "additional" | "strict" | "words":
+            _flag(name, value)
+        case "limit" | "depth":
+            _number(name, value, 1 if name == "limit" else 0, int)
+        case "seconds":
+            _number(name, value, 0.001, (int, float))
+        case "pattern" | "grammar" | "start":
+            _text(name, value)
 
 
 def _schema_text(schema: Any) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from dllm.constraints.filling import Filling, Maxima, best_filling, class_maxima, fewest_texts
+from dllm.constraints.filling import Filling, Maxima, best_filling
 from dllm.constraints.sets import ClassSet, PlaceSet, TokenLanguage
 from dllm.constraints.transitions import GAP_CELL, TAIL_CELL, TEXT_CELL
 
@@ -21,7 +21,7 @@ class RowSets:
     """The cells of a row, from the first of its text to the last that may be decided, and the sets around them."""
 
     _symbols: list[int]
-    _kinds: list[int]  # never changed in place: copies share them
+    kinds: list[int]  # what an end id does in each cell; never changed in place: copies share them
     _last: int  # the last cell that is not masked, -1: none
     _epoch: int  # of the memo that the sets are from
     # ``_ahead`` holds the sets before cells 0 to ``_known``; ``_behind`` those before ``_since`` and on, as far as they
@@ -78,7 +78,7 @@ class RowSets:
         self._renew()
         self._forward(max(positions))
         self._backward(min(positions) + 1)
-        ahead, behind, closed, kinds = self._ahead, self._behind, self._closed(), self._kinds
+        ahead, behind, closed, kinds = self._ahead, self._behind, self._closed(), self.kinds
         fitting, within, cells = self.language.allowed_classes, self.language.reach_end_within, len(self.cells)
         return [
             fitting(ahead[at], behind[at + 1] if at + 1 < closed else within(cells - at - 1), kinds[at])
@@ -97,34 +97,21 @@ class RowSets:
             at += count + 1
         return fits
 
-    def best(self, positions: Sequence[int], scores: Sequence[NDArray[np.floating]]) -> Filling | None:
-        """The ids with the largest sum of ``scores``, [V] for each of the masked ``positions`` in rising order, that
-        go together; other masks count 0. -inf: never. None: nothing fits."""
-        return self.best_of(positions, [class_maxima(self.language, score) for score in scores])
-
     def best_of(self, positions: Sequence[int], scores: Sequence[Maxima]) -> Filling | None:
-        """The same, where the highest score of each class is known: a device has it from all logits at once."""
+        """The ids with the largest sum of scores, one for each of the masked ``positions`` in rising order, that go
+        together; other masks count 0. scores: the highest of each class. None: nothing fits."""
         self._renew()
         span = range(positions[0], positions[-1] + 1) if len(positions) else range(0)
         first, behind = (span.start, span.stop) if span else (self._known, self._known)
-        cells = [(self._symbols[at], self._kinds[at]) for at in span]
+        cells = [(self._symbols[at], self.kinds[at]) for at in span]
         scored = {at - span.start: score for at, score in zip(positions, scores, strict=True)}
         return best_filling(self.language, self._forward(first), cells, scored, self._backward(behind))
-
-    def min_tokens(self) -> int | None:
-        """The least number of masks that write text, and no end, in any filling. None: there is no filling."""
-        cells = list(zip(self._symbols, self._kinds, strict=True))
-        return fewest_texts(self.language, self.language.start(self.prefix), cells)
-
-    def kind(self, at: int) -> int:
-        """What an end id does in a cell: TEXT_CELL, GAP_CELL or TAIL_CELL."""
-        return self._kinds[at]
 
     def _fill(self) -> None:
         count = len(self.cells)
         gaps = min(self.gaps, count) if self.language.ends else 0
-        self._kinds = [GAP_CELL] * gaps + [TAIL_CELL if self.language.ends else TEXT_CELL] * (count - gaps)
-        self._kinds[: self.least] = [TEXT_CELL] * min(self.least, count)
+        self.kinds = [GAP_CELL] * gaps + [TAIL_CELL if self.language.ends else TEXT_CELL] * (count - gaps)
+        self.kinds[: self.least] = [TEXT_CELL] * min(self.least, count)
         self._symbols = [self.language.symbol(number) for number in self.cells.tolist()]
         self._last = count - 1
         self._find_last()
@@ -149,7 +136,7 @@ class RowSets:
 
     def _forward(self, at: int) -> PlaceSet:
         """The states that the text may be in before cell ``at``."""
-        after, ahead, symbols, kinds = self.language.after, self._ahead, self._symbols, self._kinds
+        after, ahead, symbols, kinds = self.language.after, self._ahead, self._symbols, self.kinds
         for cell in range(self._known, at):
             ahead[cell + 1] = after(ahead[cell], symbols[cell], kinds[cell])
         self._known = max(self._known, at)
@@ -162,7 +149,7 @@ class RowSets:
             return self.language.reach_end_within(len(self.cells) - at)
         if self._since >= closed:
             self._since, self._behind[closed] = closed, self.language.reach_end_within(len(self.cells) - closed)
-        before, behind, symbols, kinds = self.language.before, self._behind, self._symbols, self._kinds
+        before, behind, symbols, kinds = self.language.before, self._behind, self._symbols, self.kinds
         for cell in range(self._since - 1, at - 1, -1):
             behind[cell] = before(behind[cell + 1], symbols[cell], kinds[cell])
         self._since = min(self._since, at)
@@ -178,7 +165,7 @@ class RowSets:
         if not symbols:
             return self.language.intersects(self._forward(self._known), self._backward(self._known))
         first, last = min(symbols), max(symbols)
-        states, after, kinds = self._forward(first), self.language.after, self._kinds
+        states, after, kinds = self._forward(first), self.language.after, self.kinds
         for at in range(first, last + 1):
             states = after(states, symbols.get(at, self._symbols[at]), kinds[at])
         return self.language.intersects(states, self._backward(last + 1))

@@ -104,13 +104,6 @@ class TokenLanguage:
         least = int(self.tokens.left[0])
         return None if least == NEVER else least
 
-    @cached_property
-    def by_class(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """All ids in order of their classes, where each class begins there, and which class that is."""
-        order = np.argsort(self.classes, kind="stable")
-        present, first = np.unique(self.classes[order], return_index=True)
-        return order.astype(np.int64), first.astype(np.int64), present.astype(np.int64)
-
     def symbol(self, number: int) -> int:
         """The symbol of an id, or of MASK. An id that the table lacks fits nowhere."""
         if number == MASK:
@@ -125,10 +118,8 @@ class TokenLanguage:
         return self.state_set(members)
 
     def reach_end_within(self, cells: int) -> PlaceSet:
-        """The states from which the text can end in that many masked cells at most; exactly 0 cells: in which it ends.
-
-        Nothing may follow these cells, and where there are end ids the cells are TAIL_CELL.
-        """
+        """The states from which the text can end in that many masked cells at most, after which nothing follows; 0
+        cells: in which it ends. Where there are end ids, these cells are TAIL_CELL."""
         cells = min(cells, self.tokens.longest)
         states = self._within.get(cells)
         if states is None:

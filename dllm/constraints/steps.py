@@ -41,7 +41,7 @@ class PlainSteps:
 
 @dataclass(frozen=True, eq=False)
 class CountedSteps:
-    """Moves of an automaton that counts."""
+    """The same of an automaton that counts."""
 
     moves: NDArray[np.int32]  # [S, K] by class of bytes (-1: nowhere)
     # [S, K] where a byte adds one. Both sides of a pair are one number, of fields of ``COUNT_BITS``: the origin's
@@ -50,13 +50,11 @@ class CountedSteps:
     counters: Counters  # the bounds of what is counted
 
     def all(self) -> tuple[Pairs, Pairs]:
-        """The pairs of the empty text."""
         states, counts = np.arange(len(self.moves), dtype=np.int64), self.counters.home >= 0
         high = self.counters.high.astype(np.int64)
         return states | high << 2 * COUNT_BITS, states | counts.astype(np.int64) << 2 * COUNT_BITS
 
     def after(self, origins: Pairs, targets: Pairs, classes: Pairs) -> tuple[Pairs, Pairs]:
-        """The pairs with one more byte; target -1: the text fits nowhere."""
         counters, low, high = self.counters, origins >> COUNT_BITS & FIELD, origins >> 2 * COUNT_BITS
         state, count, adds = targets & FIELD, targets >> COUNT_BITS & FIELD, targets >> 2 * COUNT_BITS > 0
         new = self.moves[state, classes].astype(np.int64)
@@ -72,7 +70,6 @@ class CountedSteps:
         return (origins & FIELD) | low << COUNT_BITS | high << 2 * COUNT_BITS, np.where(fits, moved, -1)
 
     def sums(self, origins: Pairs, targets: Pairs) -> Hashes:
-        """What each pair adds to the number by which an effect is known."""
         return mixed_hashes(mixed_hashes(origins) + targets.astype(np.uint64))
 
 

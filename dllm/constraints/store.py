@@ -38,11 +38,8 @@ class Store:
         self._lock = Lock()
 
     def get(self, language: str, vocabulary: Vocabulary, make: Callable[[], ByteAutomaton]) -> TokenAutomaton:
-        """The token automaton of a language, from memory, from its file, or of what ``make`` returns.
-
-        language: a text that is the same for the same language and options, in every process. Raises UserError as
-        ``token_automaton`` and ``make`` do.
-        """
+        """The token automaton of a language, from memory, from its file, or of what ``make`` returns. language: a text
+        that is the same in every process. Raises UserError as ``token_automaton`` and ``make``."""
         key = (language, vocabulary.fingerprint)
         with self._lock:
             if key in self._kept:

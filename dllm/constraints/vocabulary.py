@@ -39,18 +39,14 @@ def written_in_place(spelling: str) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The bytes that each id writes. None: it writes nothing, and no text has it: a special id, the mask, padding, a
-    hole in the range of ids."""
+    """The bytes that each id writes: none of a special id, the mask, padding, or a hole in the range of ids."""
 
     texts: tuple[bytes | None, ...]  # [V] the bytes of each id; None: it writes nothing
 
     @staticmethod
     def of(tokenizer: Tokenizer, size: int = 0, ends: Iterable[int] = ()) -> Vocabulary:
-        """The table of a tokenizer. size: as many ids as the model has logits; 0: as many as the tokenizer has.
-
-        ends: ids that end an answer, which write nothing, in any tokenizer. Raises UserError for a
-        tokenizer whose tokens have no bytes of their own, and where decoding ids does not give their bytes.
-        """
+        """The table of a tokenizer. size: as many ids as the model has logits; 0: as the tokenizer has. ends: further
+        ids that write nothing. Raises UserError where tokens have no bytes of their own, or decoding gives others."""
         spelt = _spelling(tokenizer.backend)
         texts: list[bytes | None] = [None] * (size or len(tokenizer))
         silent = {*tokenizer.special_ids, *ends}
@@ -92,7 +88,11 @@ def _check_decoding(backend: Backend, texts: list[bytes | None]) -> None:
     """Decode random ids and compare with their bytes, damaged characters of byte-level tokenizers included. Others
     write as many U+FFFD as there are bytes in a row."""
     damage = isinstance(backend.decoder, decoders.ByteLevel)
-    numbers = [number for number, text in enumerate(texts) if text is not None and (damage or _is_whole(text))]
+    numbers = [
+        number
+        for number, text in enumerate(texts)
+        if text is not None and (damage or REPLACEMENT not in decoded([text]))
+    ]
     draw = random.Random(0)
     for _ in range(CHECKED // LINE if numbers else 0):
         ids = draw.choices(numbers, k=LINE)
@@ -101,11 +101,6 @@ def _check_decoding(backend: Backend, texts: list[bytes | None]) -> None:
                 f"the tokenizer does not decode the ids {ids[:5]}... to the bytes of its vocabulary, so a constraint "
                 "cannot know what they write. Use a checkpoint with a byte-level tokenizer, or drop it."
             )
-
-
-def _is_whole(text: bytes) -> bool:
-    """Whether the bytes are characters by themselves."""
-    return REPLACEMENT not in decoded([text])
 
 
 def decoded(pieces: Iterable[bytes]) -> str:

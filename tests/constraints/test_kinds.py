@@ -74,6 +74,7 @@ def test_a_choice_is_one_of_its_texts() -> None:
         (lambda: Choice("yes"), "constraint.options='yes' must be a list of texts, such as ['yes', 'no']."),
         (lambda: Choice([1]), "must be a list of texts"),  # type: ignore[list-item]
         (lambda: Choice(["\ud800"]), "half a character"),
+        (lambda: JsonSchema("[1]"), "constraint.schema=[1] must be a mapping, true or false."),
         (lambda: Regex(3), "constraint.pattern=3 must be a text."),  # type: ignore[arg-type]
         (lambda: Json(-1), "constraint.depth=-1 must be a whole number of at least 0."),
         (lambda: Json(1.5), "constraint.depth=1.5 must be a whole number"),  # type: ignore[arg-type]

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from constraints_decodes import turns_of
+from constraints_decodes import class_maxima, turns_of
 from harness import full
 from small_languages import Case, random_case
 
-from dllm.parts import AllLogits, ByColumn, Sampling, Turn, banned, class_maxima, gumbel, highest_of_classes
+from dllm.parts import AllLogits, ByColumn, Sampling, Turn, banned, gumbel, highest_of_classes
 
 SEEDS = range(600 if full() else 60)
 
@@ -104,7 +104,7 @@ def test_the_maxima_of_classes_are_those_of_the_ids_in_each(seed: int) -> None:
     scores = np.array([draw.choice([0.0, 1.0, -math.inf]) for _ in language.classes])
     classes = torch.tensor(language.classes).long()
     highest, ids = highest_of_classes(torch.tensor(scores)[None], classes, language.end + 1)
-    expected = class_maxima(language, scores)
+    expected = class_maxima(language, scores.tolist())
     assert highest[0].tolist() == expected[0].tolist()
     assert all(expected[0] == -np.inf) or (ids[0].numpy() == expected[1])[expected[0] > -np.inf].all()
 

@@ -3,10 +3,12 @@ and recorded logits in the model's place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dllm.parts import (
@@ -15,6 +17,7 @@ from dllm.parts import (
     Confidence,
     ConstrainedBatch,
     ConstrainedRow,
+    Filling,
     Fixed,
     Forward,
     FullLength,
@@ -27,11 +30,26 @@ from dllm.parts import (
     Sampler,
     Sampling,
     Static,
+    TokenLanguage,
     Turn,
     denoise,
 )
 
 Case = Mapping[str, Any]
+
+
+def class_maxima(language: TokenLanguage, scores: Sequence[float]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """The highest of ``scores`` [V] in each class [C + 1], -inf in one without ids, and the lowest id that has it."""
+    highest, ids = np.full(language.end + 1, -np.inf), np.zeros(language.end + 1, np.intp)
+    for number, kind in reversed([*enumerate(language.classes.tolist())]):
+        if scores[number] >= highest[kind]:
+            highest[kind], ids[kind] = scores[number], number
+    return highest, ids
+
+
+def best_filling_of(row: RowSets, positions: Sequence[int], scores: Sequence[Sequence[float]]) -> Filling | None:
+    """The best filling by the scores [V] of each position."""
+    return row.best_of(positions, [class_maxima(row.language, each) for each in scores])
 
 
 class Recorded:

@@ -136,8 +136,7 @@ def masked(row: ConstrainedRow, length: int) -> Bits:
 
 
 def after_changes(row: ConstrainedRow, step: Decided) -> RowSets:
-    """The sets after what the step takes back, and what it replaces, the surest first. Edits that leave no text are
-    refused."""
+    """The sets after what the step takes back or replaces, the surest first. Edits that leave no text are refused."""
     if not (step.remask.any() or step.edit.any()):
         return row.sets[0]
     sets, columns = row.sets[0].copy(), np.flatnonzero(step.remask) - row.begin

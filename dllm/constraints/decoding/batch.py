@@ -22,7 +22,7 @@ from dllm.constraints.filling import Maxima
 from dllm.constraints.row_sets import RowSets
 from dllm.contract import Scores, Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.constrained import ConstraintReport, Reproposer
+from dllm.contract.constrained import ConstraintReport
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ class ConstrainedBatch:
         tokens, nothing = step.tokens, view.canvas.no_positions
         if not bool(step.commit.any()):
             return step, nothing, nothing
-        scores = replace(view.scores, repropose=at_its_likeliest(view.scores.repropose))
+        assert view.scores.repropose is not None, "the forward offers its logits to rows under constraints"
+        scores = replace(view.scores, repropose=view.scores.repropose.cold())  # what is committed is not a draw
         for seen in self._seen(view.canvas, view.owner, scores):
             columns = step.commit[seen.number].nonzero()[:, 0].tolist()
             if columns:
@@ -176,12 +177,9 @@ def cells_of(seen: Seen, scores: Scores) -> Sequence[ConstrainedCell]:
 def jointly(
     scores: Scores, sets: RowSets, begin: int, cells: Sequence[ConstrainedCell], own: Sequence[int]
 ) -> Sequence[ConstrainedCell]:
-    """The cells of a candidate, ascending, with the ids of their best filling together: of all fillings of the row the
-    one in which the numbers that draws compare have the largest sum. begin: the column of the row's first cell. own:
-    what the model proposes.
-
-    Where no likely ids (``top_p``, ``top_k``) go together, each cell takes the best by itself.
-    """
+    """The cells of a candidate, ascending, with the ids of the row's filling in which the numbers that draws compare
+    have the largest sum; where no likely ids go together, each takes the best by itself. begin: the column of the row's
+    first cell. own: what the model proposes."""
     best = sets.best_of([cell.column - begin for cell in cells], maxima(scores, cells))
     if best is None:
         return cells
@@ -216,17 +214,10 @@ def highest_of_classes(numbers: Tensor, classes: Tensor, count: int) -> tuple[Te
     return highest, ids.masked_fill(ids == vocab, 0)
 
 
-def at_its_likeliest(again: Reproposer | None) -> Reproposer:
-    """The same logits, compared without noise: what is committed is not a draw."""
-    assert again is not None, "the forward offers its logits to rows under constraints"
-    return again.cold()
-
-
 def filled_together(
     scores: Scores, sets: RowSets, row: ConstrainedRow, number: int, columns: Sequence[int]
 ) -> tuple[int, ...]:
-    """The best filling of the ``columns`` of a candidate that are committed together: of those that leave a text, that
-    of the largest sum of logits."""
+    """The filling of ``columns``, committed together, that leaves a text and has the largest sum of logits."""
     places = [column - row.begin for column in columns]
     cells = [
         ConstrainedCell(row.compiled, number, column, fits, False)

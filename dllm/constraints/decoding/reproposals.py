@@ -49,8 +49,7 @@ def proposed_anew(scores: Scores, cells: Sequence[ConstrainedCell]) -> tuple[Sco
 def repropose(
     again: Reproposer, cells: Sequence[ConstrainedCell], row: Tensor, column: Tensor, own: Tensor
 ) -> dict[str, Tensor]:
-    """Proposals and statistics [k] of cells of one constraint, float64; nan where those of the model's ``own`` [k]
-    proposals stay."""
+    """Proposals and statistics [k] of cells of one constraint, float64; nan where the model's ``own`` [k] stay."""
     compiled, logits = cells[0].compiled, again.logits(row, column)
     allowed = compiled.ids([cell.allowed for cell in cells], logits.device, logits.shape[-1])
     if cells[0].token is None:

@@ -30,11 +30,8 @@ LOCK = Lock()
 
 
 class Constraints:
-    """What constraints mean for one model. It may be asked from several threads.
-
-    size: columns of the model's logits. forbid_eos: no end of text is ever proposed, so that a text fills its canvas.
-    name: the model's, for messages. min_tokens: nor in that many first cells, so that a text has as many tokens.
-    """
+    """What constraints mean for one model, for several threads. size: columns of its logits. forbid_eos: no end of text
+    is ever proposed, so that a text fills its canvas. min_tokens: nor in that many first cells. name: the model's."""
 
     def __init__(
         self, tokenizer: Tokenizer | None, size: int, ids: Ids, forbid_eos: bool, name: str = "", min_tokens: int = 0
