@@ -144,7 +144,7 @@ def test_nginx_asks_the_other_server_while_one_is_replaced(served: Model, tmp_pa
                 turning.scheduler.script = lambda job, deliver: deliver(JobFailure("closing", "it stops.", "a"))
                 replies += [client.post("v1/chat/completions", json=ASKED) for _ in range(4)]
                 assert turning.scheduler.count > 0
-                turning.scheduler.script, other.scheduler.status = None, "closing"
+                turning.scheduler.script, other.scheduler.state = None, "closing"
                 replies += [client.post("v1/chat/completions", json=ASKED) for _ in range(4)]
             assert [(reply.status_code, reply.text[-14:]) for reply in replies] == [(200, "data: [DONE]\n\n")] * 12
 

@@ -90,7 +90,7 @@ def test_a_server_measures_once_and_a_users_number_holds(folder: Path, monkeypat
         settings = ServeSettings.of({**config["task"], **rows}, {})
         service = service_of(config, plan, settings)
         service.scheduler.close(0.0)
-        service.scheduler.status = "closed"
+        service.scheduler.state = "closed"
         assert service.scheduler.limits.max_rows == told
         assert service.defaults.max_choices == settings.limits.max_rows == (rows or {"max_rows": 8})["max_rows"]
         monkeypatch.setattr(module, "rates_by_rows", lambda runner, length: pytest.fail("it was noted"))

@@ -11,17 +11,7 @@ from typing import Any
 
 import pytest
 
-from dllm.parts import (
-    MAX_BYTES,
-    MAX_DEPTH,
-    OFFERED_GROUPS,
-    ApiError,
-    Defaults,
-    check_type,
-    object_in,
-    offers,
-    parse_request,
-)
+from dllm.parts import MAX_DEPTH, OFFERED_GROUPS, ApiError, Defaults, check_type, object_in, offers, parse_request
 from tests.serve.bodies import MESSAGES
 from tests.serve.conftest import ASK, CHAT, Place, error_of
 
@@ -95,33 +85,32 @@ def test_whatever_a_body_says_it_is_served_or_refused(mini: Defaults) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "status", "sentence"),
+    ("raw", "sentence"),
     [
-        (b"", 400, "it is not JSON"),
-        (b"{", 400, "it is not JSON"),
-        (b"\xff{}", 400, "it is not UTF-8 (byte 0)"),
-        (b"[]", 400, "it is not an object"),
-        (b"null", 400, "it is not an object"),
-        (b'"a"', 400, "it is not an object"),
-        (b'{"temperature": NaN}', 400, "NaN is not a number of JSON"),
-        (b'{"n": Infinity}', 400, "Infinity is not a number"),
-        (b'{"n": -Infinity}', 400, "-Infinity is not a number"),
-        (b'{"n": 1e999}', 400, "inf is not a number of JSON"),
-        (b'{"n": ' + b"9" * 30 + b"}", 400, "more than 64 bits"),
-        (b'{"n": ' + b"9" * 5000 + b"}", 400, "it is not JSON"),
-        (b'{"messages": "\\ud800"}', 400, "half of a surrogate pair"),
-        (b'{"\\udfff": 1}', 400, "half of a surrogate"),
-        (b'{"n": 1, "n": 2}', 400, "'n' is in one object twice"),
-        (b'{"a": ' + b"[" * 80 + b"]" * 80 + b"}", 400, f"nested deeper than {MAX_DEPTH}"),
-        (b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400, f"nested deeper than {MAX_DEPTH}"),
-        (b'{"a": "' + b"x" * MAX_BYTES + b'"}', 413, f"more than {MAX_BYTES}"),
+        (b"", "it is not JSON"),
+        (b"{", "it is not JSON"),
+        (b"\xff{}", "it is not UTF-8 (byte 0)"),
+        (b"[]", "it is not an object"),
+        (b"null", "it is not an object"),
+        (b'"a"', "it is not an object"),
+        (b'{"temperature": NaN}', "NaN is not a number of JSON"),
+        (b'{"n": Infinity}', "Infinity is not a number"),
+        (b'{"n": -Infinity}', "-Infinity is not a number"),
+        (b'{"n": 1e999}', "inf is not a number of JSON"),
+        (b'{"n": ' + b"9" * 30 + b"}", "more than 64 bits"),
+        (b'{"n": ' + b"9" * 5000 + b"}", "it is not JSON"),
+        (b'{"messages": "\\ud800"}', "half of a surrogate pair"),
+        (b'{"\\udfff": 1}', "half of a surrogate"),
+        (b'{"n": 1, "n": 2}', "'n' is in one object twice"),
+        (b'{"a": ' + b"[" * 80 + b"]" * 80 + b"}", f"nested deeper than {MAX_DEPTH}"),
+        (b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}", f"nested deeper than {MAX_DEPTH}"),
     ],
-    ids=range(18),
+    ids=range(17),
 )
-def test_a_body_that_is_no_plain_object_is_refused(raw: bytes, status: int, sentence: str) -> None:
+def test_a_body_that_is_no_plain_object_is_refused(raw: bytes, sentence: str) -> None:
     with pytest.raises(ApiError) as refused:
         object_in(raw)
-    assert refused.value.status == status and sentence in refused.value.message
+    assert refused.value.status == 400 and sentence in refused.value.message
     assert json.dumps(refused.value.to_json()).encode()
 
 

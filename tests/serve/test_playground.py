@@ -9,12 +9,13 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dllm.parts import Defaults, Model, PlaygroundContent, final_commits, playground_page, read_trace, write
+from dllm.parts import Defaults, Model, final_commits, playground_page, read_trace, write
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import writing
 from tests.serve.live import Live, live
@@ -24,10 +25,9 @@ from tests.view.test_trace_page import CONTRAST
 PROMPT = "w5 w7 w9"
 
 
-def test_the_page_holds_all_it_needs_and_runs_nothing_else() -> None:
-    page, headers = playground_page(
-        PlaygroundContent("<b>", "</textarea><script>taken</script>", examples=("</script><b>",))
-    )
+def test_the_page_holds_all_it_needs_and_runs_nothing_else(mini: Defaults) -> None:
+    defaults = replace(mini, name="</script><b>")
+    page, headers = playground_page(defaults, {"prompt": "</textarea><script>taken</script>"})
     page = page.replace("https://arxiv.org/abs/", "")  # a link to a paper, which the reader may follow
     assert not re.search(r"https?:|//\w+\.\w|@import|\bsrc=|url\(|eval\(|innerHTML", page)
     assert "{{" not in page.replace("${{", "") and page.count("<script>") == 1 and "<b>" not in page

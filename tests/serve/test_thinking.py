@@ -37,6 +37,12 @@ def expected(text: str, opened: bool) -> tuple[str, str]:
     return inner.strip(), answer.lstrip()
 
 
+def joined(pieces: list[tuple[str, bool]]) -> tuple[str, str]:
+    """Thought and answer, of a splitter's pieces."""
+    thought, answer = ("".join(piece for piece, thought in pieces if thought is kind) for kind in (True, False))
+    return thought, answer
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_pieces_make_up_thought_and_answer(seed: int) -> None:
     dice = random.Random(seed)
@@ -44,18 +50,16 @@ def test_pieces_make_up_thought_and_answer(seed: int) -> None:
         text = "".join(dice.choices([*SIGNS, *MARKS.__dict__.values()], k=dice.randint(0, 9)))
         text = dice.choice(["", "", " ", "\n"]) + dice.choice(["", MARKS.begin]) + text
         thinking = Thinking(MARKS, dice.random() < 0.5)
-        assert thinking.split(text) == expected(text, thinking.is_open), text
+        whole = expected(text, thinking.is_open)
+        assert joined(ThoughtSplitter(thinking).feed(text, final=True)) == whole, text
         splitter, told, at = ThoughtSplitter(thinking), list[tuple[str, bool]](), 0
         while at < len(text):
             size = dice.randint(1, 4)
             told += splitter.feed(text[at : at + size])
             at += size
-            joined = tuple("".join(piece for piece, thought in told if thought is kind) for kind in (True, False))
-            assert all(map(str.startswith, thinking.split(text), joined)), "what was told stays"
+            assert all(map(str.startswith, whole, joined(told))), "what was told stays"
         told += splitter.feed("", final=True)
-        assert tuple("".join(piece for piece, thought in told if thought is kind) for kind in (True, False)) == (
-            thinking.split(text)
-        )
+        assert joined(told) == whole
         ids = list(text.encode())
         count = thinking.tokens(ids, lambda some: bytes(some).decode())
         known = text.partition(MARKS.end)[0] + (MARKS.end if MARKS.end in text else "")

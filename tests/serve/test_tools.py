@@ -13,7 +13,7 @@ import pytest
 from harness import full
 
 from dllm import load
-from dllm.parts import NOT_SEEN, WRITTEN_OUT, CallSplitter, Model, Tool, ToolCall, ToolUse, reply_choices
+from dllm.parts import NOT_SEEN, WRITTEN_OUT, CallSplitter, Model, ReplyChoice, Tool, ToolCall, ToolUse
 from tests.serve.bodies import as_messages
 from tests.serve.conftest import Place, error_of, events, writing
 from tests.serve.stand_in import OneByOne
@@ -158,7 +158,9 @@ def test_what_a_model_writes_between_the_marks_is_a_call(text: str, beside: str 
     assert USE.read(text) == (text if beside is None else beside, calls)
     for cut in range(len(text) + 1):
         stream = CallSplitter(USE, 0)
-        answer = reply_choices([*stream.feed(text[:cut]), *stream.feed(text[cut:]), *stream.finish()])[0]
+        answer = ReplyChoice()
+        for event in [*stream.feed(text[:cut]), *stream.feed(text[cut:]), *stream.finish()]:
+            answer.add(event)
         assert (answer.text, answer.calls) == USE.read(text)
 
 

@@ -156,6 +156,7 @@ class TooManyCanvases(UserError):
 
     def __init__(self, most: int) -> None:
         super().__init__(f"the questions take more than {most} canvases. Ask fewer, or with estimator=marginal.")
+        self.most = most
 
 
 class Unanswerable(UserError):

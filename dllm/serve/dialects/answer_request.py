@@ -13,9 +13,6 @@ from dllm.serve.dialects.messages import ChatMessage
 from dllm.serve.dialects.response_formats import AnswerForm
 from dllm.serve.dialects.tools import Tools
 
-# Fields of this value that are fields of OpenAI's and Anthropic's bodies, too.
-_SAME = tuple(name for name in Common.model_fields)
-
 
 @dataclass(frozen=True)
 class AnswerRequest:
@@ -68,4 +65,4 @@ class AnswerRequest:
 
 def same_fields(body: Common) -> dict[str, Any]:
     """The fields of a body that an ``AnswerRequest`` has, too."""
-    return {name: getattr(body, name) for name in _SAME}
+    return {name: getattr(body, name) for name in Common.model_fields}

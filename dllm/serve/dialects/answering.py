@@ -24,8 +24,7 @@ STREAM_HEADERS = {"Cache-Control": "no-store", "Connection": "keep-alive", "X-Ac
 
 
 class Answering(Response):
-    """The reply to one request, as its ``writer`` writes it. A reader of a stream that takes nothing for ``seconds`` is
-    let go."""
+    """The reply to one request, as its ``writer`` writes it. A reader that takes nothing for ``seconds`` is let go."""
 
     def __init__(self, metrics: Metrics, decoding: Decoding, writer: Writer, line: AccessLine, seconds: float) -> None:
         self.metrics, self.decoding, self.writer, self.line, self.seconds = metrics, decoding, writer, line, seconds

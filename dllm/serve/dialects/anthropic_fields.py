@@ -16,7 +16,7 @@ from dllm.serve.dialects.fields import (
     WholeDiffusion,
     as_stops,
 )
-from dllm.serve.dialects.messages import ONLY_TEXT, SOME_MESSAGES
+from dllm.serve.dialects.messages import ONLY_TEXT, SOME_MESSAGES, joined_text
 from dllm.serve.dialects.other_fields import NO_TOOLS, others_of
 from dllm.serve.dialects.response_formats import AnswerForm, SentSchema
 from dllm.serve.dialects.tools import (
@@ -117,8 +117,7 @@ class ResultBlock(OfEveryBlock):
 
     @property
     def text(self) -> str:
-        text = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-        return f"Error: {text}" if self.is_error else text
+        return f"Error: {joined_text(self.content)}" if self.is_error else joined_text(self.content)
 
 
 class ThoughtBlock(OfEveryBlock):

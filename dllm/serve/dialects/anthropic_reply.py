@@ -81,8 +81,8 @@ class MessagesWriter(Writer):
         if answer.calls:
             reason = "tool_use"
         elif answer.end.reason == "length":
-            length, job = self.parsed.request.length, self.parsed.jobs[0]
-            is_shortened = length is not None and job.columns - job.request.answer_start < length
+            length = self.parsed.request.length
+            is_shortened = length is not None and self.parsed.answer_room < length
             # by the model's or the server's limit
             reason = "model_context_window_exceeded" if is_shortened else "max_tokens"
         return {"stop_reason": reason, "stop_sequence": answer.end.stop}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -120,19 +120,11 @@ def parse_messages(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest
         parsed = parsed_request(request, defaults)
     except ApiError as error:
         raise _too_long(error, defaults) from None
-    return replace(parsed, notes=(*parsed.notes, *_shorter(request.length, answer_room(parsed))))
-
-
-def answer_room(parsed: ParsedRequest) -> int:
-    """The most tokens that the answer can have."""
-    job = parsed.jobs[0]
-    return job.columns - job.request.answer_start
-
-
-def _shorter(max_tokens: int | None, length: int) -> Iterator[str]:
-    if max_tokens is not None and length < max_tokens:
-        more = f"max_tokens={max_tokens} is more than the model and the prompt leave"
-        yield f"{more}: the answer has at most {length} tokens."
+    length, room = request.length, parsed.answer_room
+    if length is None or length <= room:
+        return parsed
+    more = f"max_tokens={length} is more than the model and the prompt leave"
+    return replace(parsed, notes=(*parsed.notes, f"{more}: the answer has at most {room} tokens."))
 
 
 def _too_long(error: ApiError, defaults: Defaults) -> ApiError:

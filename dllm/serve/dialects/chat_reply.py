@@ -52,7 +52,7 @@ class ChatWriter(Writer):
             case CanvasSnapshot():
                 yield event_bytes({**self._chunk([]), "diffusion": self._canvas(event)}, SNAPSHOT)
             case ChoiceEnd(choice):
-                last = {"index": choice, **self._text(), **self._ending(choice, self.answers[choice])}
+                last = {"index": choice, **self._text(), **self._ending(self.answers[choice])}
                 yield self._with_usage(self._chunk([last]))
                 yield from self._end() if self.complete else ()
             case ReplyFailure(error):
@@ -60,7 +60,7 @@ class ChatWriter(Writer):
 
     def whole(self) -> dict[str, Any]:
         choices = [
-            {"index": choice, **self._content(choice, answer), **self._ending(choice, answer)}
+            {"index": choice, **self._content(choice, answer), **self._ending(answer)}
             for choice, answer in self.answers.items()
         ]
         return {**self._head(self.object), "choices": choices, "usage": self.usage(), **self._prompt_ids()}
@@ -119,12 +119,8 @@ class ChatWriter(Writer):
 
     def _prompt_ids(self) -> dict[str, list[int]]:
         """The prompt's ids where vLLM tells them: in chat beside the choices, which all have the same."""
-        request = self.parsed.jobs[0].request
-        return (
-            {"prompt_token_ids": list(request.tokens[: request.answer_start])}
-            if self.parsed.request.return_token_ids
-            else {}
-        )
+        request, tells = self.parsed.jobs[0].request, self.parsed.request.return_token_ids
+        return {"prompt_token_ids": list(request.tokens[: request.answer_start])} if tells else {}
 
     def usage(self) -> dict[str, Any]:
         """The prompt counts once, the answers all."""
@@ -140,7 +136,7 @@ class ChatWriter(Writer):
         prompt, answer = self.parsed.prompt_tokens, self.token_count
         return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
-    def _ending(self, choice: int, answer: ReplyChoice) -> dict[str, Any]:
+    def _ending(self, answer: ReplyChoice) -> dict[str, Any]:
         """How a choice ends, with its log-probabilities."""
         end, use = answer.end, self.parsed.tools
         assert end is not None

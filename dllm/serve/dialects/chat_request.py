@@ -20,8 +20,7 @@ FORM_UNUSED = "binds the text of an answer, and a call is forced: the call follo
 
 
 def parse_request(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequest:
-    """What ``body`` asks for; chat: of the chat route, else of completions. Raises ApiError for whatever cannot be
-    served."""
+    """What ``body`` asks for; chat: of chat, else of completions. Raises ApiError for what cannot be served."""
     kind: type[ChoicesBody] = ChatBody if chat else CompletionBody
     fields, unknown = read_body(kind, body, defaults.refuses_unknown)
     return parsed_request(_request(fields, body, unknown), defaults)

@@ -79,6 +79,11 @@ class TextPart(BodyObject):
         return value
 
 
+def joined_text(content: str | Sequence[Any]) -> str:
+    """A content, of which several parts, each with a ``text``, stand line by line."""
+    return content if isinstance(content, str) else "\n".join(part.text for part in content)
+
+
 def _as_arguments(value: str) -> str:
     """The text of a JSON object, exactly as it was written; "" is what others write of a call without arguments."""
     text = as_object(value)
@@ -148,7 +153,7 @@ class SentMessage(BodyObject):
     @property
     def text(self) -> str:
         """The content; of several parts line by line."""
-        return "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content or ""
+        return joined_text(self.content or "")
 
     def as_message(self, place: str) -> ChatMessage:
         """The message, which is at a place of the request."""
@@ -197,8 +202,7 @@ def as_messages(bodies: Sequence[SentMessage], field: str = "messages") -> tuple
 
 
 def conversation(messages: Sequence[ChatMessage], tools: bool = False) -> list[Message]:
-    """The messages as the chat template takes them. tools: it writes calls of tools and what they gave; else they are
-    written into the text."""
+    """The messages as the chat template takes them. tools: it writes calls and results; else they become text."""
     if not tools:
         return _as_text_messages(messages)
     return [

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from dllm.contract.refusal import OLLAMA_WORDS
 from dllm.serve.dialects.answer_request import AnswerRequest
@@ -25,8 +25,7 @@ UNBOUNDED_LENGTHS = (-1, -2)  # as many tokens as the model leaves
 
 
 class EmptyRequest(Exception):  # noqa: N818  an answer, no fault
-    """A request without a prompt, or with a system message alone, by which clients load a model. name: of the model.
-    body: as it was read."""
+    """A request without a prompt, or with a system message alone, by which clients load a model of that name."""
 
     def __init__(self, name: str, body: OllamaBody) -> None:
         super().__init__(name)
@@ -34,8 +33,7 @@ class EmptyRequest(Exception):  # noqa: N818  an answer, no fault
 
 
 def parse_ollama(body: Mapping[str, Any], is_chat: bool, defaults: Defaults) -> ParsedRequest:
-    """What a body asks for; is_chat: of ``/api/chat``. Raises ApiError, with fields as Ollama calls them, for what
-    cannot be served, and EmptyRequest."""
+    """What a body asks for; is_chat: of ``/api/chat``. Raises ApiError, in Ollama's names, and EmptyRequest."""
     kind: type[OllamaBody] = OllamaChatBody if is_chat else OllamaGenerateBody
     fields, unknown = read_body(kind, body, defaults.refuses_unknown)
     name = served_name(fields.model, defaults)
@@ -135,23 +133,14 @@ def _messages(bodies: Sequence[OllamaMessage]) -> tuple[ChatMessage, ...]:
         )
         waiting += calls
         call = _call_of_result(message, waiting, place) if message.role == "tool" else None
-        role: Literal["system", "user", "assistant", "tool"] = message.role
-        out.append(
-            ChatMessage(
-                role,
-                message.content,
-                f"{place}.content",
-                calls,
-                None if call is None else call.id,
-                thought=message.thinking,
-            )
-        )
+        ident = None if call is None else call.id
+        content = f"{place}.content"
+        out.append(ChatMessage(message.role, message.content, content, calls, ident, thought=message.thinking))
     return tuple(out)
 
 
 def _call_of_result(message: OllamaMessage, waiting: list[MessageCall], place: str) -> MessageCall:
-    """The call that a result answers: as it says, else the first open one of its function, else the first open one. It
-    is open no more."""
+    """The call that a result answers: the one it names, else the first open one. It is open no more."""
     name = message.tool_name or message.name
     candidates = [call for call in waiting if message.tool_call_id in (None, call.id)]
     mine = next((call for call in candidates if name in (None, call.name)), candidates[0] if candidates else None)

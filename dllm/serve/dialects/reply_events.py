@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -121,12 +120,3 @@ class ReplyChoice:
                 self.calls[-1] = replace(self.calls[-1], arguments=self.calls[-1].arguments + event.arguments)
             case ChoiceEnd():
                 self.end, self.token_count = event, event.token_count
-
-
-def reply_choices(events: Iterable[ReplyEvent]) -> dict[int, ReplyChoice]:
-    """The choices by their indices."""
-    choices: dict[int, ReplyChoice] = {}
-    for event in events:
-        if not isinstance(event, ReplyStart | ReplyFailure):
-            choices.setdefault(event.choice, ReplyChoice()).add(event)
-    return dict(sorted(choices.items()))

@@ -117,12 +117,11 @@ class ResponseWriter(Writer):
 
     def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
         """The object without its ending."""
-        job = self.parsed.jobs[0]
-        request = job.request
+        request = self.parsed.jobs[0].request
         return {
             "id": f"resp_{self.ident}", "object": "response", "created_at": self.created, "status": status,
             "error": None, "incomplete_details": None, "instructions": None, "metadata": {},
-            "model": self.parsed.model, "max_output_tokens": job.columns - request.answer_start, "output": output,
+            "model": self.parsed.model, "max_output_tokens": self.parsed.answer_room, "output": output,
             "parallel_tool_calls": True, "previous_response_id": None, "reasoning": {"effort": None, "summary": None},
             "service_tier": "default", "store": False, "temperature": request.temperature, "tool_choice": "auto",
             "tools": [], "top_p": None, "truncation": "disabled", "usage": None, "user": None, **self.request_fields,

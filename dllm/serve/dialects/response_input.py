@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from dllm.common.coerce import is_text
 from dllm.common.errors import nearest
-from dllm.serve.dialects.messages import ROLES, Arguments, ChatMessage, MessageCall, TextPart, few_entries
+from dllm.serve.dialects.messages import ROLES, Arguments, ChatMessage, MessageCall, TextPart, few_entries, joined_text
 from dllm.serve.dialects.other_fields import others_of
 from dllm.serve.dialects.tools import FunctionName, FunctionSpec, ModeOr, distinct_names, few_tools, tool_choice_of
 from dllm.serve.http.typed import BodyObject, TextOr, must, wrong
@@ -31,11 +31,6 @@ InputContent = Annotated[
         lambda value: isinstance(value, str | list), 'a text, or a list of {"type": "input_text", "text": ...}', False
     ),
 ]
-
-
-def _joined_text(content: str | list[InputPart]) -> str:
-    """The texts of parts, line by line, as chat joins them."""
-    return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
 
 class OfEveryItem(BodyObject):
@@ -174,17 +169,10 @@ class InputMessages:
         match item:
             case MessageItem():
                 role: Any = ROLES[item.role]
-                self._add(ChatMessage(role, _joined_text(item.content), f"{place}.content"))
+                self._add(ChatMessage(role, joined_text(item.content), f"{place}.content"))
             case OutputItem():
-                self._add(
-                    ChatMessage(
-                        "tool",
-                        _joined_text(item.output),
-                        f"{place}.output",
-                        result_of=item.call_id,
-                        result_field=f"{place}.call_id",
-                    )
-                )
+                text, field = joined_text(item.output), f"{place}.call_id"
+                self._add(ChatMessage("tool", text, f"{place}.output", (), item.call_id, field))
             case ReasoningItem():
                 self.thoughts += [part.text for part in item.content]
             case CallItem():

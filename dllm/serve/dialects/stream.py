@@ -24,8 +24,7 @@ class Ending:
 
 @dataclass
 class AnswerText:
-    """Follows one answer from turn to turn. The pieces that ``follow`` and ``finish`` return make up the reply's
-    text."""
+    """Follows one answer from turn to turn. What ``follow`` and ``finish`` return makes up the reply's text."""
 
     text: Callable[[Sequence[int]], str]  # of token ids
     ends: Collection[int]  # ids that end an answer
@@ -43,10 +42,11 @@ class AnswerText:
         ends: Collection[int],
         stop: tuple[str, ...],
         least: int = 0,
+        has_marks: bool = False,
     ) -> AnswerText:
         """The text of a request's answer. An infilling has no stop strings: its text is given in part."""
         stop = stop if request.infill_prefix is None else ()
-        return AnswerText(text, frozenset(ends), stop, request.infill_prefix, least)
+        return AnswerText(text, frozenset(ends), stop, request.infill_prefix, least, has_marks=has_marks)
 
     def follow(self, tokens: Sequence[int], final: int) -> tuple[str, Ending | None]:
         """What is new, and the answer's end if a stop string has been found. tokens: the answer; its first ``final``

@@ -30,14 +30,6 @@ class Thinking:
         tail = tokenizer.decode(prompt[-PROMPT_END:], skip_special=False).rstrip()
         return None if tail.endswith(marks.end) else Thinking(marks, tail.endswith(marks.begin))
 
-    def split(self, text: str) -> tuple[str, str]:
-        """The thought of a whole text (empty if it has none), and the answer after it."""
-        pieces = ThoughtSplitter(self).feed(text, final=True)
-        thought, answer = (
-            "".join(piece for piece, is_thought in pieces if is_thought is kind) for kind in (True, False)
-        )
-        return thought, answer
-
     def tokens(self, ids: Sequence[int], text: Callable[[Sequence[int]], str]) -> int:
         """How many ids of an answer are its thought, with its marks. text: of ids."""
         whole = text(ids)
@@ -51,8 +43,7 @@ class Thinking:
 
 
 class ThoughtSplitter:
-    """Splits one text. Its pieces are (text, whether it is thought). White space around a thought, and between it and
-    the answer, belongs to neither."""
+    """Splits one text into (text, whether it is thought). White space around a thought belongs to neither."""
 
     def __init__(self, thinking: Thinking) -> None:
         self.marks, self.thinks = thinking.marks, thinking.is_open  # thinks: there is a thought

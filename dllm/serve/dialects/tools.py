@@ -187,8 +187,7 @@ class ToolUse:
         return [{"name": tool.name, "parameters": tool.parameters, "strict": tool.strict} for tool in self.tools]
 
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
-        """The text beside calls, and the calls, of a whole answer. Between the marks, what is not a call of these tools
-        stays text."""
+        """The text beside calls, and the calls, of a whole answer. What is no call of these tools stays text."""
         if self.single is not None:
             return "", [ToolCall(self.single.name, text.strip())]
         if self.must_call:

@@ -49,6 +49,11 @@ class ParsedRequest:
     notes: tuple[str, ...] = ()  # sentences for the reader of the reply
 
     @property
+    def answer_room(self) -> int:
+        """The most tokens that the first answer can have."""
+        return self.jobs[0].columns - self.jobs[0].request.answer_start
+
+    @property
     def diffusion_notes(self) -> dict[str, list[str]]:
         """``notes`` as a choice has them under ``diffusion``: nothing where there are none."""
         unknown = self.request.unknown
@@ -206,8 +211,7 @@ def _thinking(row: Request, defaults: Defaults) -> Thinking | None:
 
 
 def _with_thought_budget(request: AnswerRequest, sampling: Sampling, thinks: bool, defaults: Defaults) -> Sampling:
-    """The sampling with the budget of a thought, the request's or else the server's; none where no thought comes.
-    Raises ApiError."""
+    """The sampling with a thought's budget, the request's or the server's, where a thought comes. Raises ApiError."""
     request_budget = asked_budget(request, defaults)
     budget = defaults.sampling.thinking_budget if request_budget is None else request_budget
     if budget in (None, -1) or not thinks:  # vLLM's -1: without a limit

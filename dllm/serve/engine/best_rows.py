@@ -76,8 +76,7 @@ def rates_by_rows(runner: Runner, length: int) -> dict[int, float]:
 
 
 def first_turns(runner: Runner, rows: int, length: int, most: float) -> list[float]:
-    """Seconds of the first turns of so many rows, until they have taken ``most``: of all threads on a CPU, by the clock
-    on a GPU."""
+    """Seconds of the first turns, until they have taken ``most``: of all threads on a CPU, by the clock on a GPU."""
     network, ids = runner.model.transformer, runner.model.ids
     on_gpu, turns = network.device.type == "cuda", list[float]()
     usual = [

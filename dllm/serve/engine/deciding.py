@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from dllm.common.errors import TooLong
 from dllm.scoring.decisions import Decisions
@@ -16,20 +16,14 @@ from dllm.scoring.decisions.canvases import TooManyCanvases, Unanswerable
 from dllm.scoring.decisions.protocol import Deciding, deciding
 from dllm.scoring.decisions.reading import Reading, ReadQuery
 from dllm.serve.dialects.decision_fields import ParsedDecisions
-from dllm.serve.engine.decoding import STATUS, too_late
+from dllm.serve.engine.decoding import OVERDUE, STATUS, too_late
 from dllm.serve.engine.jobs import JobFailure
 from dllm.serve.engine.reads import ReadJob, ReadResult
 from dllm.serve.engine.scheduler import Scheduler
 from dllm.serve.http.api_errors import ApiError, as_refusal
 
 CANVASES_PER_ROW = 32  # canvases of a request, times the rows that are decoded together
-OVERRUN = 2.0  # seconds after the deadline in which the scheduler may say so itself
-
-
-class Apart(Protocol):
-    """Runs a function away from the event loop."""
-
-    def __call__(self, act: Callable[[], Any]) -> Awaitable[Any]: ...
+Apart = Callable[[Callable[[], Any]], Awaitable[Any]]  # runs a function away from the event loop
 
 
 async def decisions_of(
@@ -38,12 +32,14 @@ async def decisions_of(
     """The answers. most: canvases that they may take. Raises ApiError for questions that cannot be laid on a canvas,
     and where they cannot be read; Full and Closing as the scheduler does."""
     began, wait_seconds = time.monotonic(), 0.0
-    check_count(parsed, most)
+    if len(parsed.questions) > most:  # each has a canvas of its own
+        raise too_many(most)
     work = deciding(parsed.prompts, scheduler.model.ids, parsed.state, parsed.questions, parsed.options, most)
     names = list(parsed.questions)
     step: list[list[ReadQuery]] | Decisions = await apart(partial(next_step, work, None, names))
     while not isinstance(step, Decisions):
-        check_rows(step, most)
+        if sum(len({query.canvas for query in group}) for group in step) > most:
+            raise too_many(most)
         reading = await _await_reading(ReadJob(step, began + timeout, ident), scheduler, timeout)
         wait_seconds += reading.wait_seconds
         step = await apart(partial(next_step, work, reading.readings, names))
@@ -64,26 +60,14 @@ def next_step(
         except TooLong as error:
             raise ApiError(400, str(error), "input", "context_length_exceeded") from None
         except TooManyCanvases as error:
-            raise too_many(error) from None
+            raise too_many(error.most) from None
         except Unanswerable as error:
             place = f"questions[{names.index(error.name)}]"
             raise ApiError(400, f"{place}: {error.sentence}", place) from None
 
 
-def check_count(parsed: ParsedDecisions, most: int) -> None:
-    """Raise ApiError for questions that take too many canvases, however their texts are written."""
-    if len(parsed.questions) > most:  # each has a canvas of its own
-        raise too_many(TooManyCanvases(most))
-
-
-def check_rows(groups: Sequence[Sequence[ReadQuery]], most: int) -> None:
-    """Raise ApiError for more canvases than a request may have."""
-    if sum(len({query.canvas for query in group}) for group in groups) > most:
-        raise too_many(TooManyCanvases(most))
-
-
-def too_many(error: TooManyCanvases) -> ApiError:
-    return ApiError(413, str(error), "questions", "too_many_rows")
+def too_many(most: int) -> ApiError:
+    return ApiError(413, str(TooManyCanvases(most)), "questions", "too_many_rows")
 
 
 async def _await_reading(job: ReadJob, scheduler: Scheduler, timeout: float) -> ReadResult:
@@ -101,7 +85,7 @@ async def _await_reading(job: ReadJob, scheduler: Scheduler, timeout: float) -> 
     with as_refusal("input"):
         number = scheduler.submit_read(job, deliver)
     try:
-        event = await asyncio.wait_for(future, job.deadline - time.monotonic() + OVERRUN)
+        event = await asyncio.wait_for(future, job.deadline - time.monotonic() + OVERDUE)
     except TimeoutError:
         raise too_late(timeout) from None
     finally:

@@ -27,10 +27,8 @@ STATUS = {"timeout": 504, "closing": 503}
 
 
 class Decoding:
-    """The rows of one request. ``submit`` them, read ``events``, and ``abort`` in the end, whatever happened.
-
-    ident: the request's name, which its trace takes. timeout: seconds from now. config: of the model, for a trace.
-    """
+    """The rows of one request: ``submit`` them, read ``news``, and ``abort`` in the end, whatever happened. ident: the
+    request's name. timeout: seconds from now. config: of the model, for a trace."""
 
     def __init__(
         self,
@@ -46,10 +44,7 @@ class Decoding:
         self.ends = frozenset((prompts.ids.eos, *prompts.ids.stops))
         has_marks = parsed.thinking is not None
         text, least = prompts.marked_text if has_marks else prompts.text, parsed.request.min_tokens
-        self.texts = [
-            replace(AnswerText.of(job.request, text, self.ends, parsed.stop, least), has_marks=has_marks)
-            for job in parsed.jobs
-        ]
+        self.texts = [AnswerText.of(job.request, text, self.ends, parsed.stop, least, has_marks) for job in parsed.jobs]
         self.splitters = [ThoughtSplitter(parsed.thinking) for _ in parsed.jobs] if parsed.thinking is not None else []
         self.calls = [CallSplitter(parsed.tools, row) for row in range(len(parsed.jobs))] if parsed.tools else []
         self.box, self.numbers = Mailbox(len(parsed.jobs)), dict[int, int]()
@@ -125,7 +120,7 @@ class Decoding:
                 self.scheduler.abort(self.numbers.pop(row))
                 count = decoded_count(job, text, ending)
                 yield from self._pieces(row, "", count, final=True)
-                yield self._end(row, ending, count, self._cost_so_far(job, count, turn), now.cached_tokens)
+                yield self._end(row, ending, count, self._cost(count, turn, job.request.seed), now.cached_tokens)
                 return
 
     def _finish(self, row: int, done: JobResult, before: Progress | None) -> Iterator[ReplyEvent]:
@@ -136,7 +131,7 @@ class Decoding:
         new, ending = text.finish(done.result)
         count = decoded_count(job, text, ending)
         yield from self._pieces(row, new, count, final=True)
-        end = self._end(row, ending, count, self._cost(row, done, count), done.cached_tokens)
+        end = self._end(row, ending, count, self._cost_of(row, done, count), done.cached_tokens)
         if self.parsed.request.logprobs:
             end = replace(end, tokens=tuple(self._token_scores(text, ending, done)))
         if self.parsed.request.return_token_ids:
@@ -144,8 +139,7 @@ class Decoding:
         yield replace(end, replay=self._replay(job, done)) if self.parsed.request.diffusion.replay else end
 
     def _pieces(self, row: int, new: str, token_count: int | None, final: bool = False) -> Iterator[ReplyEvent]:
-        """New text of a row, its thought apart from its answer, and calls from both. token_count: of the row up to its
-        end."""
+        """New text of a row: its thought, its answer, and calls from both. token_count: of the row up to its end."""
         pieces = self.splitters[row].feed(new, final) if self.splitters else [(new, False)] * bool(new)
         if self.first_text is None and pieces:
             self.first_text = time.monotonic() - self.began
@@ -174,11 +168,9 @@ class Decoding:
     def _error_of(self, failure: JobFailure) -> ApiError:
         if failure.kind == "timeout":
             return too_late(self.timeout)
-        return ApiError(STATUS.get(failure.kind, 500), self._sentence(failure), code=failure.kind)
-
-    def _sentence(self, failure: JobFailure) -> str:
         message = failure.message if failure.error is None else failure.error.text(self.parsed.request.words)
-        return message if failure.id in message else f"{message} The log has it as {failure.id}."
+        message = message if failure.id in message else f"{message} The log has it as {failure.id}."
+        return ApiError(STATUS.get(failure.kind, 500), message, code=failure.kind)
 
     def _last(self, job: Job, done: JobResult, before: Progress | None) -> Progress:
         """The row after its last turn, told by its end alone. before: what has come with it."""
@@ -190,16 +182,23 @@ class Decoding:
             masked = [is_masked and not turn for is_masked, turn in zip(request_masked, done.result.turns, strict=True)]
         return Progress(done.result.nfe, block, canvas, masked, len(canvas), done.result.turns)
 
-    def _cost(self, row: int, done: JobResult, tokens: int) -> dict[str, Any]:
-        result = done.result
-        cost: dict[str, Any] = {
-            "nfe": result.nfe,
-            "tpf": tokens / result.nfe if result.nfe else 0.0,
-            "seed": result.seed,
-            "waited": done.wait_seconds,
+    def _cost(
+        self, tokens: int, nfe: int, seed: int, waited: float | None = None, turns: int | None = None
+    ) -> dict[str, Any]:
+        """What an answer took. waited, turns: null where a stop string ended it: a finished row alone has them."""
+        return {
+            "nfe": nfe,
+            "tpf": tokens / nfe if nfe else 0.0,
+            "seed": seed,
+            "waited": waited,
             "seconds": time.monotonic() - self.began,
-            "turns": done.turns,
+            "turns": turns,
         }
+
+    def _cost_of(self, row: int, done: JobResult, tokens: int) -> dict[str, Any]:
+        """What a finished row took, with its constraint's report and its trace."""
+        result = done.result
+        cost = self._cost(tokens, result.nfe, result.seed, done.wait_seconds, done.turns)
         if result.constraint is not None:
             cost["constraint"] = asdict(result.constraint)
         if result.trace is None:
@@ -227,17 +226,6 @@ class Decoding:
         prompt = list(job.request.tokens[: job.request.answer_start])
         ids = {"prompt_token_ids": prompt, "token_ids": list(canvas[:count])}
         return replace(end, ids=ids, cost={**end.cost, "forwards": list(result.turns[:count])})
-
-    def _cost_so_far(self, job: Job, token_count: int, turn: int) -> dict[str, Any]:
-        """The cost of an answer that a stop string ended: null where only a finished row tells it."""
-        return {
-            "nfe": turn,
-            "tpf": token_count / turn,
-            "seed": job.request.seed,
-            "waited": None,
-            "seconds": time.monotonic() - self.began,
-            "turns": None,
-        }
 
     def _token_scores(self, text: AnswerText, ending: Ending, done: JobResult) -> list[TokenScore]:
         """The reply's tokens, whose pieces make up its text: of an infilling with its head, without its ends of text;

@@ -163,8 +163,7 @@ class SettingBatch:
         self.searches.pop(number, None)
 
     def turn(self) -> Turn | None:
-        """Take a turn; None if there are no rows. A chunk of a prompt that waits, and a size of a
-        gap, are computed before."""
+        """Take a turn, after a chunk of a prompt that waits and a size of a gap. None: there are no rows."""
         self._prefill()
         self._size()
         while self.running is not None or self._in_turn()[0]:
@@ -341,8 +340,7 @@ def progress_of(
 
 
 def _progress(job: Job, counts: list[int], tokens: list[int], masked: list[bool]) -> Progress:
-    """Of one row, from all its columns. counts: its forwards, its block, the column where its final part ends, and the
-    column where its answer does."""
+    """Of one row, from all its columns. counts: forwards, block, and the columns where what is final ends, and all."""
     begin = job.request.answer_start
     forwards, block, final, end = counts
     return Progress(forwards, block, tokens[begin:end], masked[begin:end], max(0, min(final, end) - begin))

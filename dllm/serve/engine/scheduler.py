@@ -64,7 +64,8 @@ class Scheduler:
         self.clock = 0.0  # the most that any has had of the device: a newcomer has no claim to what was before
         self.pages = page_store(model, limits.prefix_gib * 2**30)
         self.rows, self.count, self.lane_count, self.stops_at = limits.max_rows, 0, 0, 0.0
-        self.status, self.stats, self.refuses_waiting = "ready", Stats(), False
+        self.state = "ready"  # ``closing``: what runs is finished; ``closed``; ``failed``: the thread died of an error
+        self.stats, self.refuses_waiting = Stats(), False
         self.thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
     def start(self) -> None:
@@ -72,14 +73,9 @@ class Scheduler:
         self.thread.start()
 
     @property
-    def state(self) -> str:
-        """``ready``; ``closing``: what runs is finished; ``closed``; ``failed``: the thread died of an error."""
-        return self.status
-
-    @property
     def health(self) -> str:
-        """The same; ``failed``, too, while another rank is late."""
-        return "failed" if self.lead is not None and self.lead.links.late else self.status
+        """Its state; ``failed``, too, while another rank is late."""
+        return "failed" if self.lead is not None and self.lead.links.late else self.state
 
     def figures(self) -> Stats:
         """What it has done, and what waits."""
@@ -129,8 +125,8 @@ class Scheduler:
     def _place(self) -> Iterator[int]:
         """The number of a job, which is queued meanwhile. Raises Full and Closing."""
         with self.condition:
-            if self.status != "ready":
-                raise Closing(f"the server is {self.status} and takes no more requests.")
+            if self.state != "ready":
+                raise Closing(f"the server is {self.state} and takes no more requests.")
             if len(self.queue) + len(self.reads) >= self.limits.max_waiting:
                 raise Full(len(self.queue) + len(self.reads))
             self.count += 1
@@ -149,8 +145,8 @@ class Scheduler:
         may only take less time."""
         ends = time.monotonic() + grace
         with self.condition:
-            if self.status == "ready":
-                self.status, self.stops_at = "closing", ends
+            if self.state == "ready":
+                self.state, self.stops_at = "closing", ends
             self.stops_at = min(self.stops_at, ends)
             self.refuses_waiting = self.refuses_waiting or not waiting
             self.condition.notify()
@@ -178,7 +174,7 @@ class Scheduler:
     def fail(self, kind: str, message: str) -> None:
         """Decode nothing more, and tell all clients why."""
         with self.condition:
-            self.status = "failed"
+            self.state = "failed"
             everyone = self._everyone()
             self.queue.clear()
             self.lanes.clear()
@@ -187,22 +183,21 @@ class Scheduler:
             self._fail(entry, kind, message)
 
     def _work(self) -> None:
-        while self.status != "closed":
+        while self.state != "closed":
             with self.condition:
-                while not (self.queue or self.lanes or self.reads or self.dropped_numbers or self.status == "closing"):
+                while not (self.queue or self.lanes or self.reads or self.dropped_numbers or self.state == "closing"):
                     self.condition.wait()
             self.step()
 
     def step(self) -> None:
-        """Let jobs leave and join, and take a turn of one lane, if there is any. For the scheduler's thread, or for a
-        caller without one."""
+        """Let jobs leave and join, and take a turn of one lane. For the scheduler's thread, or a caller without one."""
         with self.condition:
             self._leave()
             late = self._late(time.monotonic())
             self._admit()
             lanes, reads = dict(self.lanes), len(self.reads) > 0
-            if self.status == "closing" and not self.queue and not lanes and not self.reads:
-                self.status = "closed"
+            if self.state == "closing" and not self.queue and not lanes and not self.reads:
+                self.state = "closed"
         for entry, kind, message in late:
             self._fail(entry, kind, message)
         key = min(lanes, key=lambda key: lanes[key].share.due, default=None)
@@ -236,7 +231,7 @@ class Scheduler:
     def _late(self, now: float) -> list[tuple[Entry | ReadEntry, str, UserError | str]]:
         """Drop the jobs whose time is up, or whose rows would never end."""
         out: list[tuple[Entry | ReadEntry, str, UserError | str]] = []
-        closing = self.status == "closing" and now > self.stops_at
+        closing = self.state == "closing" and now > self.stops_at
         for entry in self._everyone():
             is_under_way = entry.start_time is not None or (isinstance(entry, Entry) and entry.along)
             if closing or (self.refuses_waiting and not is_under_way):
@@ -285,8 +280,7 @@ class Scheduler:
         return setting.recipe, runner.first_forward(entry.job.request)
 
     def _lane_for(self, entry: Entry) -> LaneKey | None:
-        """The key of the lane that a job joins or opens: of its settings and width, or where all are taken of its
-        settings alone. None: none."""
+        """The key of the lane that a job joins or opens: of its settings, and of its width unless all are taken."""
         key_of_entry, most = (entry.key, entry.width), self.rows if self.limits.exact else self.limits.max_lanes
         if key_of_entry in self.lanes or len(self.lanes) < most:
             return key_of_entry

@@ -33,13 +33,8 @@ class ApiError(Exception):  # noqa: N818  an answer, no fault
 
     def to_json(self) -> dict[str, Any]:
         """The body of the reply."""
-        kind = (
-            "rate_limit_error"
-            if self.status == 429
-            else "server_error"
-            if self.status >= 500
-            else ("invalid_request_error")
-        )
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
@@ -70,16 +65,9 @@ def as_refusal(param: str | None = None, words: Wording = CHAT_WORDS) -> Iterato
     try:
         yield
     except UserError as error:
-        text, field = sentence_and_field(error, words)
-        raise ApiError(400, text, field if param is None else short_field(error, words.name(param), words)) from None
-
-
-def sentence_and_field(error: UserError, words: Wording) -> tuple[str, str | None]:
-    """The sentence of a refusal in the words of a request, and the field at fault."""
-    if not isinstance(error, Refusal):
-        return str(error), None
-    field = words.field(error.at)
-    return error.text(words), field and short_field(error, field, words)
+        text, field = (error.text(words), words.field(error.at)) if isinstance(error, Refusal) else (str(error), None)
+        field = field if param is None else words.name(param)
+        raise ApiError(400, text, field and short_field(error, field, words)) from None
 
 
 def short_field(error: UserError, field: str, words: Wording) -> str:

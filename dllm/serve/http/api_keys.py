@@ -45,11 +45,9 @@ def warn_of_access(file: Path) -> None:
 
 
 class Keys:
-    """What opens the server. key: the only key, or None. file: holds the keys, or None; with neither, all is open.
-
-    A file that changes is read again within a second, so keys can be rotated while the server runs. One that has
-    vanished or become unsound changes nothing: the keys read last hold, and the log says so once.
-    """
+    """What opens the server. key: the only key, or None. file: of keys, or None; with neither, all is open. A file that
+    changes is read again within a second; where it has vanished or become unsound, the keys read last hold, and the log
+    says so once."""
 
     def __init__(self, key: str | None = None, file: str | None = None) -> None:
         self.file, self.last_warning = file, ""

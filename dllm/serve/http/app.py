@@ -47,7 +47,7 @@ from dllm.serve.http.body import body_of, object_in
 from dllm.serve.http.guard import CLIENT_CLOSED, Guard, key_in
 from dllm.serve.http.log import tell
 from dllm.serve.http.offered import parts_on_offer
-from dllm.serve.http.playground import PlaygroundContent, playground_page
+from dllm.serve.http.playground import playground_page
 from dllm.serve.http.prometheus import Metrics
 from dllm.serve.http.settings import ServeSettings
 from dllm.serve.http.typed import build_models, note_of
@@ -108,7 +108,7 @@ class Service:
     @cached_property
     def page(self) -> tuple[str, dict[str, str]]:
         """The playground, and its headers."""
-        return playground_page(PlaygroundContent.of(self.defaults, self.config["model"]))
+        return playground_page(self.defaults, self.config["model"])
 
     @cached_property
     def openapi(self) -> dict[str, Any]:

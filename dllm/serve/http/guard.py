@@ -144,8 +144,7 @@ def without_port(host: str) -> str:
 
 
 def key_in(headers: Headers) -> str:
-    """The key that a request brings: as OpenAI's or Anthropic's clients send it, or as the password that a browser
-    asked for."""
+    """The key that a request brings, in OpenAI's way, in Anthropic's, or as the password that a browser asked for."""
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()

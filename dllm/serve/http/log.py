@@ -68,8 +68,7 @@ class AccessLine:
 
 
 def without_values(sentence: str) -> str:
-    """The first line of a refusal's sentence without the values that it repeats, which may hold parts of a prompt:
-    what is in quotes, brackets or braces."""
+    """The first line of a sentence without its values, in quotes, brackets or braces: they may be parts of a prompt."""
     line, before = sentence.partition("\n")[0], ""
     while line != before:
         before, line = line, VALUE.sub("…", line)

@@ -51,8 +51,7 @@ class Option:
     note: str = ""  # its comment in the YAML file
 
     def validate(self, name: str, value: Any) -> Any:
-        """``value`` of this kind. Raises UserError with the sentence of the command line, or one that names what is
-        served at most."""
+        """``value`` of this kind. Raises UserError with the command line's sentence, or the most that is served."""
         if isinstance(value, str) and "${" in value:
             raise Refusal(
                 f"{{{name}:quoted}} must not hold ${{{{}}, which stands for a setting of the server. Drop it.", [value]
@@ -99,8 +98,7 @@ def validated_options(name: str, choice: str, options: Mapping[str, Any], depth:
 
 
 def choice_and_options(name: str, value: Any) -> tuple[str, dict[str, Any]]:
-    """The name and the options of a part that is chosen by NAME or {"name": NAME, ...}. Raises UserError for another
-    shape, and for a part that is not offered."""
+    """Name and options of a part chosen by NAME or {"name": NAME, ...}. Raises UserError where it is not offered."""
     options = dict(value) if isinstance(value, Mapping) else {"name": value}
     choice, group = options.pop("name", None), name.partition(".")[0]
     if not isinstance(choice, str):
@@ -168,8 +166,7 @@ def _builds(group: str, name: str) -> bool:
 
 
 def _config(group: str, name: str) -> dict[str, Any]:
-    """What the file of a choice says, and those of the parts inside it. What a user's own file may do more, Hydra
-    composes."""
+    """What the file of a choice says, and those of the parts inside it. A user's own file is composed by Hydra."""
     if not comes_along(group, name):
         return configurations(group, name)[group]
     entries = dict(options_of_choices(group)[name])

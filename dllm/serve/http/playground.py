@@ -6,8 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -56,38 +55,6 @@ OF_MASKS = (
 OF_NOISE = '<li><span class="t noise">a</span> undecided: noise, or a draw</li>'
 
 
-@dataclass(frozen=True)
-class PlaygroundContent:
-    """What the page says of its server."""
-
-    model: str  # the served name
-    prompt: str = ""  # what is in the prompt's field
-    length: int = 32  # what is in the field of max_tokens
-    chat: bool = True  # the model has a chat template
-    # the server's parts by group, each with name, words and overrides
-    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    overrides: Sequence[str] = ()  # of the model, on a command line
-    examples: Sequence[str] = EXAMPLE_PROMPTS  # prompts to begin with
-    decision: Mapping[str, str] = field(default_factory=lambda: EXAMPLE_DECISION)  # the example of a decision
-    noise: bool = False  # undecided positions show noise
-
-    @staticmethod
-    def of(defaults: Defaults, model: Mapping[str, Any]) -> PlaygroundContent:
-        """Of a server with these defaults. model: its settings, as the command line composed them."""
-        tokenizer, mini = defaults.model.tokenizer, defaults.model.name in shipped_models()
-        return PlaygroundContent(
-            defaults.name,
-            str(model.get("prompt") or ""),
-            defaults.gen_length,
-            tokenizer is not None and tokenizer.has_chat_template,
-            default_parts(defaults),
-            model_overrides(model),
-            MINI_EXAMPLE_PROMPTS if mini else EXAMPLE_PROMPTS,
-            MINI_EXAMPLE_DECISION if mini else EXAMPLE_DECISION,
-            defaults.model.ids.mask is None,
-        )
-
-
 def default_parts(defaults: Defaults) -> dict[str, dict[str, Any]]:
     """The server's own parts: their names, with the options that differ from their choices', and the same as settings
     of the command line where that would choose others."""
@@ -110,29 +77,31 @@ def model_overrides(model: Mapping[str, Any]) -> list[str]:
     return [f"model={name}", *(["model.path=FOLDER"] if str(model.get("path")) != str(options.get("path")) else [])]
 
 
-def playground_page(content: PlaygroundContent) -> tuple[str, dict[str, str]]:
-    """The page, and the headers that let a browser run only what is in it."""
-    page = playground_asset("playground.html")
+def playground_page(defaults: Defaults, model: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """The page of a server with these defaults, and the headers that let a browser run only what is in it. model: its
+    settings, as the command line composed them."""
+    tokenizer, mini = defaults.model.tokenizer, defaults.model.name in shipped_models()
     data = {
-        "model": content.model,
+        "model": defaults.name,
         "gradient": GRADIENT,
-        "examples": content.examples,
-        "defaults": content.defaults,
+        "examples": MINI_EXAMPLE_PROMPTS if mini else EXAMPLE_PROMPTS,
+        "defaults": default_parts(defaults),
         "command": "dllm run",
-        "overrides": content.overrides,
-        "decision": content.decision,
+        "overrides": model_overrides(model),
+        "decision": MINI_EXAMPLE_DECISION if mini else EXAMPLE_DECISION,
     }
     parts = {
         "STYLE": page_asset("trace.css") + playground_asset("playground.css"),
         "SERVED": json.dumps(data).replace("<", "\\u003c"),
         "SCRIPT": page_asset("boxes.js") + playground_asset("playground.js") + playground_asset("playground.decide.js"),
-        "MODEL": escape(content.model),
-        "LENGTH": str(content.length),
-        "UNDECIDED": OF_NOISE if content.noise else OF_MASKS,
-        "CHAT": "checked" if content.chat else "",
-        "PROMPT": escape(content.prompt),
+        "MODEL": escape(defaults.name),
+        "LENGTH": str(defaults.gen_length),
+        "UNDECIDED": OF_NOISE if defaults.model.ids.mask is None else OF_MASKS,
+        "CHAT": "checked" if tokenizer is not None and tokenizer.has_chat_template else "",
+        "PROMPT": escape(str(model.get("prompt") or "")),
     }
-    page = re.sub(r"{{([A-Z]+)}}", lambda match: parts[match[1]], page)  # one pass: a prompt may spell {{MODEL}}
+    # one pass: a prompt may spell {{MODEL}}
+    page = re.sub(r"{{([A-Z]+)}}", lambda match: parts[match[1]], playground_asset("playground.html"))
     return page, page_headers(source_hash(between(page, "script")), source_hash(between(page, "style")))
 
 

@@ -16,10 +16,7 @@ from dllm.serve.http.loading import AGAIN, loading_reply
 
 class ReplicaApp:
     """Says how far the model has loaded, and is the service's own application from then on. The proxy names each
-    request, and tells its client the name.
-
-    service: the service, None while it loads. leaves: called when the application has ended.
-    """
+    request. service: None while it loads. leaves: called when the application has ended."""
 
     def __init__(self, service: Callable[[], Service | None], leaves: Callable[[], None]) -> None:
         self.service, self.leaves = service, leaves

@@ -132,8 +132,7 @@ def build_models() -> None:
 
 
 def read_body(kind: type[Body], body: Mapping[str, Any], refuse: bool) -> tuple[Body, tuple[str, ...]]:
-    """A body as its model, and the places of the fields that were passed over. refuse: there may be none. Raises
-    ApiError."""
+    """A body as its model, and the places of the fields passed over. refuse: there may be none. Raises ApiError."""
     build_models()
     unknown = Unknown(refuse)
     try:
@@ -158,11 +157,11 @@ def extras(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
             yield from extras(entry, f"{place}[{at}]")
 
 
-def wrong(rule: str, at: str = "", value: Any = _OMITTED, code: str | None = None) -> PydanticCustomError:
+def wrong(rule: str, at: str = "", value: Any = _OMITTED) -> PydanticCustomError:
     """What a validator raises: the rest of a sentence that begins with the field. at: a field inside it, such as
     ``name`` or ``[3].name``. value: to be shown."""
     text = "" if value is _OMITTED else f"={value_json(value)}"
-    return PydanticCustomError(_WRONG, "wrong", {"rule": rule, "at": at, "shown": text, "code": code})
+    return PydanticCustomError(_WRONG, "wrong", {"rule": rule, "at": at, "shown": text})
 
 
 def must(test: Callable[[Any], object], rule: str, shows: bool = True) -> BeforeValidator:
@@ -196,7 +195,7 @@ def refused_body(error: ValidationError, root: type[BodyObject]) -> ApiError:
     if detail["type"] == _WRONG:
         at = context["at"] if not place or not context["at"] or context["at"][0] == "[" else f".{context['at']}"
         place += at
-        return ApiError(400, f"{place}{context['shown']} {context['rule']}", place, context["code"])
+        return ApiError(400, f"{place}{context['shown']} {context['rule']}", place)
     if detail["type"] == "missing":
         return ApiError(400, f"{place} is missing: {_description(field_info)}.", place, "missing_field")
     value = detail["input"]
@@ -254,8 +253,7 @@ def _range(field_info: FieldInfo | None) -> str:
 
 
 def field_at(root: type[BodyObject], loc: Sequence[int | str]) -> tuple[str, FieldInfo | None, list[type[BodyObject]]]:
-    """The place that pydantic's ``loc`` names, the field there, and the models that it may hold. Tags of unions, which
-    ``loc`` names too, are not fields."""
+    """The place that pydantic's ``loc`` names without tags of unions, the field there, and the models it may hold."""
     place, field_info, models = "", None, [root]
     for key in loc:
         if isinstance(key, int):
