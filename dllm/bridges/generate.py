@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from dllm.common.errors import UserError, nearest
 from dllm.compose.parts import part
 from dllm.constraints.kinds import Constraint
-from dllm.contract.canvas import Request
 from dllm.decoder import Decoder
 from dllm.models.bundle import Model, load
 from dllm.record.results import Result
@@ -86,7 +85,8 @@ def custom_generate(
     drawn = getattr(settings, "do_sample", False)
     first = seed if seed is not None else secrets.randbelow(_MOST_DRAWN) if drawn else 0
     requests = [decoder.request(row, first + number) for number, row in enumerate(rows)]
-    answers = _decoded(decoder, requests)
+    by_number = dict(decoder.run(requests))
+    answers = [by_number[number] for number in range(len(requests))]
     if text_streamer is not None:
         _stream(text_streamer, input_ids, answers, loaded)
     return answers if results else _returned(settings, _joined(input_ids, answers, loaded, settings))
@@ -167,11 +167,6 @@ def _drawing(settings: Any) -> dict[str, Any]:
     temperature, top_k, top_p = (getattr(settings, name, None) for name in ("temperature", "top_k", "top_p"))
     warm = 1.0 if temperature is None else float(temperature)
     return {"temperature": warm, "top_k": top_k or None, "top_p": None if top_p == 1.0 else top_p}
-
-
-def _decoded(decoder: Decoder, requests: Sequence[Request]) -> list[Result]:
-    results = dict(decoder.run(requests))
-    return [results[number] for number in range(len(requests))]
 
 
 def _answer(result: Result, model: Model) -> list[int]:

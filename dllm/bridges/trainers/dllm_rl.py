@@ -69,6 +69,5 @@ def trace_row(rollouts: Rollouts, number: int, tokenizer: Tokenizer) -> dict[str
 
 
 def whole_map(steps: Sequence[int]) -> list[int]:
-    """The forwards of all columns from 0. Columns that none drew (0: after an end) come after all others, as its SDAR
-    loader continues a map."""
+    """The forwards of all columns from 0; columns that none drew (0) come last, as its SDAR loader continues a map."""
     return [step - 1 if step else max(steps) for step in steps]

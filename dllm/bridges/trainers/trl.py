@@ -130,8 +130,7 @@ class TrlRollouts:
 
 
 def with_trainer_s(options: Mapping[str, Any], args: Any) -> dict[str, Any]:
-    """Options of ``Decoder`` with what GRPOConfig says of generation. Raises UserError where both say something else,
-    and for what a decoder does not have."""
+    """Options of ``Decoder`` with GRPOConfig's. Raises UserError where they differ, and for what a decoder lacks."""
     for name, off in (("min_p", (None, 0)), ("repetition_penalty", (None, 1)), ("generation_kwargs", (None, {}))):
         if (value := getattr(args, name, None)) not in off:
             raise UserError(

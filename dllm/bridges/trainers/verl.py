@@ -58,8 +58,8 @@ class VerlRollout(DareRollout):
         wire_format: str = WIRE_FORMAT,
         **_: Any,
     ) -> None:
-        """Write the trainer's weights, by their published names, into the ones here. Raises UserError for another wire
-        format, and for a name that the model lacks."""
+        """Write the trainer's weights, by their published names. Raises UserError for another format, or a name
+        that the model lacks."""
         if wire_format != WIRE_FORMAT:
             raise UserError(f"wire_format={wire_format!r} is not read. Send {WIRE_FORMAT}.")
         with WeightWriter(self.model) as writer:  # one tensor at a time: senders use the memory of a bucket again

@@ -25,11 +25,8 @@ MaskDraw = tuple[Tensor, Tensor]  # masked [R, T], and the weight [R, T] of each
 
 @dataclass(frozen=True)
 class Estimator:
-    """How to estimate.
-
-    Every target draws from its own generator with the same seed, so that an estimate does not depend on what was
-    asked before, and choices of equal length are compared under equal masks.
-    """
+    """How to estimate. Every target draws from its own generator with the same seed, so that an estimate does not
+    depend on what was asked before, and choices of equal length are compared under equal masks."""
 
     method: str = "mc_count"  # mc_count, mc_bernoulli, chain, pseudo or exact_ar
     samples: int = 128  # of the Monte-Carlo bounds
@@ -120,8 +117,7 @@ class Likelihood:
         return self.compare(prompt, [target])[0]
 
     def compare(self, prompt: Sequence[int], targets: Sequence[Sequence[int]]) -> list[Estimate]:
-        """Each target's estimate. Targets share forwards, and the canvases that are equal: of targets of one token
-        each, there is one."""
+        """Each target's estimate. Targets share forwards, and canvases that are equal: those of one token have one."""
         for target in targets:
             self._check(prompt, target)
         groups = [self._queries(prompt, target) for target in targets]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -40,8 +41,7 @@ class RolloutRequest:
         in_range("n", self.n, 1, advice="It counts rollouts of a prompt.")
 
     def row_seeds(self, prompts: int) -> list[int]:
-        """The seeds of all rows, prompt by prompt. With ``step`` they are 63 bits, so that no two updates share
-        noise."""
+        """The seeds of all rows, prompt by prompt. With ``step`` they have 63 bits: no two updates share noise."""
         count = prompts * self.n
         if self.step is None:
             return list(range(self.seed, self.seed + count))
@@ -160,7 +160,7 @@ def _notes(runner: Runner, rollouts: Rollouts, taken_back: int, is_rescored: boo
     notes = [*notes_of(runner.parts, kind, model.quantize, is_rescored), *gradient_notes(model)]
     answers = [tuple(result.canvas) for result in rollouts.results]
     groups = rollouts.group.tolist()
-    distinct = [len(set(of)) for of in _by_group(groups, answers).values()]
+    distinct = [*Counter(group for group, _ in {*zip(groups, answers, strict=True)}).values()]  # answers of each group
     if len(answers) > len(distinct):
         count = len(answers) // len(distinct)
         mean = sum(distinct) / len(distinct)
@@ -174,10 +174,3 @@ def _notes(runner: Runner, rollouts: Rollouts, taken_back: int, is_rescored: boo
     if bent := int(rollouts.bent.sum()):
         notes.append(f"A constraint changed or held up commits in {bent} of {len(rollouts)} rollouts.")
     return notes
-
-
-def _by_group(groups: Sequence[int], answers: Sequence[tuple[int, ...]]) -> dict[int, list[tuple[int, ...]]]:
-    members: dict[int, list[tuple[int, ...]]] = {}
-    for group, answer in zip(groups, answers, strict=True):
-        members.setdefault(group, []).append(answer)
-    return members

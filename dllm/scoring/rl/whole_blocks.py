@@ -76,8 +76,7 @@ def replay_of(prompt: int, canvas: Sequence[int], forwards: Sequence[int], stop:
 
 
 def block_of(parts: Parts, config: ModelConfig) -> int:
-    """Columns of a block: the model's own where its attention goes by blocks. Raises UserError for a schedule whose
-    blocks have several lengths."""
+    """Columns of a block: the model's own, or the schedule's. Raises UserError for blocks of several lengths."""
     if isinstance(config.attention, InBlocks):
         return config.attention.length
     if parts.blocks.fixed_length is None:
@@ -90,8 +89,7 @@ def block_of(parts: Parts, config: ModelConfig) -> int:
 
 
 def refuse_replay(request: Request, parts: Parts, config: ModelConfig, stop: Sequence[str] = ()) -> None:
-    """Raise UserError, before anything is decoded, for a row whose blocks would not be whole, or whose tokens no
-    forward drew."""
+    """Raise UserError, before a decode, for a row whose blocks would not be whole, or that no forward draws."""
     refuse_parts(parts)
     refuse_requests([request])
     for sentence in limits_of(parts).values():
