@@ -114,9 +114,9 @@ class FunctionCall(Constraint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = _parsed(self.functions, "functions") if isinstance(self.functions, str) else self.functions
-        functions = [_function(f"functions[{at}]", one) for at, one in enumerate(_entries(given))]
-        if not functions or len({one["name"] for one in functions}) < len(functions):
+        entries = _parsed(self.functions, "functions") if isinstance(self.functions, str) else self.functions
+        functions = [_function(f"functions[{at}]", entry) for at, entry in enumerate(_entries(entries))]
+        if not functions or len({function["name"] for function in functions}) < len(functions):
             raise Refusal(
                 "{constraint.functions:name} must be a list of functions with names of their own, and not empty."
             )

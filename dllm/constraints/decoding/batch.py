@@ -33,7 +33,7 @@ class Seen:
     row: ConstrainedRow  # the row that it belongs to
     sets: RowSets  # what may be in each of its cells
     masked: Ints  # cells that are masks
-    told: list[Ints]  # which columns are scored, and what is proposed [L]
+    proposals: list[Ints]  # which columns are scored, and what is proposed [L]
     hot: bool  # the row draws its proposals
 
 
@@ -155,9 +155,9 @@ class ConstrainedBatch:
 
 def cells_of(seen: Seen, scores: Scores) -> Sequence[ConstrainedCell]:
     """The scored masks of a candidate, with what may be there."""
-    row, (scored, proposed), begin = seen.row, seen.told, seen.row.begin
+    row, (is_scored, proposed_ids), begin = seen.row, seen.proposals, seen.row.begin
     end = begin + len(seen.sets.cells)
-    columns = begin + np.flatnonzero(scored[begin:end] & seen.masked[begin:end])
+    columns = begin + np.flatnonzero(is_scored[begin:end] & seen.masked[begin:end])
     if not len(columns):
         return []
     allowed = seen.sets.allowed((columns - begin).tolist())
@@ -165,7 +165,7 @@ def cells_of(seen: Seen, scores: Scores) -> Sequence[ConstrainedCell]:
     # probability of every draw.
     narrow = scores.repropose is not None and scores.repropose.narrow
     always = row.compiled.renormalised or (seen.hot and (narrow or "drawn" in scores.statistics))
-    own = proposed[columns].tolist()
+    own = proposed_ids[columns].tolist()
     symbols = [row.compiled.language.symbol(token) for token in own]
     cells = [
         ConstrainedCell(row.compiled, seen.number, column, fits, always or not fits.bits[symbol])
