@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from dllm.common.errors import UserError, nearest
-from dllm.compose.config_choices import choices
+from dllm.compose.config_choices import options_of_choices
 from dllm.compose.parts import build_part
 from dllm.tasks.base import Task
 
@@ -30,10 +30,7 @@ def task_of(config: Mapping[str, Any]) -> Task:
 
 def measurable() -> list[str]:
     """Names of the tasks that have questions."""
-    from importlib.resources import files
-
-    folder = files("dllm.conf") / "task"
-    return [name for name in choices("task") if "_target_" in (folder / f"{name}.yaml").read_text()]
+    return [name for name, options in options_of_choices("task").items() if "_target_" in options]
 
 
 def names_among(argument: str, choice: str | list[str], options: list[str]) -> list[str]:

@@ -44,16 +44,9 @@ def _prompt(path: str, number: int, row: dict[str, Any]) -> Any:
     """Raises UserError for a line without a prompt."""
     keys = [key for key in PROMPT_KINDS if key in row]
     value = row[keys[0]] if len(keys) == 1 else None
-    right = (
-        isinstance(value, str)
-        and value
-        or (
-            isinstance(value, list)
-            and value
-            and (all(type(part) is int for part in value) or all(isinstance(part, dict) for part in value))
-        )
-    )
-    if not right or "infill" in row:
+    parts = value if isinstance(value, list) else []
+    is_prompt = all(type(part) is int for part in parts) or all(isinstance(part, dict) for part in parts)
+    if not isinstance(value, str | list) or not value or not is_prompt or "infill" in row:
         rule = f"must have one of {', '.join(PROMPT_KINDS)}, which is text, a list of token ids or a list of messages"
         raise UserError(f'prompts={path!r}, prompt {number} {rule}. Write {{"prompt": "..."}}.')
     return value

@@ -38,8 +38,6 @@ class Sample:
 
 @dataclass(frozen=True)
 class Draw:
-    """How an item is drawn."""
-
     rng: Random  # where its randomness comes from
     sizes: tuple[int, int] | None = None  # fewest and most things (None: as the task has them)
     # ``known`` (one token each), ``new`` (one token each, never trained on), ``spelt``, ``unseen`` (spelt, never
@@ -82,7 +80,6 @@ class Draw:
     def sample(
         self, task: str, slots: Mapping[str, str], answer: str, truth: dict[str, Any], key: str, size: int
     ) -> Sample:
-        """The item, its request worded."""
         return Sample(task, styles.ask(task, slots, self.rng, self.wording), answer, truth, key, size)
 
 

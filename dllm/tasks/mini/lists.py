@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from dllm.tasks.mini.items import Draw, Make, Sample
@@ -41,31 +42,22 @@ def _shuffle(draw: Draw) -> Sample:
     return _sample(draw, "shuffle", items, answer)
 
 
-def _insert(task: str) -> Make:
-    def make(draw: Draw) -> Sample:
-        *items, word = draw.some(draw.size(*SIZES) + 1)
-        at = draw.rng.randint(0, len(items))
-        return _sample(draw, task, items, [*items[:at], word, *items[at:]], word=word, at=str(at))
-
-    return make
+def _insert(task: str, draw: Draw) -> Sample:
+    *items, word = draw.some(draw.size(*SIZES) + 1)
+    at = draw.rng.randint(0, len(items))
+    return _sample(draw, task, items, [*items[:at], word, *items[at:]], word=word, at=str(at))
 
 
-def _remove(task: str) -> Make:
-    def make(draw: Draw) -> Sample:
-        items = draw.some(draw.size(*SIZES))
-        at = draw.rng.randrange(len(items))
-        return _sample(draw, task, items, items[:at] + items[at + 1 :], at=str(at))
-
-    return make
+def _remove(task: str, draw: Draw) -> Sample:
+    items = draw.some(draw.size(*SIZES))
+    at = draw.rng.randrange(len(items))
+    return _sample(draw, task, items, items[:at] + items[at + 1 :], at=str(at))
 
 
-def _replace(task: str) -> Make:
-    def make(draw: Draw) -> Sample:
-        *items, word = draw.some(draw.size(*SIZES) + 1)
-        at = draw.rng.randrange(len(items))
-        return _sample(draw, task, items, [*items[:at], word, *items[at + 1 :]], word=word, at=str(at))
-
-    return make
+def _replace(task: str, draw: Draw) -> Sample:
+    *items, word = draw.some(draw.size(*SIZES) + 1)
+    at = draw.rng.randrange(len(items))
+    return _sample(draw, task, items, [*items[:at], word, *items[at + 1 :]], word=word, at=str(at))
 
 
 TASKS: dict[str, Make] = {
@@ -73,7 +65,7 @@ TASKS: dict[str, Make] = {
     "reverse": _reverse,
     "sort": _sort,
     "shuffle": _shuffle,
-    **{task: _insert(task) for task in ("insert_index", "insert_random")},
-    **{task: _remove(task) for task in ("remove_index", "remove_random")},
-    **{task: _replace(task) for task in ("replace_index", "replace_random")},
+    **{task: partial(_insert, task) for task in ("insert_index", "insert_random")},
+    **{task: partial(_remove, task) for task in ("remove_index", "remove_random")},
+    **{task: partial(_replace, task) for task in ("replace_index", "replace_random")},
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dllm.tasks.mini.items import Draw, Make, Sample
 from dllm.tasks.mini.word_lists import MINI_SYMBOLS
-from dllm.tasks.parallelbench.sudoku import GRIDS, solutions
+from dllm.tasks.parallelbench.puzzles import grid_lines
+from dllm.tasks.parallelbench.sudoku import drawn_puzzle
 
 
 def _latin(draw: Draw) -> Sample:
@@ -21,13 +22,8 @@ def _latin(draw: Draw) -> Sample:
 
 
 def _sudoku(draw: Draw) -> Sample:
-    while True:
-        grid = draw.rng.choice(GRIDS)
-        empty = set(draw.rng.sample(range(16), 4))
-        puzzle = "".join("0" if i in empty else digit for i, digit in enumerate(grid))
-        if len(solutions(puzzle)) == 1:
-            break
-    text, solution = ("\n".join(cells[i : i + 4] for i in range(0, 16, 4)) for cells in (puzzle, grid))
+    puzzle, grid = drawn_puzzle(draw.rng, 4)
+    text, solution = map(grid_lines, (puzzle, grid))
     gap = "0" if draw.plain else draw.rng.choice("00._")
     return draw.sample("sudoku", {"items": text.replace("0", gap)}, solution, {"solution": solution}, puzzle, 4)
 

@@ -60,7 +60,6 @@ def change_case(text: str, rng: Random) -> str:
 
 
 def add_courtesies(text: str, rng: Random) -> str:
-    """Courtesies around it."""
     if rng.random() < 0.12 and not text.startswith("{"):
         text = rng.choice(wordings.BEFORE) + text[0].lower() + text[1:]
     return f"{text} {rng.choice(wordings.AFTER)}" if rng.random() < 0.08 else text

@@ -10,11 +10,28 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from dllm.tasks.mini import lists, prose, puzzles, records
+from dllm.tasks.mini import lists, puzzles, records
 from dllm.tasks.mini.items import Draw, Make, Sample
+from dllm.tasks.mini.styles import and_list
+from dllm.tasks.mini.word_lists import NOUNS, PLACES, VERBS
 from dllm.tasks.parallelbench import scoring, sentences
+from dllm.tasks.parallelbench.puzzles import spoken_list
 
-TASKS: dict[str, Make] = {**lists.TASKS, **puzzles.TASKS, **prose.TASKS, **records.TASKS}
+
+def _words_to_sentence(draw: Draw) -> Sample:
+    """A sentence from four words: many answers are right, and their words depend on each other."""
+    subject, other = draw.rng.sample(NOUNS, 2)
+    verb, place = draw.rng.choice(VERBS), draw.rng.choice(PLACES)
+    words = [subject, other, verb, place]
+    draw.rng.shuffle(words)
+    answer = sentences.sentence_of(draw.rng, subject, verb, other, place)
+    text = spoken_list(words)
+    if not draw.plain:
+        text = draw.rng.choice((text, text, and_list(words), draw.list_text(words)))
+    return draw.sample("words_to_sentence", {"items": text}, answer, {"words": words}, " ".join(sorted(words)), 4)
+
+
+TASKS: dict[str, Make] = {**lists.TASKS, **puzzles.TASKS, "words_to_sentence": _words_to_sentence, **records.TASKS}
 LONG_ANSWERS = ("records", "assign")  # answers of 64 to 98 tokens where they are longest
 SHORT_ANSWERS = tuple(task for task in TASKS if task not in LONG_ANSWERS)  # of at most 31 tokens from known names
 # Tasks with many right answers, whose tokens depend on each other; the others have one.

@@ -114,7 +114,6 @@ def _words_of(templates: Mapping[str, Sequence[str]]) -> set[str]:
 
 @cache
 def training_words() -> frozenset[str]:
-    """The words that training meets in requests."""
     return frozenset((*vocabulary(), *FILLERS, *_words_of(FURTHER), *_words_of(MANY)))
 
 

@@ -25,8 +25,6 @@ LIST_METRICS = {
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """One task."""
-
     name: str  # as ParallelBench calls it
     metric: str  # key of METRICS
     budget: int  # tokens of an answer

@@ -11,10 +11,9 @@ from random import Random
 from typing import TypeVar
 
 from dllm.common.errors import UserError
-from dllm.tasks.base import AnswerScores, Item
+from dllm.tasks.base import Item
 from dllm.tasks.parallelbench.catalog import STOP_STRINGS, SUITES, TaskSpec, templates
-from dllm.tasks.parallelbench.metrics import Judges, metric_scores
-from dllm.tasks.parallelbench.record import Answer, Record, chat_of
+from dllm.tasks.parallelbench.record import Record, chat_of
 from dllm.tasks.parallelbench.sources import read_copy
 from dllm.tasks.parallelbench.waiting_line import MakeRecord
 
@@ -23,8 +22,6 @@ SOURCE = "summaries and paraphrases cannot be generated: give a copy of the benc
 
 @dataclass
 class Questions:
-    """Items of the chosen tasks."""
-
     items: list[Item] = field(default_factory=list)  # of all chosen tasks
     missing: dict[str, str] = field(default_factory=dict)  # tasks without any, and why
     wording: dict[str, str] = field(default_factory=dict)  # the template of each task
@@ -64,19 +61,9 @@ def _records(
 
 
 def _item(suite: str, spec: TaskSpec, number: int, record: Record, template: str) -> Item:
-    truth = {"metric": spec.metric, "answer": as_json(record.answer)}
+    truth = {"metric": spec.metric, "answer": json.loads(json.dumps(record.answer))}  # as result files hold it
     chat = chat_of(template, record)
     return Item(f"{spec.name}/{number}", spec.name, chat, truth, spec.budget, STOP_STRINGS[suite])
-
-
-def as_json(answer: Answer) -> Answer:
-    """An answer as JSON values, since result files hold it."""
-    value: Answer = json.loads(json.dumps(answer))
-    return value
-
-
-def classic_scores(item: Item, text: str, judges: Judges) -> AnswerScores:
-    return metric_scores(item.truth["metric"], text, item.truth["answer"], judges)
 
 
 _T = TypeVar("_T")

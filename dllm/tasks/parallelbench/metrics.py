@@ -20,8 +20,6 @@ Similarity = Callable[[str, str], float]
 
 @dataclass(frozen=True)
 class Judges:
-    """What judges texts."""
-
     grammar: Verdict | None = None  # 1 for a text without mistakes, else 0 (None: cannot say)
     bertscore: Similarity | None = None  # similarity of two texts
 
@@ -29,37 +27,17 @@ class Judges:
         return None if self.grammar is None else self.grammar(text)
 
 
+Metric = Callable[[str, Any, Judges], AnswerScores]
+
+
 def metric_scores(metric: str, prediction: str, truth: Any, judges: Judges) -> AnswerScores:
     """Scores of a prediction. truth: what ``HOLDS`` says of the metric, or else a text."""
     return METRICS[metric](prediction, truth, judges)
 
 
-def _list_match(prediction: str, truth: str, judges: Judges) -> AnswerScores:
-    return scoring.list_match(prediction, scoring.read_lenient(truth))
-
-
-def _shuffle(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
-    return scoring.list_shuffle(prediction, truth["input"])
-
-
-def _insert(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
-    return scoring.list_random_insert(prediction, truth["input"], truth["word"])
-
-
-def _remove(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
-    return scoring.list_random_remove(prediction, truth["input"])
-
-
-def _replace(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
-    return scoring.list_random_replace(prediction, truth["input"], truth["word"])
-
-
-def _latin_square(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
-    return scoring.latin_square(prediction, truth["symbols"])
-
-
-def _sudoku(prediction: str, truth: str, judges: Judges) -> AnswerScores:
-    return scoring.sudoku(prediction, truth)
+def _without_judges(score: Callable[..., AnswerScores], *keys: str) -> Metric:
+    """A metric that compares with what the truth holds under ``keys``."""
+    return lambda prediction, truth, judges: score(prediction, *(truth[key] for key in keys))
 
 
 def _words(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
@@ -107,16 +85,15 @@ def product(*factors: float | None) -> float | None:
     return total
 
 
-Metric = Callable[[str, Any, Judges], AnswerScores]
 # Names as in the benchmark's files.
 METRICS: dict[str, Metric] = {
-    "list_match_score": _list_match,
-    "list_shuffle_score": _shuffle,
-    "list_random_insert_score": _insert,
-    "list_random_remove_score": _remove,
-    "list_random_replace_score": _replace,
-    "latin_square_score": _latin_square,
-    "sudoku_score": _sudoku,
+    "list_match_score": lambda prediction, truth, _: scoring.list_match(prediction, scoring.read_lenient(truth)),
+    "list_shuffle_score": _without_judges(scoring.list_shuffle, "input"),
+    "list_random_insert_score": _without_judges(scoring.list_random_insert, "input", "word"),
+    "list_random_remove_score": _without_judges(scoring.list_random_remove, "input"),
+    "list_random_replace_score": _without_judges(scoring.list_random_replace, "input", "word"),
+    "latin_square_score": _without_judges(scoring.latin_square, "symbols"),
+    "sudoku_score": lambda prediction, truth, _: scoring.sudoku(prediction, truth),
     "sentence_to_words_score": _words,
     "sentence_to_words_grammar": _words_grammar,
     "summary_score": _summary,

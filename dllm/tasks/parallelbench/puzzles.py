@@ -8,7 +8,7 @@ from string import ascii_uppercase, digits
 
 from dllm.tasks.mini.word_lists import EVERYDAY, RARE
 from dllm.tasks.parallelbench.record import Record
-from dllm.tasks.parallelbench.sudoku import GRIDS, solutions
+from dllm.tasks.parallelbench.sudoku import drawn_puzzle
 from dllm.tasks.parallelbench.waiting_line import MakeRecord
 
 SYMBOLS = tuple(ascii_uppercase + digits)
@@ -31,12 +31,8 @@ def sudoku_maker(empty: int, field: str, blank: str) -> MakeRecord:
     """Makes puzzles with one solution and ``empty`` cells, which are shown as ``blank``."""
 
     def make(rng: Random) -> Record:
-        while True:
-            grid = rng.choice(GRIDS)
-            holes = set(rng.sample(range(SIDE * SIDE), empty))
-            puzzle = "".join("0" if cell in holes else digit for cell, digit in enumerate(grid))
-            if len(solutions(puzzle)) == 1:
-                return Record({"size": SIDE, field: grid_lines(puzzle).replace("0", blank)}, grid_lines(grid))
+        puzzle, grid = map(grid_lines, drawn_puzzle(rng, empty))
+        return Record({"size": SIDE, field: puzzle.replace("0", blank)}, grid)
 
     return make
 

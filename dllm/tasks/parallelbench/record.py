@@ -22,7 +22,6 @@ class Record:
 
     @property
     def solution(self) -> str:
-        """A right answer, as text."""
         return self.answer if isinstance(self.answer, str) else str(self.answer.get("example", ""))
 
 

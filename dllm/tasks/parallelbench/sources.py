@@ -24,8 +24,6 @@ FETCH = "Fetch it again"
 
 @dataclass(frozen=True)
 class TaskCopy:
-    """One task in a copy."""
-
     records: list[Record]  # its items as the file has them
     template: str | None  # its wording; None: the copy has none
     place: str  # where it was read, for messages

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 
 def _peers(cell: int) -> frozenset[int]:
     row, column = divmod(cell, 4)
@@ -24,3 +26,13 @@ def solutions(puzzle: str) -> list[str]:
 
 
 GRIDS = tuple(solutions("0" * 16))
+
+
+def drawn_puzzle(rng: Random, empty: int) -> tuple[str, str]:
+    """A puzzle with one solution and ``empty`` cells, and that solution."""
+    while True:
+        grid = rng.choice(GRIDS)
+        holes = set(rng.sample(range(16), empty))
+        puzzle = "".join("0" if cell in holes else digit for cell, digit in enumerate(grid))
+        if len(solutions(puzzle)) == 1:
+            return puzzle, grid

@@ -12,9 +12,9 @@ from dllm.tasks.base import AnswerScores, Item, Task
 from dllm.tasks.mini import suite as mini
 from dllm.tasks.parallelbench import text_metrics
 from dllm.tasks.parallelbench.catalog import SUITES
-from dllm.tasks.parallelbench.classic import classic_questions, classic_scores
+from dllm.tasks.parallelbench.classic import classic_questions
 from dllm.tasks.parallelbench.grammar import GrammarChecker
-from dllm.tasks.parallelbench.metrics import Judges
+from dllm.tasks.parallelbench.metrics import Judges, metric_scores
 from dllm.tasks.parallelbench.text_metrics import BERTScore
 
 MINI = "mini"
@@ -75,7 +75,7 @@ class ParallelBench(Task):
     def score(self, item: Item, text: str) -> AnswerScores:
         if self.suite == MINI:
             return mini.mini_scores(item, text)
-        return classic_scores(item, text, self.judges)
+        return metric_scores(item.truth["metric"], text, item.truth["answer"], self.judges)
 
     def missing(self) -> dict[str, str]:
         """Tasks without questions and metrics without a judge, each with a sentence that says why."""

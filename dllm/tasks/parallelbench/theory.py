@@ -13,6 +13,7 @@ from itertools import permutations
 from math import prod
 
 from dllm.common.errors import UserError, nearest
+from dllm.common.grouping import grouped
 
 Output = tuple[int, ...]
 Steps = Sequence[Sequence[int]]  # positions filled together, step by step
@@ -43,10 +44,7 @@ def outputs(operation: str, n: int) -> list[Output]:
 
 def _split(valid: Sequence[Output], step: Sequence[int]) -> dict[Output, list[Output]]:
     """Answers by what they hold at the positions of a step."""
-    groups: dict[Output, list[Output]] = {}
-    for y in valid:
-        groups.setdefault(tuple(y[at] for at in step), []).append(y)
-    return groups
+    return grouped((tuple(y[at] for at in step), y) for y in valid)
 
 
 def accuracy(valid: Sequence[Output], steps: Steps) -> float:

@@ -11,17 +11,10 @@ from dllm.tasks.parallelbench.record import Answer, Record
 from dllm.tasks.parallelbench.scoring import write_list
 
 MakeRecord = Callable[[Random], Record]
+CHANGES_OF_ONE = ("insert", "remove", "replace")  # of one name, at a given place or at any
 OPERATIONS = (
-    "copy",
-    "reverse",
-    "sort",
-    "shuffle",
-    "insert_index",
-    "insert_random",
-    "remove_index",
-    "remove_random",
-    "replace_index",
-    "replace_random",
+    *("copy", "reverse", "sort", "shuffle"),
+    *(f"{change}_{place}" for change in CHANGES_OF_ONE for place in ("index", "random")),
 )
 
 

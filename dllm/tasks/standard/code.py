@@ -115,7 +115,9 @@ def sanitize(program: str, entry: str, tests: str = "") -> str:
         for name in names_in(nodes[todo.pop()]) & nodes.keys() - reachable:
             reachable.add(name)
             todo.append(name)
-    body = [node for node in tree.body if is_import(node) or defined_names(node) & reachable]
+    body = [
+        node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) or defined_names(node) & reachable
+    ]
     try:
         return ast.unparse(ast.Module(body, []))
     except RecursionError:  # it parses, but too deep to be written again
@@ -159,7 +161,3 @@ def read_names(program: str) -> set[str]:
         return names_in(ast.parse(program))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
-
-
-def is_import(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Import | ast.ImportFrom)

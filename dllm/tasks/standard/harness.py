@@ -184,9 +184,10 @@ class Harness(Task):
             for name, answer in self.filter_outputs(item, text).items():
                 metrics = task.process_results(doc, [answer])
                 for metric, value in metrics.items():
-                    if is_mean(task, metric) and is_one_number(value):
+                    if is_mean(task, metric) and (value is None or isinstance(json_value(value), int | float)):
                         alone = len(metrics) == 1 and name != "none"
-                        scores[name if alone else full_name(metric, name, scores)] = metric_value(value)
+                        number = None if value is None or isnan(value) else float(value)
+                        scores[name if alone else full_name(metric, name, scores)] = number
                     else:
                         parts[full_name(metric, name, parts)] = json_value(value)
         except UserError:
@@ -237,14 +238,6 @@ def is_mean(task: Any, metric: str) -> bool:
 
 def mean_of(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def is_one_number(value: Any) -> bool:
-    return value is None or isinstance(json_value(value), int | float)
-
-
-def metric_value(value: Any) -> float | None:
-    return None if value is None or isnan(value) else float(value)
 
 
 def full_name(metric: str, filter_name: str, names: Mapping[str, Any]) -> str:

@@ -34,8 +34,6 @@ _OPEN = {
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a program may use."""
-
     seconds: int = 10  # of the CPU, and twice that of the clock
     memory: int = 2048 * MIB  # address space in bytes
     file: int = 16 * MIB  # bytes a file may have
@@ -54,8 +52,6 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program ended."""
-
     passed: bool  # the program reached its last line
     reason: str  # if not, the last line of its output, or what stopped it
 
