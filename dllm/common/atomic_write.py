@@ -45,7 +45,6 @@ def write_or_refuse(file: Path, text: str, way_out: str = "Name another place.")
 
 
 def lock_name(results: str) -> str:
-    """The name of the lock file of a file of results."""
     return f".{results}.lock"
 
 

@@ -23,7 +23,6 @@ def is_number(value: Any) -> bool:
 
 
 def is_text(value: Any) -> bool:
-    """A str."""
     return isinstance(value, str)
 
 

@@ -14,6 +14,8 @@ from math import inf
 from operator import and_
 from typing import Any, Self
 
+from dllm.common.grouping import grouped
+
 LONGEST_NAME = 200  # characters of what may be a misspelt name
 MOST_NAMES = 2000  # that a misspelt one is compared with, at 20 µs each
 MISSPELT = 0.75  # names less alike are other words: tests/common/test_hints.py has the words that this rests on
@@ -203,9 +205,7 @@ class Wording:
 
     def ways(self, use: Sequence[Set]) -> str:
         """``Use sampler=confidence, or set sampling.guidance=0.``"""
-        by_verb: dict[str, list[str]] = {}
-        for way in use:
-            by_verb.setdefault("set" if "." in way.name else "use", []).append(self.way(way))
+        by_verb = grouped(("set" if "." in way.name else "use", self.way(way)) for way in use)
         sentence = ", or ".join(f"{verb} {either(ways)}" for verb, ways in by_verb.items())
         return f"{sentence[0].upper()}{sentence[1:]}." if sentence else ""
 

@@ -69,23 +69,10 @@ def refuse_unknown(
     """Raise UserError for keywords that a function does not have. called: its name for people. more: names that it has
     beside its own. chosen: the names of the parts chosen, by their groups, whose options people give to the whole
     (``Decoder(model, threshold=0.5)``)."""
-    kinds = signature(function).parameters.items()
-    own = [name for name, parameter in kinds if name != "self" and parameter.kind is not Parameter.VAR_KEYWORD]
-    for name, value in unknown.items():
-        raise _unknown_argument(called, name, value, [*own, *more], chosen, options_of)
-
-
-def _unknown_argument(
-    called: str,
-    name: str,
-    value: object,
-    known: Iterable[str],
-    chosen: Mapping[str, str] | None = None,
-    options_of: OptionsOf | None = None,
-) -> UserError:
-    """The error for ``called(name=value)``. known: its arguments. chosen: the names of the parts chosen, by their
-    groups, whose options people give to the whole (``Decoder(model, threshold=0.5)``)."""
-    chosen, names = chosen or {}, list(known)
+    if not unknown:
+        return
+    name, value = next(iter(unknown.items()))
+    chosen = chosen or {}
     there = {group: {} if options_of is None else options_of(group) for group in chosen}
 
     def has(key: str) -> bool:
@@ -95,8 +82,11 @@ def _unknown_argument(
     own = next((Set(f"{group}.{name}", value) for group in chosen if has(f"{group}.{name}")), None)
     meant = own or meaning(name, value, has, PYTHON) or _owned(name, value, there)
     if meant is not None:
-        return UserError(f"{called} has no argument {name!r}: {as_advice(meant, PYTHON, chosen)}.")
-    return UserError(f"{called} has no argument {name!r}; it has {', '.join(names)}.{nearest(as_listed(name), names)}")
+        raise UserError(f"{called} has no argument {name!r}: {as_advice(meant, PYTHON, chosen)}.")
+    kinds = signature(function).parameters.items()
+    names = [key for key, parameter in kinds if key != "self" and parameter.kind is not Parameter.VAR_KEYWORD]
+    names += more
+    raise UserError(f"{called} has no argument {name!r}; it has {', '.join(names)}.{nearest(as_listed(name), names)}")
 
 
 def _owned(name: str, value: object, there: Mapping[str, Mapping[str, Mapping[str, object]]]) -> Set | None:

@@ -8,18 +8,8 @@ from rich.style import Style
 
 # Viridis: brightness rises evenly with the turn, so that it reads alike with every kind of colour vision and in grey.
 # It is the background of a token, with black or white letters on it: legible on dark and on light terminals.
-GRADIENT = (
-    (0x44, 0x01, 0x54),
-    (0x48, 0x28, 0x78),
-    (0x3E, 0x49, 0x89),
-    (0x31, 0x68, 0x8E),
-    (0x26, 0x82, 0x8E),
-    (0x1F, 0x9E, 0x89),
-    (0x35, 0xB7, 0x79),
-    (0x6E, 0xCE, 0x58),
-    (0xB5, 0xDE, 0x2B),
-    (0xFD, 0xE7, 0x25),
-)
+VIRIDIS = "440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725"
+GRADIENT = tuple(tuple(bytes.fromhex(text)) for text in VIRIDIS.split())  # red, green and blue of each
 
 
 def colour(share: float) -> tuple[int, int, int]:

@@ -41,7 +41,6 @@ class Trial:
 
     @cached_property
     def together(self) -> list[Decoded]:
-        """All requests as one batch."""
         return self.decode(range(len(self.requests)))
 
     @cached_property
@@ -75,8 +74,7 @@ def every_turn_commits(trial: Trial, exempt: bool = False) -> None:
     sampler = trial.parts.sampler
     exempt = exempt or trial.parts.cache.traits.closes
     for row, decoded in enumerate(trial.together):
-        trace = decoded.final.trace
-        assert trace is not None
+        trace = decoded.trace
         waits = waiting_turns(trial, decoded)
         for number, (record, undecided) in enumerate(zip(trace.turns, decoded.undecided, strict=True), 1):
             _, begin, end = record.block
@@ -99,8 +97,7 @@ def waiting_turns(trial: Trial, decoded: Decoded) -> int:
     """Turns before the first commit, in which a rule for the length may keep everything closed."""
     if type(trial.parts.length).waits is Length.waits:
         return 0
-    assert decoded.final.trace is not None
-    return len([*takewhile(lambda record: not record.candidates[0].positions, decoded.final.trace.turns)])
+    return len([*takewhile(lambda record: not record.candidates[0].positions, decoded.trace.turns)])
 
 
 def commits_stay(trial: Trial) -> None:
@@ -109,8 +106,7 @@ def commits_stay(trial: Trial) -> None:
     and none but the last ones go."""
     traits = trial.parts.sampler.traits
     for row, decoded in enumerate(trial.together):
-        trace = decoded.final.trace
-        assert trace is not None
+        trace = decoded.trace
         for before, after, record in zip(decoded.canvases, decoded.canvases[1:], trace.turns, strict=False):
             start, turn, change = trace.start, f"row {row}, block {record.block}", record.length
             expected = before if change is None else change.canvas(before, start, -1, trace.eos_id)
@@ -133,8 +129,7 @@ def a_block_gains(trial: Trial) -> None:
     """A block commits more than it takes back. Not every turn does: wino, rcr and remdm may mask more in a turn than
     they commit in it."""
     for row, decoded in enumerate(trial.together):
-        trace = decoded.final.trace
-        assert trace is not None
+        trace = decoded.trace
         gained = Counter[int]()
         for record in trace.turns:
             commits = max(len(commits.positions) for commits in record.candidates)
@@ -151,10 +146,10 @@ def all_is_decided(trial: Trial) -> None:
         most = longest_answer(trial, request)
         fits = len(result.canvas) <= most if trial.parts.length.traits.changes else len(result.canvas) == length
         holds(fits, f"row {row}: the answer has {len(result.canvas)} positions of {most}")
-        assert result.trace is not None
+        mask_id = decoded.trace.mask_id
         if trial.fills_up:
-            holds(result.trace.mask_id not in result.canvas, f"row {row}: masks are left in {result.canvas}")
-        holds(result.trace.mask_id not in result.tokens, f"row {row}: masks are left in the text {result.tokens}")
+            holds(mask_id not in result.canvas, f"row {row}: masks are left in {result.canvas}")
+        holds(mask_id not in result.tokens, f"row {row}: masks are left in the text {result.tokens}")
         most = 2 * (len(result.canvas) + redecoded(trial, decoded)) + turns_on_full_blocks(trial, decoded)
         most += resized_turns(decoded) if trial.parts.length.traits.changes else 0
         holds(0 < result.nfe <= most, f"row {row}: {result.nfe} forwards for {length} positions, {most} at most")
@@ -164,10 +159,9 @@ def redecoded(trial: Trial, decode: Decoded) -> int:
     """Positions that are decided again at the cost of further forwards: those that an editing rule has masked again,
     and those that the schedule has rolled back where a second forward verifies drafts and may take none. Other rules
     commit in every forward, and two a position cover these."""
-    assert decode.final.trace is not None
     if trial.parts.sampler.traits.edits:
-        return sum(len(positions) for record in decode.final.trace.turns for positions in record.remasked)
-    rolled = sum(len(positions) for record in decode.final.trace.turns for positions in record.rolled)
+        return sum(len(positions) for record in decode.trace.turns for positions in record.remasked)
+    rolled = sum(len(positions) for record in decode.trace.turns for positions in record.rolled)
     return rolled if trial.parts.sampler.traits.verifies == "beside" else 0
 
 
@@ -182,17 +176,15 @@ def longest_answer(trial: Trial, request: Request) -> int:
 def resized_turns(decoded: Decoded) -> int:
     """Turns that changed the length of a row, or found before its first commit that it stays, and positions that are
     decided again after a cut."""
-    assert decoded.final.trace is not None
-    changes = [record.length for record in decoded.final.trace.turns if record.length is not None]
+    changes = [record.length for record in decoded.trace.turns if record.length is not None]
     return len(changes) + 2 * sum(change.cut for change in changes) + 1
 
 
 def turns_on_full_blocks(trial: Trial, decoded: Decoded) -> int:
     """Turns of an editing sampler on full blocks: at most ``post_edit_steps`` of each."""
-    sampler, trace = trial.parts.sampler, decoded.final.trace
+    sampler, trace = trial.parts.sampler, decoded.trace
     if not sampler.traits.edits:
         return 0
-    assert trace is not None
     turns = Counter[tuple[int, int, int]]()
     for record, undecided in zip(trace.turns, decoded.undecided, strict=True):
         _, begin, end = record.block
@@ -205,8 +197,7 @@ def turns_on_full_blocks(trial: Trial, decoded: Decoded) -> int:
 def a_trace_redraws(trial: Trial) -> None:
     """Every canvas that a forward saw is found again in the trace, and so is every mixture that it was given."""
     for row, decoded in enumerate(trial.together):
-        trace = decoded.final.trace
-        assert trace is not None
+        trace = decoded.trace
         reports = [{}, *map(partial(mixtures_in_trace, trace.start), trace.turns)]
         for turn, (mixtures, mixed) in enumerate(zip(decoded.mixed, reports, strict=False), 1):
             apart = sorted(at for at in {*mixtures, *mixed} if mixtures.get(at) != mixed.get(at))

@@ -19,6 +19,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from dllm.common.errors import Refusal, SettingWarning, Wording
+from dllm.common.grouping import grouped
 from dllm.common.terminal import say
 from dllm.compose.clashes import clash_in
 from dllm.compose.config_choices import choices
@@ -157,9 +158,7 @@ def table_cell(kind: ModelKind, sampler: Any, cache: Any, schedules: dict[str, A
 
 def equal_columns(columns: Mapping[str, list[str]]) -> dict[tuple[str, ...], list[str]]:
     """Columns with equal cells as one, by the names that share it: first ``confidence`` and ``none``."""
-    names_by_cells: dict[tuple[str, ...], list[str]] = {}
-    for name, cells in columns.items():
-        names_by_cells.setdefault(tuple(cells), []).append(name)
+    names_by_cells = grouped((tuple(cells), name) for name, cells in columns.items())
     first = [
         sorted(names, key=lambda name: (name not in ("confidence", "none"), name)) for names in names_by_cells.values()
     ]
@@ -186,10 +185,7 @@ def markdown_table(table: Table, reasons: Reasons, first: Table | None = None) -
     if remaining:
         yield f"| cache | {' | '.join(f'`{names[0]}`' for names in groups)} |"
         yield f"|---|{'---|' * len(groups)}"
-        alike_rows: dict[tuple[str, ...], list[str]] = {}
-        for cache, cells in zip(remaining, zip(*groups.values(), strict=True), strict=True):
-            alike_rows.setdefault(cells, []).append(cache)
-        for cells, caches in alike_rows.items():
+        for cells, caches in grouped(zip(zip(*groups.values(), strict=True), remaining, strict=True)).items():
             yield f"| {in_code(caches)} | {' | '.join(map(reasons.shown, cells))} |"
         yield ""
 

@@ -32,6 +32,7 @@ from dllm.parts.lengths.base import Length
 from dllm.parts.samplers.base import Sampler
 from dllm.record.collector import Collector
 from dllm.record.results import Result
+from dllm.record.trace import Trace
 
 ENDLESS = 2000  # turns of one decode; canvases of laws have at most 40 columns
 PART_BASES = (Sampler, Blocks, Cache, EndOfText, Length)
@@ -51,8 +52,6 @@ def crash(error: Exception) -> str:
 
 @dataclass
 class Decoded:
-    """One request's decode."""
-
     canvases: list[list[int]] = field(default_factory=list)  # that every forward saw: no padding, -1 for a mask
     undecided: list[list[bool]] = field(default_factory=list)  # of each canvas, the columns left to decide
     # mixtures that every forward was given instead of tokens, by column: tokens and weights
@@ -61,9 +60,13 @@ class Decoded:
 
     @property
     def final(self) -> Result:
-        """The result of a decode that has ended."""
-        assert self.result is not None and self.result.trace is not None
+        assert self.result is not None
         return self.result
+
+    @property
+    def trace(self) -> Trace:
+        """That of a decode that has ended."""
+        return self.final.traced()
 
 
 def _unless_sealed(write: Callable[..., None]) -> Callable[..., None]:

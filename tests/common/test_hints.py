@@ -33,7 +33,7 @@ from dllm.parts import (
     config_groups,
     meaning,
     names_of,
-    near_setting,
+    nearest,
     of_setting,
     options_of_choices,
     read_body,
@@ -77,7 +77,7 @@ def known() -> dict[str, Any]:
 
 def advice(line: str) -> str | None:
     word, _, value = line.partition("=")
-    return of_setting(word, value, known()) or near_setting(word, known()) or None
+    return of_setting(word, value, known()) or nearest(word, [*known(), *config_groups()]) or None
 
 
 def test_words_are_answered_rightly_or_not_at_all() -> None:
