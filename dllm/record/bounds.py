@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan, log2
+from math import log2
 from typing import Any
 
 from dllm.contract import Turn
-from dllm.record.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -91,18 +90,9 @@ def fewest(jump: Sequence[int], depth: int | None = None) -> int:
 
 
 def lossless_minimum(guesses: Sequence[OpenGuesses], depth: int | None = None) -> int:
-    """Fewest forwards that reproduce this decode exactly by drafting and verifying (FreeDave's limit)."""
+    """Fewest forwards that reproduce this decode exactly by drafting and verifying (FreeDave's limit), each draft to at
+    most ``depth`` steps ahead."""
     return fewest(jumps(guesses), depth)
-
-
-def bits_of(chances: Iterable[float | None]) -> float:
-    """The sum of -log2 p over tokens. Those whose probability is not known (None, nan) count as 0."""
-    return sum(-log2(max(p, 1e-300)) for p in chances if p is not None and not isnan(p))
-
-
-def bits(trace: Trace) -> list[float]:
-    """Bits that every forward decided: ``bits_of`` the tokens it committed (of the kept candidate)."""
-    return [bits_of(record.candidates[number].confidence) for record, number in trace.path()]
 
 
 def bits_bound(sampler: Mapping[str, Any], commits: int, width: int) -> float | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from dllm.common.digest import digest
 from dllm.compose.importing import imported_class
+from dllm.compose.trusted import named_targets
 
 OURS = __name__.partition(".")[0]
 PYTHON_FOLDERS = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
@@ -23,11 +24,7 @@ PYTHON_FOLDERS = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "pl
 
 def targets(config: Mapping[str, Any]) -> Iterator[str]:
     """The classes that a resolved configuration names, nested ones too."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from targets(value)
-        elif key == "_target_":
-            yield str(value)
+    return (str(target) for _, target in named_targets(config))
 
 
 def code_hash(names: Iterable[str]) -> str:

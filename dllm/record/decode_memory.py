@@ -27,7 +27,7 @@ CANVAS_BYTES = 110  # of a column's ids, masks and positions, measured
 FLOAT = 4  # bytes of a logit, and of an angle
 ROW_LIMIT = 1 << 16  # rows
 # Logits that exist at once, in float32: with the argmax's probability alone, with a second one, with an entropy.
-STATISTIC_VALUES, SECOND_VALUES, ENTROPY_VALUES = 2, 4, 5
+USUAL_VALUES, STATISTIC_VALUES = 2, {"second": 4, "gap": 4, "entropy": 5}
 SAMPLING_VALUES = 7  # the same where they are stored, tempered and drawn from
 
 
@@ -70,13 +70,9 @@ class MemoryModel:
         """Of ``rows`` of ``length`` columns each, prompt and answer together."""
         columns = rows * length * (2 if self.parts.sampling.guidance else 1)
         cache_bytes = rows * self.parts.kept_numbers(length, self.config) * self.size
-        layer_bytes = columns * (self.layer_numbers * self.size + self.angle_bytes + CANVAS_BYTES)
+        angle_bytes = 2 * FLOAT * (self.config.rotary_dim or self.config.head_dim)  # cosines and sines of a column
+        layer_bytes = columns * (self.layer_numbers * self.size + angle_bytes + CANVAS_BYTES)
         return MemoryUse(self.weights, cache_bytes, int(layer_bytes), self._logits(rows, length, columns))
-
-    @property
-    def angle_bytes(self) -> int:
-        """Cosines and sines of a column."""
-        return 2 * FLOAT * (self.config.rotary_dim or self.config.head_dim)
 
     @property
     def layer_numbers(self) -> float:
@@ -118,28 +114,17 @@ class MemoryModel:
 
     def _logits(self, rows: int, length: int, columns: int) -> int:
         """Of all that is scored, or of a chunk."""
-        needs = (
-            *self.parts.sampler.needs(),
-            *self.parts.blocks.needs(),
-            *self.parts.eos.needs(),
-            *self.parts.cache.needs(),
-            *self.parts.length.needs(),
-        )
+        parts = self.parts
+        readers = (parts.sampler, parts.blocks, parts.eos, parts.cache, parts.length)
+        needs = [need for part in readers for need in part.needs()]
         answer = min(self.answer, length)
         block = all(need.region == "block" for need in needs)
-        scored_rows = rows * (min(self.parts.blocks.widest(answer), answer) if block else answer)
+        scored_rows = rows * (min(parts.blocks.widest(answer), answer) if block else answer)
         statistics = {name for need in needs for name in need.statistics}
-        if self.parts.sampling.plain:
+        numbers = SAMPLING_VALUES
+        if parts.sampling.plain:
             scored_rows = min(scored_rows, CHUNK_ROWS)
-            numbers = (
-                ENTROPY_VALUES
-                if "entropy" in statistics
-                else SECOND_VALUES
-                if statistics & {"second", "gap"}
-                else STATISTIC_VALUES
-            )
-        else:
-            numbers = SAMPLING_VALUES
+            numbers = max((STATISTIC_VALUES.get(name, USUAL_VALUES) for name in statistics), default=USUAL_VALUES)
         hidden = columns * (self.config.width * self.size + CANVAS_BYTES)
         return int(hidden + scored_rows * self.config.vocab * numbers * FLOAT)
 

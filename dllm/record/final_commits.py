@@ -8,7 +8,7 @@ drawn   under the distribution that the token was drawn from: temperature, top_p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dllm.record.trace import Trace
@@ -44,15 +44,7 @@ def final_commits(trace: Trace) -> list[Commit]:
     return sorted(commits_at.values(), key=lambda commit: (commit.turn, -commit.confidence, commit.position))
 
 
-def own_at_commit(trace: Trace) -> LogProbs:
-    """By position of the answer, under the model alone."""
-    return _by_position(trace, {commit.position: commit.own for commit in final_commits(trace)})
-
-
-def drawn_at_commit(trace: Trace) -> LogProbs:
-    """By position of the answer, under what each token was drawn from."""
-    return _by_position(trace, {commit.position: commit.drawn for commit in final_commits(trace)})
-
-
-def _by_position(trace: Trace, values: Mapping[int, float | None]) -> LogProbs:
+def at_commit(trace: Trace, read: Callable[[Commit], float | None]) -> LogProbs:
+    """What ``read`` returns of the commit at each position of the answer."""
+    values = {commit.position: read(commit) for commit in final_commits(trace)}
     return [values.get(position) for position in range(trace.length - trace.start)]

@@ -48,7 +48,10 @@ def results_frame(*folders: str | os.PathLike[str], by: str = "item", mixed: boo
     >>> frame.pivot_table("score", index="sampler", columns="cache")  # doctest: +ELLIPSIS
     cache...
     """
-    rows_of: dict[str, Callable[[StoredCell], list[Entries]]] = {"item": item_rows, "cell": lambda c: [cell_row(c)]}
+    rows_of: dict[str, Callable[[StoredCell], list[Entries]]] = {
+        "item": lambda c: list(map(item_row, c.rows)),
+        "cell": lambda c: [cell_row(c)],
+    }
     in_choices("by", by, rows_of)
     if not folders:
         raise UserError("results_frame needs a folder, such as results_frame('runs/grid').")
@@ -90,12 +93,8 @@ def setting_columns(settings: Sequence[Entries]) -> list[str]:
     return sorted(dict.fromkeys(key for mine in settings for key in mine), key=place)
 
 
-def item_rows(cell: StoredCell) -> list[Entries]:
-    """A row for each sample; the keys are those of ``results.jsonl``, without its lists."""
-    return [_item(row) for row in cell.rows]
-
-
-def _item(row: ResultRow) -> Entries:
+def item_row(row: ResultRow) -> Entries:
+    """The row of a sample; the keys are those of ``results.jsonl``, without its lists."""
     scores = {"score" if name == "score" else f"scores.{name}": value for name, value in row["scores"].items()}
     which = {"id": row["id"], "sample": row["sample"], "subtask": row["task"], "sample_seed": row.get("seed")}
     tpf = row["useful_tokens"] / row["nfe"] if row["nfe"] else None

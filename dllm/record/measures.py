@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import atan, cos, erf, pi, sin, sqrt, tan
 
+from dllm.common.grouping import grouped
 from dllm.record.results import ResultRow
 
 # From this ratio of wall time to the decoding thread's CPU time on, a speed is doubtful. Measured on two cores with
@@ -69,11 +70,6 @@ def mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def decoding_seconds(rows: Sequence[ResultRow]) -> float:
-    """Wall time of the batches that the rows were decoded in, each counted once."""
-    return sum_over_batches(rows, "seconds")
-
-
 def sum_over_batches(rows: Sequence[ResultRow], name: str) -> float:
     """The sum over batches of a column that grows while a batch is decoded: each batch counts its largest value."""
     batches: dict[str, float] = {}
@@ -90,9 +86,9 @@ def doubt_of(rows: Sequence[ResultRow]) -> str:
     Rows of older versions, which lack these columns, are not doubtful.
     """
     mine = [row for row in rows if row.get("device") == "cpu" and row.get("cpu_seconds")]
-    cpu = sum_over_batches(mine, "cpu_seconds")
-    if cpu and decoding_seconds(mine) > BUSY * cpu:
-        return f"wall time {decoding_seconds(mine) / cpu:.1f} x CPU time"
+    cpu, wall = sum_over_batches(mine, "cpu_seconds"), sum_over_batches(mine, "seconds")
+    if cpu and wall > BUSY * cpu:
+        return f"wall time {wall / cpu:.1f} x CPU time"
     loads = [row["load"] for row in rows if row.get("device", "cpu") != "cpu"]
     if loads and sum(loads) > len(loads):
         return f"{sum(loads) / len(loads):.1f} processes a core of the host"
@@ -138,10 +134,7 @@ def scores_by_task(rows: Sequence[ResultRow], totals: Totals, name: str = "score
 
 def by_task(rows: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:
     """Rows of each sub-task, in the order in which they first appear."""
-    out: dict[str, list[ResultRow]] = {}
-    for row in rows:
-        out.setdefault(row["task"], []).append(row)
-    return out
+    return grouped((row["task"], row) for row in rows)
 
 
 def score_over_tasks(rows: Sequence[ResultRow]) -> tuple[float | None, float | None, float | None]:
@@ -196,7 +189,7 @@ class Measures:
             sum(row["useful_tokens"] for row in rows),
             sum(row["nfe"] for row in rows),
             sum(row["query_tokens"] for row in rows),
-            decoding_seconds(rows),
+            sum_over_batches(rows, "seconds"),
             quantile(latency, 0.5),
             quantile(latency, 0.95),
             doubt_of(rows),

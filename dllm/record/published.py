@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from dllm.common.errors import COMMAND_LINE
 from dllm.compose.config_choices import choices
 from dllm.compose.naming import CHOICES
 from dllm.compose.parts import composed, plain_config
@@ -26,8 +27,6 @@ NARROWEST = 2048  # width of the narrowest model in these tables, LLaDA2-mini; t
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row of a paper's table."""
-
     source: str  # paper and table
     settings: str = ""  # what leads to it, as users type it
     score: float | None = None  # percent
@@ -113,8 +112,5 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]
     keys = [key for key in both if ours.get(key) != theirs.get(key)]
     names = {key for key in keys if "." not in key}
     keys = [key for key in keys if key.replace("/", ".").partition(".")[0] not in names - {key}]
-    return [f"{key}={_text(ours.get(key))}, not {_text(theirs.get(key))}" for key in keys]
-
-
-def _text(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    text = COMMAND_LINE.value
+    return [f"{key}={text(ours.get(key))}, not {text(theirs.get(key))}" for key in keys]

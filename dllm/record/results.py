@@ -7,7 +7,7 @@ from typing import Any
 
 from dllm.common.errors import UserError
 from dllm.contract.constrained import ConstraintReport
-from dllm.record.final_commits import LogProbs, drawn_at_commit, own_at_commit
+from dllm.record.final_commits import LogProbs, at_commit
 from dllm.record.trace import Trace, viewer
 
 ResultRow = dict[str, Any]  # a line of results.jsonl: ``Result.to_json``, and what the run adds
@@ -75,14 +75,14 @@ class Result:
         """Log-probability of each token of the canvas in the forward that committed it, in nats, under the model alone:
         at temperature 1 and unfiltered, even if the draw was not; ``decoder.rescored(result)`` gives those of the
         tokens one at a time. Raises UserError without a trace."""
-        return own_at_commit(self.traced())
+        return at_commit(self.traced(), lambda commit: commit.own)
 
     @property
     def drawn_logprobs(self) -> LogProbs:
         """The same under the distribution that each token was drawn from: temperature, top_p, top_k, banned tokens and
         constraint as they were applied. 0 where nothing was drawn, so at temperature 0. Raises UserError without a
         trace."""
-        return drawn_at_commit(self.traced())
+        return at_commit(self.traced(), lambda commit: commit.drawn)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the trace, which goes to a file of its own, and the words."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dllm.common.errors import UserError
+from dllm.common.grouping import grouped
 from dllm.common.plain_yaml import plain_yaml
 from dllm.record.folders import CONFIG, ENVIRONMENT, REFUSED_FILE, RESULTS, TOTALS, key_of, read_all_results
 from dllm.record.measures import Totals
@@ -122,10 +123,7 @@ def _mapping(file: Path, groups: Sequence[str] = ()) -> Mapping[str, Any]:
 
 def refuse_versions(cells: Sequence[StoredCell], way_out: str) -> None:
     """Raise UserError, naming them, when the cells were decoded by several versions of dllm."""
-    by_version: dict[str, list[str]] = {}
-    for cell in cells:
-        for version in cell.versions:
-            by_version.setdefault(version, []).append(str(cell.folder))
+    by_version = grouped((version, str(cell.folder)) for cell in cells for version in cell.versions)
     if len(by_version) > 1:
         parts = [f"{version} ({_names(folders)})" for version, folders in by_version.items()]
         raise UserError(f"these cells are of {len(by_version)} versions of dllm: {'; '.join(parts)}. {way_out}")

@@ -123,7 +123,6 @@ def turn_of(data: Any) -> TurnRecord:
 
 
 def commits_of(data: Iterable[Any]) -> list[Commits]:
-    """Commits or edits of several candidates."""
     return [_part(Commits, entry) for entry in data]
 
 

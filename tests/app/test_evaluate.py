@@ -32,7 +32,6 @@ from dllm.parts import (
     RunFolder,
     Runtime,
     aup_intervals,
-    bits,
     methods,
     part,
     pooled_settings,
@@ -45,6 +44,7 @@ from dllm.parts import (
 from dllm.tasks.standard import sandbox
 from tests.app.conftest import Run, rows_of, timeless
 from tests.app.questions import Questions
+from tests.support.bits import bits
 
 A = Path("runs/a")
 

@@ -27,7 +27,6 @@ from dllm.parts import (
     Trace,
     Transformer,
     TurnRecord,
-    bits,
     fewest,
     halves,
     jumps,
@@ -35,6 +34,7 @@ from dllm.parts import (
     machine,
     measured_rates,
 )
+from tests.support.bits import bits
 
 
 def guess(

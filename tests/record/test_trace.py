@@ -19,10 +19,10 @@ from dllm.parts import (
     Sampler,
     Static,
     Trace,
-    bits,
     trace_differences,
     trace_page,
 )
+from tests.support.bits import bits
 
 PROMPT = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'
 SQUARE = "Latin square:\nA,B,C,D"  # where the model is unsure
