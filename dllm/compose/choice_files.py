@@ -36,7 +36,7 @@ class PartFacts:
 def part_facts(group: str, name: str) -> PartFacts:
     """The facts of a sampler, block schedule, cache or end-of-text policy. Raises UserError for one of ours without an
     idea; one of the user's own may have a comment in its place."""
-    facts = dict(FACT.findall(choice_file(group, name)))
+    facts = dict(FACT.findall(choice_text(group, name)))
     if "idea" not in facts and not comes_along(group, name):
         facts["idea"] = choice_summary(group, name)
     if "idea" not in facts:
@@ -47,19 +47,15 @@ def part_facts(group: str, name: str) -> PartFacts:
 
 def choice_summary(group: str, name: str) -> str:
     """One line about a choice."""
-    text = choice_file(group, name)
+    text = choice_text(group, name)
     if facts := dict(FACT.findall(text)):
         return facts["idea"]
     heads = [line[2:] for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @")]
     if heads and text.splitlines().index(f"# {heads[0]}") < 2:
-        return without_markup(_before_example(heads[0]))
+        head = heads[0]  # whose last words may lead to the command below it
+        return without_markup((head.rpartition(". ")[0] or head[:-1]) if head.endswith(":") else head)
     targets = [re.search(rf"^\s*{key}: (\S+)", text, re.MULTILINE) for key in ("_target_", "run")]
     return next((module_summary(target[1].rpartition(".")[0]) for target in targets if target), "")
-
-
-def _before_example(head: str) -> str:
-    """The sentence of a head whose last words lead to the command below it."""
-    return (head.rpartition(". ")[0] or head[:-1]) if head.endswith(":") else head
 
 
 def module_summary(module: str) -> str:
@@ -84,18 +80,14 @@ def without_markup(words: str) -> str:
 
 def choice_notes(group: str, name: str) -> dict[str, str]:
     """The comments of a choice's file, after those of the choices of its group that it builds on."""
-    text = choice_file(group, name)
+    text = choice_text(group, name)
     bases = [base for base in choices(group) if re.search(rf"^  - {re.escape(base)}\b", text, re.MULTILINE)]
     return {key: note for base in bases for key, note in choice_notes(group, base).items()} | comments(text)
 
 
-def choice_file(group: str, name: str) -> str:
-    return choice_text(group, name)
-
-
 def serve_limits(group: str, name: str) -> dict[str, int]:
     """The ``serve_max`` of a choice's options, as far as its file gives them."""
-    matches = {key: SERVED.search(note) for key, note in _comments(choice_file(group, name)).items()}
+    matches = {key: SERVED.search(note) for key, note in _comments(choice_text(group, name)).items()}
     return {key: int(match[1]) for key, match in matches.items() if match}
 
 

@@ -133,11 +133,8 @@ def _cannot_follow(c: Selection) -> str | None:
         return "plans how many turns an answer takes"
     moved = {*sampler.per_request, *sampler.per_block}
     state = sampler.start(canvas, c.blocks)
-    return (
-        "remembers columns from block to block"
-        if any(value.dim() > 1 for name, value in state.items() if name not in moved)
-        else None
-    )
+    remembers = any(value.dim() > 1 for name, value in state.items() if name not in moved)
+    return "remembers columns from block to block" if remembers else None
 
 
 _CHANGES = "{length} changes the length of rows"
@@ -189,11 +186,6 @@ def _reads_ahead(c: Selection) -> list[str]:
     ]
 
 
-def _without_ahead(c: Selection) -> Set:
-    """Parts that read no later block in place of those that do."""
-    return all_of(*(WITHOUT_AHEAD[group] for group in _reads_ahead(c)))
-
-
 def _scores_committed(group: str) -> Clash:
     """The row for models whose decided columns tell nothing; ``group`` is the first whose part scores them."""
     return Clash(
@@ -212,7 +204,7 @@ def _ahead(group: str) -> Clash:
     return Clash(
         lambda c: not c.attention.everywhere and group in _reads_ahead(c)[:1],
         f"{{{group}}} reads what is after the open block, but {_KIND}, and it predicts one block at a time.",
-        [_without_ahead],
+        [lambda c: all_of(*(WITHOUT_AHEAD[reader] for reader in _reads_ahead(c)))],
     )
 
 

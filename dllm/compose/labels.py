@@ -61,12 +61,9 @@ def usual_of(config: Config) -> dict[str, Any]:
 
 def _our_choice(config: Config, group: str) -> str | None:
     """The choice of a group, where it is one of ours."""
-    name = typed_name(config, group) if group == "task" else _model_choice(config)
+    typed_model = str((config.get(CHOICES) or {}).get("model", config["model"].get("name")))
+    name = typed_name(config, group) if group == "task" else typed_model
     return name if name in choices(group) else None
-
-
-def _model_choice(config: Config) -> str:
-    return str((config.get(CHOICES) or {}).get("model", config["model"].get("name")))
 
 
 @cache  # a composition takes 40 ms

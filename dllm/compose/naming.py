@@ -14,7 +14,7 @@ from typing import Any
 from dllm.common.digest import digest
 from dllm.common.errors import UserError
 from dllm.compose.config_choices import choice_of, choice_text, choices, options_of_choices
-from dllm.compose.parts import arguments_of, class_of
+from dllm.compose.parts import arguments_of, class_of, is_part
 from dllm.compose.trusted import is_known
 
 CHOICES = "choices"
@@ -74,7 +74,7 @@ def own_options(config: Config, place: str) -> dict[str, Any]:
     return {
         key: value
         for key, value in part.items()
-        if not key.startswith("_") and not _is_part(value) and (key not in usual or usual[key] != value)
+        if not key.startswith("_") and not is_part(value) and (key not in usual or usual[key] != value)
     }
 
 
@@ -98,7 +98,7 @@ def part_words(config: Config, place: str, is_shown: Callable[[str], bool] = lam
     """
     name, words_inside = typed_name(config, place), []
     for key, value in (part_at(config, place) or {}).items():
-        words = part_words(config, f"{place}.{key}", is_shown) if _is_part(value) else ""
+        words = part_words(config, f"{place}.{key}", is_shown) if is_part(value) else ""
         if words and words != inner_default(place.partition(".")[0], name, key):
             words_inside.append(words)
     options = own_options(config, place).items()
@@ -112,15 +112,11 @@ def inner_default(group: str, name: str, key: str) -> str | None:
     return next((entry[key] for entry in entries if isinstance(entry, Mapping) and key in entry), None)
 
 
-def _is_part(value: Any) -> bool:
-    return isinstance(value, Mapping) and "_target_" in value
-
-
 def places_of(config: Config, place: str) -> Iterator[str]:
     """A part's place, then those of the parts inside it."""
     yield place
     for key, value in (part_at(config, place) or {}).items():
-        if _is_part(value):
+        if is_part(value):
             yield from places_of(config, f"{place}.{key}")
 
 

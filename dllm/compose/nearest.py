@@ -69,7 +69,6 @@ def after(c: Selection, way: Set) -> Selection:
 
 
 def goes_together(c: Selection) -> bool:
-    """Whether all of it goes together."""
     with suppress(UserError):
         return clash_in(c) is None
     return False
@@ -93,11 +92,9 @@ def drafting(verifies: str) -> tuple[str, ...]:
 
 @cache  # reading all configurations takes longer than checking the parts
 def shipped_config(name: str) -> ModelConfig:
-    """The configuration of a shipped model."""
     return read_model_config(shipped_folder(name))
 
 
 @cache  # composing the configuration of each takes 40 ms
 def at_defaults(group: str, name: str) -> Any:
-    """A part by its name."""
     return part(group, name)

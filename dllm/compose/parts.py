@@ -132,7 +132,7 @@ def with_options(group: str, choice: str, config: Mapping[str, Any], options: Ma
             names = ", ".join(keys) or "none"
             raise Refusal(f"{{{group}}} has no option {key!r}; it has {names}.{nearest(key, keys)}", [choice])
         name = f"{group}.{key}"
-        new[key] = _inside(name, value) if _is_part(config[key]) else _value(name, value, config["_target_"])
+        new[key] = _inside(name, value) if is_part(config[key]) else _value(name, value, config["_target_"])
     return new
 
 
@@ -155,7 +155,7 @@ def _value(name: str, value: Any, target: Any) -> Any:
     return value
 
 
-def _is_part(value: Any) -> bool:
+def is_part(value: Any) -> bool:
     """Whether a configuration's entry describes a part."""
     return isinstance(value, Mapping) and "_target_" in value
 
@@ -220,7 +220,7 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
         name, argument = f"{group}.{key}", arguments[key]
         if value is None and argument.default is argument.empty:  # as if it were not there
             continue
-        if _is_part(value) and takes_part(argument):
+        if is_part(value) and takes_part(argument):
             options[key] = build_part(name, value, per_request)
         else:
             options[key] = _converted(name, value, argument, per_request)

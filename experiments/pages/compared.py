@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from dllm.compose.choice_files import choice_file, part_facts
+from dllm.compose.choice_files import part_facts
+from dllm.compose.config_choices import choice_text
 from experiments.pages.golden_sources import CODE, GOLDENS, INDEPENDENT
 
 COMPARED = Path(__file__).parents[2] / "tests" / "data" / "compared.json"
@@ -34,7 +35,7 @@ def source(name: str) -> str:
 def files_of(group: str, name: str) -> list[str]:
     """The golden files that decode with a choice's class; those of the code that it was checked against, if there are
     any."""
-    values = yaml.safe_load(choice_file(group, name)) or {}
+    values = yaml.safe_load(choice_text(group, name)) or {}
     target = values.get(group, values).get("_target_")
     using = [file for file, row in rows().items() if target in row["parts"]]
     commits = [one.split("@")[1] for one in CODE.findall(part_facts(group, name).checked)]

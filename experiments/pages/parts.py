@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from dllm.compose.choice_files import choice_file, choice_notes, part_facts
-from dllm.compose.config_choices import choices, wrappers
+from dllm.compose.choice_files import choice_notes, part_facts
+from dllm.compose.config_choices import choice_text, choices, wrappers
 from dllm.compose.parts import part
 from dllm.laws.compatibility import compatibility_page
 from dllm.loop.given_logits import reason_against
@@ -63,7 +63,7 @@ def papers(numbers: Iterable[str]) -> str:
 @cache
 def options(group: str, name: str) -> Mapping[str, tuple[str, str]]:
     """What is typed for each option of a choice, with its default, and what it means."""
-    text, notes = choice_file(group, name), choice_notes(group, name)
+    text, notes = choice_text(group, name), choice_notes(group, name)
     values = yaml.safe_load(text) or {}  # a file may say what its choice is, and nothing else
     inner = [
         f"{key}={value}"
@@ -115,7 +115,7 @@ def compared_lines(group: str) -> str:
 
 
 def target(name: str) -> str:
-    return next(line for line in choice_file("cache", name).splitlines() if "_target_" in line).split(".")[-2]
+    return next(line for line in choice_text("cache", name).splitlines() if "_target_" in line).split(".")[-2]
 
 
 def base_of(name: str) -> str | None:

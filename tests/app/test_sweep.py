@@ -18,7 +18,7 @@ from dllm.parts import (
     Parts,
     Sampling,
     Transformer,
-    choice_file,
+    choice_text,
     choices,
     command,
     composed,
@@ -221,7 +221,7 @@ def family(name: str, sampler: str) -> int:
 
 # Experiments that are no grids: the parts of a published decoder under one word, as their head says.
 EXPERIMENTS = [name for name in choices("experiment") if not name.startswith("published/")]
-PRESETS = [name for name in EXPERIMENTS if "(no grid)" in choice_file("experiment", name)]
+PRESETS = [name for name in EXPERIMENTS if "(no grid)" in choice_text("experiment", name)]
 
 
 @pytest.mark.daily(6)

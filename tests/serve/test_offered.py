@@ -22,7 +22,7 @@ from dllm.parts import (
     UserError,
     arguments_of,
     choice_and_options,
-    choice_file,
+    choice_text,
     choices,
     class_of,
     comments,
@@ -111,7 +111,7 @@ def test_a_new_part_is_safe_by_what_its_file_leaves_out(monkeypatch: pytest.Monk
     text = "copies: 3   # of each\n"
     monkeypatch.setattr(offered, "options_of_choices", lambda group: {"fresh": config})
     monkeypatch.setattr(offered, "comes_along", lambda group, name: True)
-    monkeypatch.setattr(choice_files, "choice_file", lambda group, name: text)
+    monkeypatch.setattr(choice_files, "choice_text", lambda group, name: text)
     assert set(dict(offered._options("sampler", "fresh"))) == {"threshold", "fast"}
     text = "copies: 3   # of each; serve_max 5\n"
     options = dict(offered._options("sampler", "fresh"))
@@ -123,7 +123,7 @@ def test_every_limit_in_a_file_belongs_to_an_option_that_is_offered() -> None:
     for group in OFFERED_GROUPS:
         for name in choices(group):
             found = serve_limits(group, name)
-            assert len(found) == len(re.findall("serve_max", choice_file(group, name)))
+            assert len(found) == len(re.findall("serve_max", choice_text(group, name)))
             assert set(found) <= set(offers(group)[name].options if name in offers(group) else {})
 
 
