@@ -90,7 +90,6 @@ class LiveView:
             time.sleep(PACE / sqrt(self.turn + 1) / 2)
 
     def draw(self) -> None:
-        """One picture of the state."""
         if self.picture is not None:
             self.live.update(self.frame(self.picture, self.console.width, self.console.height - 2), refresh=True)
 

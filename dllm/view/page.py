@@ -15,7 +15,7 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
 from dllm.common.palette import hexes
 from dllm.compose.naming import part_words
@@ -34,52 +34,35 @@ TEMPLATE_TOKENS = re.compile(
 MAX_TITLE = 60
 MOST_MIXED = 3  # tokens of a mixture that a page names
 MAX_FACT = 120  # characters of a schema or grammar above a trace
+# Entries of the legend by the class of a cell: the class that they have with it, a sign, and what it means.
 SIGNS = {
-    "edited": ("a", "took the place of another token"),
-    "corrected": ("a", "not the model's first choice, which did not fit the constraint"),
-    "replaced": ("a", "another token than proposed, which goes with the others"),
-    "waits": ("&oslash;", "waits, since it does not go with the others"),
-    "drawn": ("a", "undecided: the next forward sees this draw"),
-    "noise": ("a", "undecided: the next forward sees this noise"),
-    "mixed": ("a", "the next forward sees a mixture with the mask; the bar is the likeliest token's share"),
+    "edited": ("sample", "a", "took the place of another token"),
+    "corrected": ("sample", "a", "not the model's first choice, which did not fit the constraint"),
+    "replaced": ("sample", "a", "another token than proposed, which goes with the others"),
+    "waits": ("mask", "&oslash;", "waits, since it does not go with the others"),
+    "drawn": ("mask open", "a", "undecided: the next forward sees this draw"),
+    "noise": ("mask open", "a", "undecided: the next forward sees this noise"),
+    "mixed": ("sample", "a", "the next forward sees a mixture with the mask; the bar is the likeliest token's share"),
 }
-
-
-class Playable(Protocol):
-    """What the page shows of a trace (``dllm.record.trace``)."""
-
-    prompt: list[int]
-    given: list[int]
-    eos_id: int
-    start: int
-    turns: list[TurnRecord]
-    words: dict[int, str]
-
-    def path(self) -> list[tuple[TurnRecord, int]]:
-        """The turns, each with the number of the candidate that the row went on with."""
 
 
 @dataclass(frozen=True)
 class Pane:
-    """One trace as the page shows it."""
-
     title: str  # above the canvas
-    trace: Playable  # the decode that it plays
+    trace: Trace  # the decode that it plays
     # the chosen parts, such as {"sampler": "confidence(threshold=0.7)"}
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(run: str, data: Mapping[str, Any], trace: Playable) -> Pane:
+    def of(run: str, data: Mapping[str, Any], trace: Trace) -> Pane:
         """From the content of a trace file, its trace, and the name of the run that it is in (empty: in none)."""
         facts = setting_facts(data["config"]) if data["config"] else {}
         name = f"{run}: {sample_of(data)}" if run else sample_of(data)
-        columns = on_final_columns(trace) if isinstance(trace, Trace) else trace
-        return Pane(
-            prompt_title(trace) or name, columns, {"sample": name} | facts | constraint_facts(data.get("constraint"))
-        )
+        facts = {"sample": name} | facts | constraint_facts(data.get("constraint"))
+        return Pane(prompt_title(trace) or name, on_final_columns(trace), facts)
 
 
-def prompt_title(trace: Playable) -> str:
+def prompt_title(trace: Trace) -> str:
     """The beginning of a trace's prompt, on one line and without the marks of a chat template; empty where it says
     nothing."""
     text = "".join(trace.words.get(token, "") for token in trace.prompt[: trace.start])
@@ -137,7 +120,7 @@ def trace_page(panes: Sequence[Pane]) -> str:
 
 def parting_of(panes: Sequence[Pane]) -> Parting | None:
     """Where two decodes of one prompt part; None: there are not two, their prompts differ, or they are equal."""
-    traces = [pane.trace for pane in panes if isinstance(pane.trace, Trace)]
+    traces = [pane.trace for pane in panes]
     if len(traces) != 2 or len({tuple(trace.prompt[: trace.start]) for trace in traces}) > 1:  # noqa: PLR2004
         return None
     return parting(*traces)
@@ -164,18 +147,9 @@ def marks_legend(panes: Sequence[Pane]) -> str:
         "noise": any(noise.positions for turn in turns for noise in turn.shown),
         "mixed": any(turn.mixtures for turn in turns),
     }
-    kinds = {
-        "edited": "sample",
-        "corrected": "sample",
-        "replaced": "sample",
-        "waits": "mask",
-        "drawn": "mask open",
-        "noise": "mask open",
-        "mixed": "sample",
-    }
     return "\n    ".join(
-        f'<li><span class="t {kinds[name]} {name}">{sign}</span> {words}</li>'
-        for name, (sign, words) in SIGNS.items()
+        f'<li><span class="t {kind} {name}">{sign}</span> {words}</li>'
+        for name, (kind, sign, words) in SIGNS.items()
         if there[name]
     )
 

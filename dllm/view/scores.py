@@ -113,12 +113,10 @@ def speed_text(measures: Measures) -> str:
 
 
 def score_or_missing(score: float | None) -> str:
-    """A score in percent, or ``missing``."""
     return "missing" if score is None else f"{score:.1f}"
 
 
 def headline(config: Mapping[str, Any], rows: Sequence[ResultRow], totals: Totals | None = None) -> str:
-    """A cell of a sweep in a line."""
     measures = Measures.of(rows)
     speed, doubt = f"{speed_text(measures)} tokens/s", f" (? {measures.warning})" if measures.warning else ""
     score = mean([*scores_by_task(rows, totals or {}).values()])

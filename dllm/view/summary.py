@@ -75,5 +75,4 @@ def answer_text(row: ResultRow) -> str:
 
 
 def sample_label(row: ResultRow) -> str:
-    """The sample and its prompt."""
     return f"{row['id']}" if not row["sample"] else f"{row['id']} #{row['sample'] + 1}"

@@ -148,7 +148,7 @@ def interval(rows: Rows) -> tuple[float, float]:
 def test_settings_and_their_scores(bed: Bed) -> None:
     for model in (LLADA, DREAM):
         mine, truth = of_model(bed, model)
-        table, by_task = lines(tables.outcomes(mine)), lines(tables.tasks(mine))
+        table, by_task = lines(tables.setting_table(mine, tables.OUTCOMES)), lines(tables.tasks(mine))
         assert table.keys() == by_task.keys() == truth.keys()
         for key, rows in truth.items():
             line, (low, high) = table[key], interval(rows)

@@ -89,7 +89,7 @@ def test_quality_is_the_mean_over_tasks_and_missing_scores_are_named(tmp_path: P
     assert one.scores == {"lists/copy": 75.0} and one.quality == 75.0
     low, high = wilson(3, 4)
     assert one.interval == pytest.approx((100 * low, 100 * high))  # of one task it is Wilson's
-    (line,) = tables.outcomes([one]).rows
+    (line,) = tables.setting_table([one], tables.OUTCOMES).rows
     assert "lists/shuffle" in line and "6" in line
     (both,) = points(cell(tmp_path / "b", ["sampler=static"], {"copy": [1, 1, 1, 1], "shuffle": [0, 0]}, 8))
     assert both.quality == 50.0  # tasks count alike, however many samples they have

@@ -95,10 +95,6 @@ def length_of(cell: CellResults) -> str:
     )
 
 
-def eos_of(cell: CellResults) -> str:
-    return part_words(cell.config, "eos")
-
-
 def items_of(cell: CellResults) -> str:
     """How many items of each sub-task were decoded: one number where it is the same everywhere."""
     counts = {task: len({str(row["id"]) for row in rows}) for task, rows in by_task(cell.rows).items()}

@@ -29,8 +29,6 @@ SAMPLE = [*ITEM, "run", "prompt"]  # what two samples share that can be compared
 
 @dataclass(frozen=True)
 class Comparison:
-    """A setting beside the baseline."""
-
     differences: Series  # of every item that both judged, by sub-task and item; answers to an item count as one
     left_out: int  # how many items could not be paired
 
@@ -45,7 +43,6 @@ class Comparison:
 
     @cached_property
     def groups(self) -> dict[str, list[float]]:
-        """The differences of the items of each sub-task."""
         return {str(task): list(values) for task, values in self.differences.groupby(level=0)}
 
     @property
@@ -65,8 +62,6 @@ def baseline_of(group: Sequence[Method]) -> SettingResults:
 
 @dataclass(frozen=True)
 class Differences:
-    """The differences of a model's settings."""
-
     notes: list[str]  # how they were compared
     whole: ReportTable  # a line for each setting
     tasks: ReportTable  # a column for each sub-task, for the page
@@ -125,7 +120,6 @@ def points(difference: PairedDifference | None) -> str:
 
 
 def ends(difference: PairedDifference | None) -> tuple[str, str]:
-    """The ends of the interval."""
     return ("", "") if difference is None else (signed_points(difference.low), signed_points(difference.high))
 
 

@@ -56,16 +56,6 @@ def tpf_of(setting: SettingResults, task: str) -> float:
     return sum(row["useful_tokens"] for row in rows) / max(1, sum(row["nfe"] for row in rows))
 
 
-def lossless_tpf(oracle: SettingResults) -> float:
-    """Useful tokens per forward at the lossless minimum of an oracle's setting, whose texts are those of one token per
-    step."""
-    return oracle.measures.tokens / max(1, sum(row["lossless"] for row in oracle.rows))
-
-
-def steps_and_scores(method: Method) -> list[tuple[float, float]]:
-    return [(setting.tokens_per_step, setting.quality) for setting in method.settings]
-
-
 def reference_of(setting: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:
     """The oracle's setting of the same model, suite and layout."""
     oracle = (other for other in settings if other.is_reference and other.layout == setting.layout)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dllm.common.errors import UserError, nearest
+from dllm.common.grouping import grouped
 from dllm.compose.naming import own_options, typed_name, value_text
 from dllm.view.report.conditions import unusual_settings
 from dllm.view.report.older import OLDER_CODE
@@ -28,7 +29,6 @@ class Method:
         return sum(differing(self.settings, key) for key in keys) > 1
 
     def only(self, passes: Callable[[SettingResults], bool]) -> Method:
-        """The method with the settings that pass."""
         return Method(self.model, self.name, [setting for setting in self.settings if passes(setting)])
 
     @property
@@ -42,9 +42,7 @@ class Method:
 
 def methods(settings: Sequence[SettingResults]) -> list[Method]:
     """The methods of each model, in the order that was asked for, else by name."""
-    groups: dict[tuple[str, int, str], list[SettingResults]] = {}
-    for setting in settings:
-        groups.setdefault((setting.model, setting.rank, setting.method), []).append(setting)
+    groups = grouped(((setting.model, setting.rank, setting.method), setting) for setting in settings)
     return [
         Method(model, name, sorted(group, key=lambda setting: (setting.measures.tpf, setting.name)))
         for (model, _, name), group in sorted(groups.items())
@@ -52,10 +50,7 @@ def methods(settings: Sequence[SettingResults]) -> list[Method]:
 
 
 def by_model(settings: Sequence[SettingResults]) -> dict[str, list[Method]]:
-    out: dict[str, list[Method]] = {}
-    for method in methods(settings):
-        out.setdefault(method.model, []).append(method)
-    return out
+    return grouped((method.model, method) for method in methods(settings))
 
 
 def each_setting(group: Sequence[Method]) -> list[tuple[Method, SettingResults]]:
@@ -107,10 +102,14 @@ def _words(text: str) -> set[str]:
     return {word.strip().replace(" ", "_") for word in text.split(",")}
 
 
+def setting_words(setting: SettingResults) -> set[str]:
+    """Its settings as one types them."""
+    return {f"{key}={value_text(value)}" for key, value in setting.first.settings.items()}
+
+
 def _name_words(setting: SettingResults) -> set[str]:
     """The words that may name a setting: of its names, and its settings as one types them."""
-    assignments = {f"{key}={value_text(value)}" for key, value in setting.first.settings.items()}
-    return _words(setting.method) | _words(setting.name) | assignments
+    return _words(setting.method) | _words(setting.name) | setting_words(setting)
 
 
 def baselines(settings: Sequence[SettingResults], name: str) -> list[SettingResults]:
@@ -120,10 +119,7 @@ def baselines(settings: Sequence[SettingResults], name: str) -> list[SettingResu
     mine = [setting for setting in settings if name in (setting.method, f"{setting.method}, {setting.name}")]
     mine = mine or [setting for setting in settings if _words(name) <= _name_words(setting)]
     mine = mine or [setting for setting in settings if setting.method in matching(settings, name, "--baseline")]
-    groups: dict[tuple[object, ...], list[SettingResults]] = {}
-    for setting in mine:
-        groups.setdefault((setting.suite, setting.model), []).append(setting)
-    for group in groups.values():
+    for group in grouped(((setting.suite, setting.model), setting) for setting in mine).values():
         if len(group) > 1:
             names = "; ".join(f"{setting.method}, {setting.name}" for setting in group)
             raise UserError(f"--baseline {name!r} means {len(group)} settings: name one of {names}.")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from dllm.common.digest import json_digest
+from dllm.common.grouping import grouped
 from dllm.compose.naming import typed_name
 from dllm.compose.trusted import is_known
 from dllm.record.code_hash import code_hash, targets
@@ -53,10 +54,7 @@ class Codes:
         """Sentences for the reader: what was edited, and which folders to delete."""
         if self.all_older:
             yield "All cells were decoded by other code of their parts than today's. Their numbers are of that code."
-        folders: dict[str, list[str]] = {}
-        for cell in self.cells:
-            for part in self.edited_parts(cell):
-                folders.setdefault(part, []).append(str(cell.folder))
+        folders = grouped((part, str(cell.folder)) for cell in self.cells for part in self.edited_parts(cell))
         for part, places in folders.items():
             was = f"{part} was edited after cells were decoded, which are marked '{OLDER_CODE}'"
             yield f"{was}. To leave them out, delete {', '.join(places)}."
@@ -79,10 +77,8 @@ def todays(classes: tuple[str, ...]) -> str | None:
 
 
 def _codes_digest(cell: CellResults) -> str:
-    """The hashes of its parts' code, as one."""
     return json_digest(cell.codes)
 
 
 def settings_alone(cell: CellResults) -> str:
-    """Its settings without its code."""
     return str((cell.suite, cell.checkpoint, sorted(map(str, cell.settings.items()))))

@@ -12,11 +12,12 @@ import torch
 
 from dllm.common.errors import UserError
 from dllm.common.versions import version_of
+from dllm.compose.naming import part_words
 from dllm.record.cost import Machine
 from dllm.record.environment import PACKAGE, checkout_state, environment_stamp
 from dllm.record.frame import typed_settings
 from dllm.record.stored import RefusedCell, refuse_versions, version_in
-from dllm.view.report.conditions import defaults_text, eos_of, items_of, length_of, settings_text, share
+from dllm.view.report.conditions import defaults_text, items_of, length_of, settings_text, share
 from dllm.view.report.page_pieces import ReportTable
 from dllm.view.report.pooling import CellResults, SettingResults
 
@@ -102,7 +103,7 @@ def made_now() -> str:
 
 FACTS: dict[str, Callable[[CellResults], list[str]]] = {
     "gen_length": lambda cell: [length_of(cell)],
-    "eos": lambda cell: [eos_of(cell)],
+    "eos": lambda cell: [part_words(cell.config, "eos")],
     "items of a sub-task": lambda cell: [items_of(cell)],
     "checkpoint": lambda cell: [checkpoint_of(cell)],
     "dllm": of_stamps(lambda stamp: (stamp.get("versions") or {}).get("dllm")),

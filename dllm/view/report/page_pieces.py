@@ -27,8 +27,6 @@ LATEX = {
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table of texts."""
-
     heads: Sequence[str]  # of its columns
     rows: list[list[str]]  # its lines, below the heads
     words: int = 2  # how many columns, from the left, hold words; the others hold numbers

@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from dllm.common.atomic_write import whole_file
-from dllm.view.report.figures import lossless_tpf, pareto, tpf_of
+from dllm.view.report.figures import pareto, tpf_of
 from dllm.view.report.methods import Method, baseline, by_model, each_setting
 from dllm.view.report.page_pieces import DPI, PictureFile, file_name, task_words
 from dllm.view.report.pooling import SettingResults
@@ -191,16 +191,14 @@ def panel(axis: Axes, group: Sequence[Method], x: X, style: Styles, is_speed: bo
         axis.plot(x(start), start.quality, color="black", zorder=2.5, **STAR_MARK)
     for setting in every if x is per_forward else ():
         if "lossless" in setting.rows[0]:
-            labels.add(LOSSLESS)
-            axis.plot(
-                lossless_tpf(setting), setting.quality, color="black", markerfacecolor="white", zorder=2.5, **STAR_MARK
-            )
+            labels.add(LOSSLESS)  # useful tokens per forward at the oracle's fewest forwards
+            lossless = setting.measures.tokens / max(1, sum(row["lossless"] for row in setting.rows))
+            axis.plot(lossless, setting.quality, color="black", markerfacecolor="white", zorder=2.5, **STAR_MARK)
     _scale_by_two(axis)
     return labels
 
 
 def _draw_line(axis: Axes, method: Method, x: X, colour: str, faint: float) -> None:
-    """Join the settings of a method."""
     line, bold = _line_settings(method, x), method.is_highlighted
     axis.plot(
         [x(s) for s in line],

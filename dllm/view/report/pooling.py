@@ -17,6 +17,7 @@ from typing import Any
 from pandas import DataFrame
 
 from dllm.common.errors import UserError
+from dllm.common.grouping import grouped
 from dllm.compose.naming import typed_name
 from dllm.record.folders import relevant
 from dllm.record.measures import (
@@ -218,7 +219,6 @@ class SettingResults:
 
     @cached_property
     def of_seeds(self) -> dict[int, SettingResults]:
-        """What each seed decoded."""
         return {
             seed: replace(
                 self,
@@ -266,7 +266,4 @@ class SettingResults:
 
 def pooled_settings(cells: Sequence[CellResults]) -> list[SettingResults]:
     """The settings of the cells, without names. Raises UserError where one cell is there twice."""
-    groups: dict[str, list[CellResults]] = {}
-    for cell in cells:
-        groups.setdefault(cell.key(), []).append(cell)
-    return [SettingResults.of(group) for group in groups.values()]
+    return [SettingResults.of(group) for group in grouped((cell.key(), cell) for cell in cells).values()]

@@ -33,8 +33,6 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What a report shows."""
-
     machine: str | None = None  # whose floor times are compared with
     method_names: Sequence[str] = ()  # methods, in their order; empty: all
     base: str | None = None  # what differences are against; None: one token per step
@@ -103,7 +101,7 @@ class Section:
         entries: dict[str, tuple[str, ReportTable | None]] = {
             "curves": ("Methods", tables.curves(mine)),
             "aup": ("AUP with intervals", tables.areas(mine)),
-            "table": ("Settings", tables.outcomes(mine)),
+            "table": ("Settings", tables.setting_table(mine, tables.OUTCOMES)),
             "times": ("Speed", tables.speeds(mine, self.rates)),
             "limits": ("Limits", tables.limit_distances(mine, every)),
             "tasks": ("Sub-tasks", tables.tasks(mine)),

@@ -12,13 +12,13 @@ from math import sqrt
 from pkgutil import resolve_name
 
 from dllm.common.errors import UserError, nearest
-from dllm.compose.naming import value_text
+from dllm.common.grouping import grouped
 from dllm.record.measures import scores_by_item, wilson
 from dllm.view.report.differences import Comparison
 from dllm.view.report.figures import limits, pairs
-from dllm.view.report.methods import each_setting, methods
-from dllm.view.report.page_pieces import ReportTable
-from dllm.view.report.pooling import SampleRow, SettingResults, Suite
+from dllm.view.report.methods import each_setting, methods, setting_words
+from dllm.view.report.page_pieces import ReportTable, text
+from dllm.view.report.pooling import SampleRow, SettingResults
 from dllm.view.scores import speed_text
 
 ColumnCell = Callable[[SettingResults, SettingResults | None], str]
@@ -26,8 +26,6 @@ ColumnCell = Callable[[SettingResults, SettingResults | None], str]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers."""
-
     head: str  # what the table calls it
     cell: ColumnCell  # its text for a setting and the setting beside it
 
@@ -75,11 +73,9 @@ def _same(setting: SettingResults, base: SettingResults | None) -> str:
 def _difference(setting: SettingResults, base: SettingResults | None) -> str:
     """Points of score, on the same items."""
     whole = None if base is None or base is setting else Comparison.of(setting, base).whole
-    return (
-        ""
-        if whole is None
-        else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * value for value in (whole.mean, whole.low, whole.high)))
-    )
+    if whole is None:
+        return ""
+    return f"{100 * whole.mean:+.1f} ({100 * whole.low:+.1f} to {100 * whole.high:+.1f})"
 
 
 def _fewer(setting: SettingResults, base: SettingResults | None) -> str:
@@ -113,13 +109,14 @@ def _useful(setting: SettingResults, _: SettingResults | None) -> str:
     return f"{100 * ratio(setting.rows, 'useful_tokens', 'query_tokens')[0]:.1f} %"
 
 
-def _forced_share(setting: SettingResults, _: SettingResults | None) -> str:
-    return f"{limits(setting, [])['forced']:.0f} %"
+def _commit_share(name: str) -> ColumnCell:
+    """Commits of one sort, in percent of all; empty where they were not counted."""
 
+    def cell(setting: SettingResults, _: SettingResults | None) -> str:
+        value = limits(setting, [])[name]
+        return "" if value is None else f"{value:.0f} %"
 
-def _late(setting: SettingResults, _: SettingResults | None) -> str:
-    value = limits(setting, [])["late"]
-    return "" if value is None else f"{value:.0f} %"
+    return cell
 
 
 def _refresh_share(setting: SettingResults, _: SettingResults | None) -> str:
@@ -146,8 +143,8 @@ REPORT_COLUMNS = {
     "queries_share": Column("query tokens, share", _share("query_tokens")),
     "flops_share": Column("FLOPs, share", _share("flops")),
     "useful": Column("useful", _useful),
-    "forced": Column("forced", _forced_share),
-    "late": Column("late", _late),
+    "forced": Column("forced", _commit_share("forced")),
+    "late": Column("late", _commit_share("late")),
     "refreshed": Column("forwards that refreshed", _refresh_share),
     "refreshed_by_layer": Column("the same by layer, %", _refresh_shares),
     "speed": Column("tokens / s", lambda setting, _: speed_text(setting.measures)),
@@ -163,9 +160,7 @@ def column_tables(settings: Sequence[SettingResults], words: Sequence[str], agai
 
     Raises UserError for an unknown column, and where there is no single setting to compare with.
     """
-    suites: dict[Suite, list[SettingResults]] = {}
-    for _, setting in each_setting(methods(settings)):
-        suites.setdefault(setting.suite, []).append(setting)
+    suites = grouped((setting.suite, setting) for _, setting in each_setting(methods(settings)))
     return "\n".join(f"### {title(mine)}\n\n{_table(mine, words, against).markdown()}" for mine in suites.values())
 
 
@@ -206,7 +201,7 @@ def _line_name(setting: SettingResults, shared: Collection[str] = ()) -> str:
 def column_of(word: str, settings: Sequence[SettingResults]) -> Column:
     if word in OF_ORACLE:
         head, key = OF_ORACLE[word]
-        return Column(head, lambda setting, _: _two_digits(limits(setting, settings)[key]))
+        return Column(head, lambda setting, _: text(limits(setting, settings)[key], 2))
     if word in REPORT_COLUMNS:
         return REPORT_COLUMNS[word]
     names = [*REPORT_COLUMNS, *OF_ORACLE]
@@ -220,22 +215,14 @@ def column_of(word: str, settings: Sequence[SettingResults]) -> Column:
         raise UserError(f"--columns {word} cannot be imported: {error}. Name a function as PACKAGE.NAME.") from None
 
 
-def _two_digits(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
 def beside_of(
     setting: SettingResults, every: Sequence[SettingResults], against: Sequence[str]
 ) -> SettingResults | None:
     mine = [other for other in every if (other.suite, other.model) == (setting.suite, setting.model)]
-    mine = [other for other in mine if set(against) <= _setting_words(other)] if against else []
-    apart = {id(other): len(_setting_words(setting) ^ _setting_words(other)) for other in mine}
+    mine = [other for other in mine if set(against) <= setting_words(other)] if against else []
+    apart = {id(other): len(setting_words(setting) ^ setting_words(other)) for other in mine}
     least = [other for other in mine if apart[id(other)] == min(apart.values())]
     if len(least) > 1:
         names = "; ".join(_line_name(other) for other in least)
         raise UserError(f"--against {' '.join(against)} means {names} for {_line_name(setting)}. Name more settings.")
     return least[0] if least else None
-
-
-def _setting_words(setting: SettingResults) -> set[str]:
-    return {f"{key}={value_text(value)}" for key, value in setting.first.settings.items()}

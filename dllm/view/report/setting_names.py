@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from dllm.common.digest import json_digest
 from dllm.common.errors import UserError
+from dllm.common.grouping import grouped
 from dllm.compose.labels import usual_of
 from dllm.compose.naming import own_options, part_at, part_words, places_of, typed_name, value_text
 from dllm.view.report.older import Codes
@@ -68,9 +69,7 @@ class Labels:
         self.twice = {key for key, count in Counter((group, words) for group, words, _ in parts).items() if count > 1}
 
     def label(self) -> list[SettingResults]:
-        curves: dict[str, list[SettingResults]] = {}
-        for setting in self.settings:
-            curves.setdefault(self._curve(setting), []).append(setting)
+        curves = grouped((self._curve(setting), setting) for setting in self.settings)
         return [
             replace(setting, method=self._method(setting), name=self._name(setting, curves[self._curve(setting)]))
             for setting in self.settings
@@ -93,7 +92,6 @@ class Labels:
         return any(len({json_digest(value) for value in values}) > 1 for values in self._values(key).values())
 
     def _curve(self, setting: SettingResults) -> str:
-        """What the settings of a curve share."""
         entries = {key: value for key, value in setting.first.settings.items() if key not in self.numbers}
         return json_digest(
             [setting.model, setting.first.codes, [target(setting, group) for group in CURVE_PARTS], entries]
@@ -143,7 +141,8 @@ class Labels:
         last = Counter(key.rpartition(".")[2] for key in numbers)
         short = {key: key.rpartition(".")[2] for key in numbers}
         short = {key: end if last[end] == 1 else key.removeprefix("sampler.") for key, end in short.items()}
-        return ", ".join(f"{_with_spaces(short[key])}={number(value)}" for key, value in numbers.items()) or "defaults"
+        short = {key: words.replace("_", " ").replace(".", " ") for key, words in short.items()}
+        return ", ".join(f"{short[key]}={number(value)}" for key, value in numbers.items()) or "defaults"
 
 
 def _value_words(config: Mapping[str, Any], key: str) -> str | None:
@@ -177,10 +176,6 @@ def _is_number(value: Any) -> bool:
 
 def number(value: Any) -> str:
     return f"{value:g}" if _is_number(value) and not isinstance(value, list) else value_text(value)
-
-
-def _with_spaces(key: str) -> str:
-    return key.replace("_", " ").replace(".", " ")
 
 
 def checkpoint_names(cells: Sequence[CellResults]) -> dict[str, str]:

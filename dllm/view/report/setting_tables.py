@@ -23,9 +23,6 @@ NAME_HEADS = ["method", "setting"]
 PUBLISHED_HEADS = [*NAME_HEADS, "whose", "verdict", "hardware", "from",
                    "score", "low", "high", "tokens / s", "tokens / forward", "forwards", "speed-up"]  # fmt: skip
 PUBLISHED_WORDS = 6  # columns of words, before the numbers
-_Value = float | None
-
-
 LineCells = Mapping[str, Callable[[SettingResults], str]]  # of a line, by the heads of their columns
 
 
@@ -48,6 +45,8 @@ def _over(setting: SettingResults, name: str, unit: float) -> float | None:
     return None if mean is None else mean / unit
 
 
+# Quality and counts, which are the same on every machine and after every resumption. low and high are the 95 % interval
+# of the score, of all seeds together. SD over seeds is in points.
 OUTCOMES: LineCells = {
     "seeds": lambda s: f"{len(s.seeds)}" if len(s.seeds) > 1 else "",
     "samples": lambda s: f"{s.measures.samples}",
@@ -63,14 +62,6 @@ OUTCOMES: LineCells = {
     "GFLOP": _number(lambda s: _over(s, "flops", 1e9), 2),
     "MB moved": _number(lambda s: _over(s, "bytes", 1e6), 0),
 }
-
-
-def outcomes(settings: Sequence[SettingResults]) -> ReportTable:
-    """Quality and counts, which are the same on every machine and after every resumption.
-
-    Columns low and high are the 95 % interval of the score, of all seeds together. SD over seeds is in points.
-    """
-    return setting_table(settings, OUTCOMES)
 
 
 def speeds(settings: Sequence[SettingResults], machine: Machine | None) -> ReportTable:
@@ -141,7 +132,7 @@ def curves(settings: Sequence[SettingResults]) -> ReportTable:
     ranking = sorted(all_methods, key=lambda m: (m.settings[0].rank, -figures.mean_aup(m, all_methods)))
     rows = []
     for method in ranking:
-        steps = figures.steps_and_scores(method)
+        steps = [(s.tokens_per_step, s.quality) for s in method.settings]
         pbx = [f(steps, level) for level in PB_LEVELS for f in (figures.pb_discrete, figures.pb_interpolated)]
         partial = sum(set(s.scores) != task_names for s in method.settings)
         rows.append(
@@ -189,21 +180,15 @@ def published_table(settings: Sequence[SettingResults]) -> ReportTable | None:
             measures, name = s.measures, [s.method, s.name]
             ours = [s.quality, *(s.interval or (None, None)), measures.speed, measures.tpf, measures.nfe, None]
             rows.append([*name, "ours", "", stamped_device(there), s.folders, *_numbers(ours)])
-            notes = [verdict(theirs, s.interval), theirs.hardware, _source(theirs)]
-            rows.append([*name, "published", *notes, *_numbers(_figures(theirs))])
+            source = f"{theirs.source}{f' ({theirs.note})' if theirs.note else ''}"
+            numbers = [theirs.score, None, None, theirs.tokens_per_second, theirs.tpf, theirs.nfe, theirs.speedup]
+            notes = [verdict(theirs, s.interval), theirs.hardware, source]
+            rows.append([*name, "published", *notes, *_numbers(numbers)])
     return ReportTable(PUBLISHED_HEADS, rows, PUBLISHED_WORDS).without_empty() if rows else None
 
 
-def _numbers(values: Sequence[_Value]) -> list[str]:
+def _numbers(values: Sequence[float | None]) -> list[str]:
     return ["" if value is None or value != value else f"{value:.4g}" for value in values]
-
-
-def _figures(paper: PaperRow) -> list[_Value]:
-    return [paper.score, None, None, paper.tokens_per_second, paper.tpf, paper.nfe, paper.speedup]
-
-
-def _source(paper: PaperRow) -> str:
-    return f"{paper.source}{f' ({paper.note})' if paper.note else ''}"
 
 
 WHOLE_RANGE = (0.0, 100.0)  # where no answer could be judged
