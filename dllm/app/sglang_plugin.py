@@ -102,8 +102,6 @@ class OpenBlock:
 
 @dataclass(frozen=True)
 class RequestChoice:
-    """What a request chooses."""
-
     sampler: str = ""  # the rule and its options, as JSON; empty: the server's
     seed: int = 0  # of its draws
 

@@ -44,7 +44,7 @@ def words_of(model: str, task: str, count: int, seed: int, output: Path) -> list
 def fresh(model: str, task: str, output: Path) -> DecodedLosses:
     """The settings on fresh items."""
     run = tuning_of([*words_of(model, task, FRESH_ITEMS, 7, output), f"name=fresh-{model}-{task}"], settings_of_words)
-    return DecodedLosses(run.space.settings, run.configured, run.folder, FRESH_ITEMS, 0, COST, binary=False)
+    return DecodedLosses(run.settings, run.configured, run.folder, FRESH_ITEMS, 0, COST, binary=False)
 
 
 def ratio(table: DecodedLosses, setting: int) -> tuple[float, float, float]:

@@ -1,6 +1,4 @@
-"""Short commands beside NAME=VALUE: ``dllm run "PROMPT"``, ``chat``, ``serve``, ``check``, ``fits``,
-``quantize``, ``sweep``, ``tune``, ``train``, ``report``, ``diff``, ``doctor``, ``pull``,
-``list``.
+"""Short commands beside NAME=VALUE, such as ``dllm run "PROMPT"``.
 
 Each stands for settings, and takes any others after it. A word without ``=`` is the prompt of ``run``, the folder of
 ``check``, ``quantize`` and ``report``, and else the model.
@@ -26,8 +24,6 @@ WITH_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-
 
 @dataclass(frozen=True)
 class Command:
-    """A short command."""
-
     usage: str  # what is typed after its name
     does: str  # what it does, in a line
     stands_for: tuple[str, ...]  # the settings that it stands for

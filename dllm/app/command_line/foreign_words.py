@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from dllm.common.errors import Set, nearest
+from dllm.common.errors import Set
 from dllm.common.hints import as_advice, as_listed, meaning, other_choice, typed
 from dllm.compose.config_choices import choices, config_groups, options_of_choices
 from dllm.compose.parts import composed
+from dllm.record.folders import flatten
 
 SEARCHED = ("task", "model", "sampler", "blocks", "cache", "eos", "length", "constraint", "engine")  # in this order
 UNSETTABLE = ("task.name", "task.run", "model.name")  # what the files of choices say, and no user sets
@@ -27,15 +28,8 @@ MOST_OWNERS = 4
 def setting_values(config: DictConfig) -> dict[str, Any]:
     """Everything that can be set, by its dotted name, with its value as it is written."""
     ours = OmegaConf.masked_copy(config, [name for name in map(str, config) if name != "hydra"])
-    return dict(_flat(OmegaConf.to_container(ours, resolve=False), ""))
-
-
-def _flat(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif not str(key).startswith("_"):
-            yield f"{prefix}{key}", value
+    values = flatten(cast(dict[str, Any], OmegaConf.to_container(ours, resolve=False)))
+    return {name: value for name, value in values.items() if not name.rpartition(".")[2].startswith("_")}
 
 
 def of_setting(word: str, value: str | None, settings: Mapping[str, Any]) -> str | None:
@@ -131,11 +125,6 @@ def of_choice(group: str, value: str) -> str | None:
         return as_advice(other)
     same = [name for name in choices(group) if as_listed(name) == as_listed(value)]
     return f"write {group}={same[0]}" if same else None
-
-
-def near_setting(word: str, settings: Mapping[str, Any]) -> str:
-    """`` Did you mean 'x'?`` for the name of a setting or a group that comes close."""
-    return nearest(word, [*settings, *config_groups()])
 
 
 def values_beside(arguments: Sequence[str]) -> dict[str, Any]:

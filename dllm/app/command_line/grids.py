@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,7 @@ def expanded(overrides: Sequence[str]) -> Sweep:
 def new_folder(above: Path, folder: Path | None) -> Path:
     """Make the sweep's folder; without a name it has the time's."""
     if folder is None:
-        return fresh_folder(above, datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+        return fresh_folder(above)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -115,7 +114,6 @@ def swept_names(overrides: Sequence[str]) -> set[str]:
 
 
 def _value_count(override: Override) -> int:
-    """How many values a setting tries."""
     value = override.value()
     if isinstance(value, Glob):
         return len(value.filter(choices(str(override.key_or_group))))

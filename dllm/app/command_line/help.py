@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
+from typing import cast
 
 from omegaconf import DictConfig
 
@@ -48,9 +49,7 @@ FIRST_GROUPS = ("model", "sampler", "blocks", "cache", "eos", "length", "constra
 
 def help_text(arguments: Sequence[str], width: int | None = None) -> str:
     """The whole help, with the settings that ``arguments`` change."""
-    width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
-    overrides = [argument for argument in arguments if argument[:1] != "-" and argument not in (TUNE, FILTER)]
-    config = composed(list(overrides), whole=True)
+    width, config = width or _terminal_width(), _composed(arguments)
     names = chosen_names(config)
     lines = [
         f"Decode masked diffusion language models: {program()} NAME=VALUE ...",
@@ -71,12 +70,7 @@ def help_text(arguments: Sequence[str], width: int | None = None) -> str:
 
 def command_help(name: str, arguments: Sequence[str], width: int | None = None) -> str:
     """The help of a short command: how it is used, its own settings, and where the rest is."""
-    width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
-    command, overrides = (
-        COMMANDS[name],
-        [argument for argument in arguments if argument[:1] != "-" and argument not in (TUNE, FILTER)],
-    )
-    config = composed(list(overrides), whole=True)
+    width, config, command = width or _terminal_width(), _composed(arguments), COMMANDS[name]
     names = chosen_names(config)
     hidden = {command.prefix + option for option in command.option_names} | set(UNSETTABLE)
     keys = [key for key in setting_values(config) if key.startswith(command.settings) and key not in hidden]
@@ -96,6 +90,16 @@ def command_help(name: str, arguments: Sequence[str], width: int | None = None) 
         for group in groups:
             lines += two_columns(f"  {group}=", ", ".join(choices(group)), 12, width)
     return "\n".join([*lines, "", "Everything there is, with a line on each: dllm --help"])
+
+
+def _terminal_width() -> int:
+    return min(shutil.get_terminal_size((100, 24)).columns, 120)
+
+
+def _composed(arguments: Sequence[str]) -> DictConfig:
+    """The configuration that a command line chooses, without its flags."""
+    settings = [argument for argument in arguments if argument[:1] != "-" and argument not in (TUNE, FILTER)]
+    return cast(DictConfig, composed(settings, whole=True))
 
 
 def examples() -> str:

@@ -125,5 +125,4 @@ def parsed_override(argument: str) -> Override | None:
 
 
 def setting_names(overrides: Sequence[str]) -> list[str]:
-    """The names that overrides set."""
     return [str(override.key_or_group) for override in OverridesParser.create().parse_overrides(list(overrides))]

@@ -11,14 +11,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from dllm.app.command_line.endpoint_settings import slips
-from dllm.app.command_line.foreign_words import (
-    near_setting,
-    of_bare_word,
-    of_choice,
-    of_setting,
-    setting_values,
-    values_beside,
-)
+from dllm.app.command_line.foreign_words import of_bare_word, of_choice, of_setting, setting_values, values_beside
 from dllm.app.command_line.overrides import hydra_quote, parsed_override
 from dllm.app.command_line.program import program, see_help
 from dllm.common.errors import UserError, first_line, nearest
@@ -283,7 +276,7 @@ def _unknown_key(
         group = key.partition(".")[0]
         yield f"{line} has no meaning here: it is an option of {group}={f', {group}='.join(owners)}. Choose that, too."
     elif key not in keys:
-        yield f"{line} is unknown.{near_setting(key, keys)} {see_help()}"
+        yield f"{line} is unknown.{nearest(key, [*keys, *config_groups()])} {see_help()}"
 
 
 def owners_of(key: str) -> list[str]:

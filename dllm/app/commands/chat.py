@@ -129,7 +129,6 @@ class Conversation:
 
 
 def cost_line(result: Result) -> str:
-    """The answer's cost in a line."""
     speed = f"{result.tokens_per_second:.0f} tokens/s"
     cost = f"{count_text(result.useful_tokens, 'token')}, {count_text(result.nfe, 'forward')}"
     return f"{cost}, {result.tpf:.2f} per forward, {speed}"

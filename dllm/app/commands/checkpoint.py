@@ -59,7 +59,6 @@ class Report:
 
     @property
     def usable(self) -> bool:
-        """Whether it can be decoded with."""
         return not self.problems and not self.bare
 
     @property

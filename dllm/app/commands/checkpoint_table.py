@@ -87,7 +87,7 @@ def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str
     block = config.attention.block if config.process == "uniform" else None
     yield "logits", f"of a block of {block or 32}, in float32: {in_gib((block or 32) * 4 * config.vocab)} GiB"
     if report.parameters >= TIMED and not is_sealed:
-        for kind in _kinds(config):
+        for kind in dict.fromkeys(kind for kind, _ in kinds_with_head(config)):
             yield from _time_rows(config, report.active, kind)
         yield f"quantize={AUTO_KIND}", _auto_words(config)
 
@@ -109,13 +109,9 @@ def _auto_words(config: ModelConfig) -> str:
         return str(error).removeprefix(f"model.quantize={AUTO_KIND}: ")
 
 
-def _kinds(config: ModelConfig) -> list[str]:
-    """The kinds of weights that the folder can be loaded in on a CPU."""
-    return list(dict.fromkeys(kind for kind, _ in kinds_with_head(config)))
-
-
 def kinds_with_head(config: ModelConfig) -> list[tuple[str, str | None]]:
-    """The same, each with the kinds that embedding and head can have beside it."""
+    """The kinds of weights that the folder can be loaded in on a CPU, each with those that embedding and head can have
+    beside it."""
     if config.stored_kind is not None:
         return [(config.stored_kind, config.stored_head)]
     narrow = [(kind, head) for kind, head in NARROW_WITH_HEAD if _narrows(config, kind, head)]
@@ -140,19 +136,14 @@ def _narrows(config: ModelConfig, kind: str, head: str | None) -> bool:
 
 def _token_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:
     tokenizer = report.tokenizer
-    for name, number in (("mask id", config.mask_id), ("eos id", config.eos_id), ("pad id", config.pad_id)):
-        no_mask = (
-            ""
-            if name != "mask id"
-            else (
-                "none: undecided positions show noise"
-                if config.process == "uniform"
-                else "none: it predicts the next token"
-                if config.attention.next_token
-                else ""
-            )
-        )
-        yield name, no_mask or _spell(number, tokenizer)
+    if config.process == "uniform":
+        yield "mask id", "none: undecided positions show noise"
+    elif config.attention.next_token:
+        yield "mask id", "none: it predicts the next token"
+    else:
+        yield "mask id", _spell(config.mask_id, tokenizer)
+    yield "eos id", _spell(config.eos_id, tokenizer)
+    yield "pad id", _spell(config.pad_id, tokenizer)
     yield "stops", ", ".join(_spell(number, tokenizer) for number in report.ids.stops) if report.ids else "unknown"
     length = "no tokenizer" if tokenizer is None else f"{len(tokenizer)} ids in the tokenizer"
     yield "vocabulary", f"{length}, {config.vocab} logit columns"

@@ -6,7 +6,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +47,7 @@ def run(config: dict[str, Any], names: Sequence[str]) -> None:
         check_truths([truth for _, truth in lines], questions)
     check_states(plan, lines, questions, options)
     decoder = plan.decoder(plan.load())
-    name = plan.options.name or f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
-    folder = fresh_folder(Path(plan.options.output), name)
+    folder = fresh_folder(Path(plan.options.output), plan.options.name)
     answers = list[Decisions]()
     place = Path(os.devnull) if follows() else folder / DECISIONS
     with writing(folder), place.open("w", encoding="utf-8") as file:

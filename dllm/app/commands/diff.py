@@ -30,8 +30,6 @@ def run_diff(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Side:
-    """A trace or a run folder."""
-
     place: Path  # the file or the folder
     config: Mapping[str, Any]  # the settings of its decodes
     checkpoint: str | None  # fingerprint of the weights (None: not noted)
@@ -63,7 +61,6 @@ def read_side(place: Path) -> Side:
 
 
 def diff_lines(first: Side, second: Side) -> Iterator[str]:
-    """The lines of a comparison."""
     refuse_other_models(first, second)
     yield from _setting_lines(first, second)
     if first.rows and second.rows:
@@ -89,13 +86,14 @@ def refuse_other_models(first: Side, second: Side) -> None:
 
 
 def _setting_lines(first: Side, second: Side) -> Iterator[str]:
-    """The settings that differ."""
     from dllm.app.runs.folder import setting_differences
+    from dllm.compose.comparisons import COMPARED_GROUPS
     from dllm.record.folders import relevant
 
     settings = [relevant(side.config) for side in (first, second)]
     both = settings[0].keys() & settings[1].keys()  # a trace from Python keeps fewer
-    common = [{key: value for key, value in side.items() if key in both or _of_part(key)} for side in settings]
+    both |= {key for side in settings for key in side if key.partition(".")[0] in COMPARED_GROUPS}
+    common = [{key: value for key, value in side.items() if key in both} for side in settings]
     differences = list(setting_differences(*common))
     yield "Settings that differ (one | other):" if differences else "Settings: the same."
     for name, was, now in differences[:MOST_DIFFERENT_SETTINGS]:
@@ -104,12 +102,7 @@ def _setting_lines(first: Side, second: Side) -> Iterator[str]:
         yield f"  and {len(differences) - MOST_DIFFERENT_SETTINGS} more"
 
 
-def _of_part(key: str) -> bool:
-    return key.partition(".")[0] in ("sampler", "blocks", "cache", "eos", "length")
-
-
 def trace_lines(one: Side, other: Side) -> Iterator[str]:
-    """Where two traces part."""
     ((_, first),), second = list(one.traces.items())[:1], next(iter(other.traces.values()))
     if first.prompt[: first.start] != second.prompt[: second.start]:
         raise UserError(f"{one.place} and {other.place} decode other prompts. Compare decodes of one prompt.")

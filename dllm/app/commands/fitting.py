@@ -44,8 +44,6 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class FitQuestion:
-    """What is asked."""
-
     gpu: float | None  # GiB of a card; None: this machine's memory
     rows: int  # decoded together
     length: int  # columns of each, prompt and answer
@@ -108,7 +106,6 @@ def print_fitting(report: Report, config: Mapping[str, Any], name: str) -> bool:
 
 
 def heading(question: FitQuestion, parts: Parts, name: str, tp: int) -> Iterator[str]:
-    """What the table is of."""
     cache, blocks = name_of(parts.cache), name_of(parts.blocks)
     yield (
         f"{name}: {question.rows} rows of {question.length:,} columns, the last {question.answer} of them masks; "

@@ -98,6 +98,8 @@ def _check(name: HubName) -> None:
     """Say what is fetched. Raises UserError for a checkpoint that no family here can read, for one without weights, and
     for a disk that is too small. Without the hub nothing is asked: what is here may be enough."""
     from dllm.common.hub import hub_reachable
+    from dllm.models.weights.checkpoint_path import locate
+    from dllm.models.weights.weights import read_model_config
 
     if not hub_reachable():
         return
@@ -110,11 +112,12 @@ def _check(name: HubName) -> None:
         kinds = ", ".join(sorted({Path(file).suffix for file in sizes if Path(file).suffix})) or "nothing"
         raise UserError(f"{_path_of(name)} has no safetensors and no GGUF file, only {kinds}: name another.")
     if not name.file:
-        _check_config(name)
+        read_model_config(locate(_path_of(name), weights=False))  # refuses what no family here can read
     total, cache = sum(downloads.values()), _cache()
     free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
     say(f"{_path_of(name)}: {len(downloads)} files, {total / GIB:.2f} GiB; {free / GIB:.1f} GiB are free in {cache}")
-    here = sum(file.stat().st_size for file in _blobs(name))
+    blobs = cache / f"models--{name.repo.replace('/', '--')}" / "blobs"  # files that are here, whole or in part
+    here = sum(file.stat().st_size for file in blobs.iterdir()) if blobs.is_dir() else 0
     if total - here > free:
         raise UserError(
             f"{_path_of(name)} takes {total / GIB:.1f} GiB, and {free / GIB:.1f} are free in {cache}. Free "
@@ -122,24 +125,10 @@ def _check(name: HubName) -> None:
         )
 
 
-def _check_config(name: HubName) -> None:
-    """Raise UserError for a folder whose config.json no family here can read."""
-    from dllm.models.weights.checkpoint_path import locate
-    from dllm.models.weights.weights import read_model_config
-
-    read_model_config(locate(_path_of(name), weights=False))
-
-
 def _cache() -> Path:
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
-
-
-def _blobs(name: HubName) -> Iterator[Path]:
-    """Files of a repository that are here, whole or in part."""
-    folder = _cache() / f"models--{name.repo.replace('/', '--')}" / "blobs"
-    yield from folder.iterdir() if folder.is_dir() else ()
 
 
 def run_list(arguments: Sequence[str]) -> None:

@@ -119,7 +119,6 @@ def trace_differences(recorded: Trace, again: Trace) -> Iterator[str]:
 
 
 def turn_differences(then: TurnRecord, now: TurnRecord) -> Iterator[str]:
-    """What one turn did differently."""
     for name in ("turn", "kept", "block", "queries", "remasked", "filled", "length"):
         if getattr(then, name) != getattr(now, name):
             yield f"{name}={getattr(then, name)} in the trace, {getattr(now, name)} now"
@@ -147,7 +146,6 @@ def same_mixtures(then: ShownMixtures | None, now: ShownMixtures | None) -> bool
 
 
 def commit_differences(what: str, then: Commits, now: Commits) -> Iterator[str]:
-    """What one candidate committed or edited differently."""
     if then.positions != now.positions:
         yield f"{what}s at {then.positions} in the trace, at {now.positions} now"
         return

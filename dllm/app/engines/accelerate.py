@@ -52,7 +52,6 @@ class Accelerate(Local):
             yield cell
 
     def _share(self, cell: Cell) -> None:
-        """Decode a cell together with the others."""
         too_large = f"too large/{self.peers.meetings}"
         if self.group == 0:  # with its followers, who learn what the folder has
             with cell.open() as run_folder:

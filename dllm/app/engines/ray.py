@@ -24,16 +24,8 @@ from dllm.record.folders import SampleKey, key_of
 TICK = 1.0  # seconds after which it is looked again for workers that have no room
 
 
-def replica_environment() -> dict[str, Any]:
-    """Ray's description of a worker's process. Workers import what this process can; on other machines the package has
-    to be installed."""
-    return {"env_vars": {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}}
-
-
 @dataclass
 class OpenCell:
-    """A cell under way."""
-
     cell: Cell  # what it evaluates, and where
     run_folder: RunFolder  # where its rows are written
     done_keys: set[SampleKey]  # its finished samples
@@ -44,8 +36,6 @@ class OpenCell:
 
 @dataclass(frozen=True)
 class Shard:
-    """Batches of one cell, by their samples."""
-
     open_cell: OpenCell  # whose samples they are
     batches: tuple[tuple[SampleKey, ...], ...]  # the samples of each batch, decoded whole
     losses: int = 0  # how many workers were lost over it
@@ -111,7 +101,9 @@ class Ray(Engine):
         where = self.address or os.environ.get("RAY_ADDRESS") or "local"
         if where == "local":  # its ports are open to other machines: Ray (2.59 or later) answers those with the token
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        ray.init(address=where, runtime_env=replica_environment(), include_dashboard=False, log_to_driver=False)
+        # workers import what this process can; on other machines the package has to be installed
+        environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}}
+        ray.init(address=where, runtime_env=environment, include_dashboard=False, log_to_driver=False)
         obey_signals()  # Ray sets a handler of its own, which ends in SIGABRT
 
     def _workers(self) -> Workers:

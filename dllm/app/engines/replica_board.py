@@ -89,7 +89,6 @@ class Teller(logging.Handler):
         self.lines.append(visible(self.format(record)))
 
     def tell(self) -> None:
-        """Tell now."""
         lines = [self.lines.popleft() for _ in range(len(self.lines))]
         self._ask(self.board.tell.remote(self.replica_id, *self.word(), lines))
 

@@ -11,6 +11,7 @@ import torch
 
 from dllm.app.runs.samples import NamedSample
 from dllm.common.digest import seed_from
+from dllm.common.grouping import grouped
 from dllm.compose.config_choices import choice_of
 from dllm.constraints.kinds import TaskConstraint
 from dllm.prompts import PrefilledPrompt
@@ -41,8 +42,6 @@ class Batch(Generic[SampleT]):
 
 
 class SampleAnswer(NamedTuple):
-    """One sample's."""
-
     batch: Batch[Any]  # in which it was decoded
     number: int  # of the sample in the batch
     columns: dict[str, Any]  # of its row: ``Result.to_json``, and counts of each forward
@@ -75,12 +74,9 @@ class AnswerSource(ABC):
 
 def batches_of(samples: Iterable[tuple[AnswerShape, SampleT]], size: int) -> list[Batch[SampleT]]:
     """The batches of samples, each with its shape. size: samples of a batch."""
-    by_shape: dict[AnswerShape, list[SampleT]] = {}
-    for shape, sample in samples:
-        by_shape.setdefault(shape, []).append(sample)
     return [
         Batch(shape, tuple(mine[at : at + size]))
-        for shape, mine in by_shape.items()
+        for shape, mine in grouped(samples).items()
         for at in range(0, len(mine), size)
     ]
 

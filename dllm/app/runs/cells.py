@@ -25,8 +25,6 @@ PROMPT_SETTINGS = ("prompt", "prompts")
 
 @dataclass(frozen=True)
 class Cell:
-    """An evaluation and its folder."""
-
     evaluation: Evaluation  # what is decoded and scored
     folder: Path  # where its results go
     place: str = ""  # which cell of a sweep it is, for the progress bar

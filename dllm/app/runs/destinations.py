@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,10 @@ def remove_new(folder: Path) -> None:
             NEW_FOLDERS.discard(place)
 
 
-def fresh_folder(parent: Path, name: str) -> Path:
-    """Make a folder that no other process has. Folders of runs that start in the same second are numbered."""
+def fresh_folder(parent: Path, name: str | None = None) -> Path:
+    """Make a folder that no other process has. Without a name it has the time's. Folders of runs that start in the same
+    second are numbered."""
+    name = name or datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     return Path(from_first(lambda: str(_numbered_folder(parent, name))))
 
 

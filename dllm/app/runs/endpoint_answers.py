@@ -26,6 +26,7 @@ from dllm.common.installing import not_installed
 from dllm.common.versions import version_of
 from dllm.prompts import Message
 from dllm.record.code_hash import code_hash, targets
+from dllm.record.collector import first_stop
 from dllm.record.environment import environment_stamp
 from dllm.record.results import Result
 from dllm.tasks.base import Item
@@ -121,7 +122,7 @@ class EndpointAnswers(AnswerSource):
             result = Result(
                 [],
                 [],
-                cut_at(text, batch.shape.stop),
+                text[: first_stop(text, batch.shape.stop)],
                 [],
                 0,
                 0,
@@ -230,11 +231,6 @@ def messages_of(item: Item) -> list[Message]:
 def short_name(value: object) -> str | None:
     """What an address says in a word or two (None: nothing that a line of a file or of a table can show)."""
     return value[:LONGEST_MODEL_NAME] if isinstance(value, str) and value.isprintable() else None
-
-
-def cut_at(text: str, stops: Iterable[str]) -> str:
-    """The text before the first of the strings."""
-    return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
 
 
 def at_once(ask: Callable[[_Question], _Outcome], questions: Iterable[_Question], most: int) -> Iterator[_Outcome]:

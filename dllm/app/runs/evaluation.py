@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from dllm.app.command_line.endpoint_settings import is_endpoint
 from dllm.app.runs.answers import AnswerSource, Batch, SampleAnswer
 from dllm.app.runs.endpoint_answers import EndpointAnswers
 from dllm.app.runs.network_answers import NetworkAnswers
-from dllm.app.runs.scoring_pool import FinishedSample, Judgement, scored, scorers
 from dllm.common.errors import UserError
 from dllm.common.installing import not_installed
 from dllm.common.links import follows
@@ -20,6 +24,11 @@ from dllm.record.results import ResultRow
 from dllm.tasks.answer_formats import is_word, lacking_library
 from dllm.tasks.base import Item, Task
 from dllm.tasks.build import task_of
+
+FinishedSample = tuple[ResultRow, dict[str, Any] | None]  # a row of results, and its trace
+Judgement = dict[str, Any]  # keys of a row: its scores, and its parts of metrics over all answers
+MAX_PROGRAMS = 8  # programs at a time; each may take 2 GiB
+MAX_WAITING = 4  # samples that may wait for a scorer: what a killed run decodes again
 
 
 @dataclass
@@ -40,7 +49,8 @@ class Evaluation:
         if not items:
             raise UserError(f"task={config['task']['name']} has no items. Choose others of its settings.")
         answers = EndpointAnswers(config, items) if is_endpoint(config) else NetworkAnswers(config, task, items)
-        return Evaluation(dict(config), task, items, answers, {**answers.content, **_stamped(task)})
+        stamp = {f"task {name}": value for name, value in task.stamp().items()}
+        return Evaluation(dict(config), task, items, answers, {**answers.content, **stamp})
 
     @property
     def keys(self) -> list[SampleKey]:
@@ -111,5 +121,35 @@ class Evaluation:
         }
 
 
-def _stamped(task: Task) -> dict[str, str]:
-    return {f"task {name}": value for name, value in task.stamp().items()}
+def scorers(task: Task, device: torch.device) -> int:
+    """How many answers are scored at a time beside the decode; 0: each one before the decode goes on.
+
+    A GPU would wait for every program, so its host's other cores run them. A CPU would not decode sooner, and its times
+    would be those of a busy machine.
+    """
+    return 0 if device.type == "cpu" or not task.apart else max(1, min(MAX_PROGRAMS, (os.cpu_count() or 1) - 1))
+
+
+def scored(
+    samples: Iterable[FinishedSample], score: Callable[[ResultRow], Judgement], workers: int
+) -> Iterator[FinishedSample]:
+    """The samples with what scoring adds to their rows, in the same order: threads await scores that need processes of
+    their own while the next samples are decoded. workers: as of ``scorers``."""
+    if not workers:
+        yield from (({**row, **score(row)}, trace) for row, trace in samples)
+        return
+    waiting: deque[tuple[Future[Judgement], ResultRow, dict[str, Any] | None]] = deque()
+    pool = ThreadPoolExecutor(workers)
+    try:
+        for row, trace in samples:
+            waiting.append((pool.submit(score, row), row, trace))
+            while waiting and (waiting[0][0].done() or len(waiting) > MAX_WAITING * workers):
+                yield with_scores(*waiting.popleft())
+        while waiting:
+            yield with_scores(*waiting.popleft())
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def with_scores(score: Future[Judgement], row: ResultRow, trace: dict[str, Any] | None) -> FinishedSample:
+    return {**row, **score.result()}, trace

@@ -54,8 +54,6 @@ def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:
 
 @dataclass
 class RunFolder:
-    """An open run folder."""
-
     path: Path  # the folder
     results: BinaryIO  # its file of results, open to append
     lock: BaseFileLock  # held while a process writes
@@ -80,7 +78,7 @@ class RunFolder:
             if fresh:
                 inputs = {"content": dict(content), "settings": relevant(config)}
                 write_whole(folder / ENVIRONMENT, _json({"identity": identity(config, content), **inputs}))
-                write_whole(folder / CONFIG, _yaml(config))
+                write_whole(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         run_folder = replace(RunFolder.attach(folder, RESULTS), fresh=fresh)
         try:
             run_folder.gather()
@@ -291,7 +289,3 @@ def write_refused(file: Path, config: Mapping[str, Any], overrides: Sequence[str
 
 def _json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=1) + "\n"
-
-
-def _yaml(config: Mapping[str, Any]) -> str:
-    return str(yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))

@@ -99,7 +99,6 @@ class NetworkAnswers(AnswerSource):
             yield SampleAnswer(batch, number, columns, trace)
 
     def _likeliest(self, batch: Batch[PlannedSample]) -> Iterator[SampleAnswer]:
-        """Answers chosen by their likelihood."""
         model, prompts = self.model, self.plans[batch.shape].prompts
         for number, sample in enumerate(batch.samples):
             result = likeliest_choice(model, prompts, self.items[sample.id], self.task.estimator or Estimator())
@@ -171,7 +170,6 @@ def with_reference(sampler: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def needs_reference(sampler: Sampler) -> bool:
-    """Whether this is an oracle with an empty reference."""
     return isinstance(sampler, Oracle) and not sampler.reference
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,7 +138,6 @@ class RunPlan:
             self.constraints.row(request)
 
     def samples(self) -> list[PlannedSample]:
-        """Every sample to decode."""
         samples = planned_samples(self.entries(), self.prompts, self.options.samples, self.options.seed)
         for sample in samples:
             self.check_request(sample.request)
@@ -155,7 +153,6 @@ class RunPlan:
         return [PromptEntry(0, "1", prompt, prompt, self.constraint)]
 
     def decoder(self, model: bundle.Model) -> Decoder:
-        """The decoder of this plan."""
         parts, options = self.parts, self.options
         return Decoder(
             model,
@@ -175,7 +172,6 @@ class RunPlan:
         )
 
     def load(self) -> bundle.Model:
-        """Read the weights."""
         loaded = bundle.load(**weights_of(self.config))
         spare_threads(loaded.transformer)
         return loaded
@@ -183,7 +179,7 @@ class RunPlan:
     def refuse_folder(self) -> None:
         """Raise UserError when the run's folder is there and belongs to another configuration."""
         if self.options.resume is not None or self.options.name is not None:
-            refuse_other(self.folder(), self.config, self.content())
+            refuse_other(folder_of(self.options), self.config, self.content())
 
     def content(self) -> dict[str, str]:
         """Hashes of what the settings only name: the checkpoint with its adapter, the code of parts and task."""
@@ -198,7 +194,7 @@ class RunPlan:
     def open_folder(self, samples: Sequence[PlannedSample]) -> RunFolder:
         """The run's folder, new or resumed. Raises UserError when it holds a sample of another prompt or seed."""
         content = self.content()  # before a new folder is made: it may refuse
-        run_folder = RunFolder.open(self.folder(), self.config, content)
+        run_folder = RunFolder.open(folder_of(self.options), self.config, content)
         requests = {sample.key: sample.request for sample in samples}
         for row in run_folder.rows:
             request = requests.get(key_of(row))
@@ -212,9 +208,6 @@ class RunPlan:
                 )
         return run_folder
 
-    def folder(self) -> Path:
-        return folder_of(self.options)
-
 
 def folder_of(options: Options) -> Path:
     """resume=FOLDER, output/name, or a new folder named by the time."""
@@ -222,7 +215,7 @@ def folder_of(options: Options) -> Path:
         return Path(options.resume)
     if options.name is not None:
         return Path(options.output) / options.name
-    return fresh_folder(Path(options.output), datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    return fresh_folder(Path(options.output))
 
 
 def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str, Any]:

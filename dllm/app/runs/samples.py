@@ -39,8 +39,6 @@ TEXT_KEYS = {"turns": "turns[0]"} | {
 
 @dataclass(frozen=True)
 class NamedSample:
-    """One answer that is wanted."""
-
     id: str  # of its prompt
     sample: int  # which of the prompt's answers it is
     prompt_text: str  # the prompt as a person would write it
@@ -52,15 +50,11 @@ class NamedSample:
 
 @dataclass(frozen=True)
 class PlannedSample(NamedSample):
-    """One sample to decode."""
-
     request: Request  # what the decoder takes
 
 
 @dataclass(frozen=True)
 class PromptEntry:
-    """One prompt of a run."""
-
     # its line in the file, from which its seed follows, so that a repaired line changes no other prompt's seed
     number: int
     id: str  # of the prompt
@@ -89,15 +83,11 @@ def warn_of_prompts(model: Model, prompts: Iterable[str]) -> None:
             return
 
 
-def constraint_json(request: Request) -> dict[str, Any] | None:
-    """The name and options of a request's constraint; None: it is free."""
-    return request.constraint.to_json() if isinstance(request.constraint, Constraint) else None
-
-
 def constraint_digest(request: Request) -> str | None:
     """Identifies a request's constraint. None: it is free."""
-    value = constraint_json(request)
-    return None if value is None else digest(json.dumps(value).encode())  # members of a schema have an order
+    if not isinstance(request.constraint, Constraint):
+        return None
+    return digest(json.dumps(request.constraint.to_json()).encode())  # members of a schema have an order
 
 
 def planned_samples(entries: Sequence[PromptEntry], prompts: Prompts, samples: int, seed: int) -> list[PlannedSample]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from dllm.app.commands.evaluate import engine_of
 from dllm.app.runs.cells import Cell, sweep_cell
-from dllm.app.runs.evaluation import Evaluation
 from dllm.app.tuning.space import SettingWords
 from dllm.common.errors import UserError
 from dllm.common.terminal import complain, say
@@ -41,6 +40,7 @@ class DecodedLosses:
     binary: bool  # agreement: a loss is 1 where texts differ
     deadline: float | None = None  # of ``time.monotonic``
     cut: bool = False  # the time was up before a setting was confirmed
+    searched: tuple[int, ...] = ()  # settings that the last search asked for
     out: dict[int, str] = field(default_factory=dict)  # settings that failed, with the reason
     rows: dict[int, dict[str, ResultRow]] = field(default_factory=dict)  # by setting and item
     orders: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # items of a portion
@@ -50,6 +50,7 @@ class DecodedLosses:
         return len(split_items(self.items, 0)[0])
 
     def search(self, settings: Sequence[int], count: int) -> Mapping[int, tuple[Sequence[float], float]]:
+        self.searched = tuple(settings)
         before = max((end for start, end in self.orders if end <= self.searching), default=0)
         say(f"Search: items {before + 1} to {count} of {self.searching}, {len(settings)} settings.", flush=True)
         self.decode(settings, before, count)
@@ -57,7 +58,10 @@ class DecodedLosses:
 
     def confirm(self, setting: int) -> Sequence[float] | None:
         say(f"Confirm: {self.items - self.searching} items, {self.label(setting)}.", flush=True)
-        self.decode([setting], self.searching, self.items)
+        try:
+            self.decode([setting], self.searching, self.items)
+        except OutOfTimeError:  # what is certified so far stands
+            self.cut, self.out[setting] = True, "the time was up"
         return None if setting in self.out else self.losses(setting, self.searching, self.items)
 
     def decode(self, settings: Sequence[int], start: int, end: int) -> None:
@@ -169,8 +173,3 @@ def score_of(row: ResultRow) -> float:
     if not 0 <= scores[0] <= 1:
         raise UserError(f"the answer to {row['id']} has a score of {scores[0]:g}, and a loss needs one in [0, 1].")
     return scores[0]
-
-
-def item_count(config: Mapping[str, Any]) -> int:
-    """How many items the task of a configuration has."""
-    return len(Evaluation.of(config).items)

@@ -9,12 +9,11 @@ from typing import Any
 from dllm.app.command_line.grids import grids_of
 from dllm.app.tuning.outcome import Tuned
 from dllm.app.tuning.tune import tuning_of
+from dllm.compose.comparisons import COMPARED_GROUPS
 from dllm.compose.parts import build_part, composed
 from dllm.compose.tuned import read_tuned, warn_unless_same
 from dllm.models.bundle import Model
 from dllm.models.fingerprint import fingerprint
-
-TUNED_PARTS = ("sampler", "blocks", "cache", "eos", "length")
 
 
 def tune(
@@ -72,5 +71,5 @@ def tuned(file: str | Path, model: Model | None = None) -> dict[str, Any]:
     if model is not None:
         warn_unless_same(str(file), origin, fingerprint(model.path))
     config = composed(settings)
-    parts = {group: build_part(group, config[group]) for group in TUNED_PARTS}
+    parts = {group: build_part(group, config[group]) for group in COMPARED_GROUPS}
     return {**parts, "runtime": str(config.runtime)}

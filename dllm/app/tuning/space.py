@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from itertools import product
 
@@ -21,17 +20,11 @@ SPACE_GROUPS = ("sampler", "blocks", "cache", "eos", "length", "runtime", "kerne
 SettingWords = tuple[str, ...]  # NAME=VALUE, as on a command line
 
 
-@dataclass(frozen=True)
-class Space:
-    """What is tried, and what it is compared with."""
-
-    reference: SettingWords  # what quality is compared with
-    settings: tuple[SettingWords, ...]  # the reference first
-
-
-def space_for(config: ModelConfig, user_words: Sequence[str], reference: Sequence[str] | None) -> Space:
-    """The settings to try. user_words: words of the command line that set them. reference: of the command line, or
-    None. Raises UserError for a model that leaves nothing to choose."""
+def space_for(
+    config: ModelConfig, user_words: Sequence[str], reference: Sequence[str] | None
+) -> tuple[SettingWords, ...]:
+    """The settings to try, the reference first. user_words: words of the command line that set them. reference: of the
+    command line, or None. Raises UserError for a model that leaves nothing to choose."""
     if user_words and reference is not None:
         base, grids = tuple(reference), [list(user_words)]
     else:
@@ -39,8 +32,7 @@ def space_for(config: ModelConfig, user_words: Sequence[str], reference: Sequenc
         content = yaml.safe_load((files("dllm.conf") / "tuning" / f"{kind}.yaml").read_text(encoding="utf-8"))
         base = tuple(reference) if reference is not None else tuple(next(grids_of([content["reference"]])))
         grids = [list(user_words)] if user_words else list(grids_of(content["grids"]))
-    settings = dict.fromkeys([base, *(words for grid in grids for words in combined(grid))])
-    return Space(base, tuple(settings))
+    return tuple(dict.fromkeys([base, *(words for grid in grids for words in combined(grid))]))
 
 
 def list_for(config: ModelConfig) -> str:
@@ -53,7 +45,6 @@ def list_for(config: ModelConfig) -> str:
 
 
 def combined(grid: Sequence[str]) -> list[SettingWords]:
-    """Each combination of a grid's values."""
     return [tuple(words) for words in product(*map(_values, grid))]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from dllm.app.command_line.options import check_name
 from dllm.app.command_line.overrides import setting_names
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.runs.destinations import fresh_folder, make_folder, writing
-from dllm.app.tuning.decoded import DecodedLosses, OutOfTimeError, cost_of, item_count
+from dllm.app.runs.evaluation import Evaluation
+from dllm.app.tuning.decoded import DecodedLosses, OutOfTimeError, cost_of
 from dllm.app.tuning.outcome import Tuned, TuneOutcome
 from dllm.app.tuning.space import SettingWords, is_tried, space_for
-from dllm.app.tuning.tune_options import TuneOptions, reference_words, split
+from dllm.app.tuning.tune_options import TuneOptions, split
 from dllm.common.digest import json_digest
 from dllm.common.errors import UserError
 from dllm.common.terminal import say
@@ -67,11 +69,12 @@ class Run:
         self.promise = Promise(options.max_loss, options.alpha, self.prompts is not None)
         description = bundle.describe(base["model"]["path"], **describe_arguments(base["model"]))
         self.model, self.checkpoint = description.name, fingerprint(description.path)
-        self.space = space_for(description.config, tried_words, reference_words(options))
+        reference = None if options.reference is None else shlex.split(options.reference)
+        self.settings = space_for(description.config, tried_words, reference)
         self.seed = int(base["seed"])
-        for setting in self.space.settings:  # before anything is decoded
+        for setting in self.settings:  # before anything is decoded
             self.configured(setting)
-        self.total = item_count(self.configured(self.space.reference))
+        self.total = len(Evaluation.of(self.configured(self.settings[0])).items)
         self.folder = self._folder(base)
 
     def configured(self, setting: SettingWords) -> dict[str, Any]:
@@ -101,13 +104,12 @@ class Run:
         return TuneOutcome(table, choice, self.promise, late, self.origin(items)).write(self.folder)
 
     def origin(self, items: int) -> dict[str, Any]:
-        """What the choice was made by."""
         return {
             "model": self.model,
             "checkpoint": self.checkpoint,
             "words": self.common,
             "items": items,
-            "reference": list(self.space.reference),
+            "reference": list(self.settings[0]),
             "max_loss": self.options.max_loss,
             "alpha": self.options.alpha,
             "cost": self.options.cost,
@@ -116,11 +118,9 @@ class Run:
 
     def _folder(self, base: dict[str, Any]) -> Path:
         """The run's folder: new, or one of the same command."""
-        identity = json_digest(
-            [self.common, list(map(list, self.space.settings)), repr(replace(self.options, budget=None))]
-        )
+        identity = json_digest([self.common, list(map(list, self.settings)), repr(replace(self.options, budget=None))])
         if base["name"] is None:
-            folder = fresh_folder(Path(str(base["output"])), datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+            folder = fresh_folder(Path(str(base["output"])))
         else:
             check_name(str(base["name"]))
             folder = Path(str(base["output"])) / str(base["name"])
@@ -137,7 +137,7 @@ class Run:
     def _within_budget(self) -> tuple[int, tuple[SettingWords, ...]]:
         """How many items serve, and which settings are tried. Raises UserError for too few items. A budget takes the
         items that it allows, but those that a certificate needs, and then the first settings alone."""
-        items, settings = min(self.total, self.options.items or self.total), self.space.settings
+        items, settings = min(self.total, self.options.items or self.total), self.settings
         least = self.least_items()
         if items < least:
             has = f"items={items}" if items < self.total else f"there are {items} items"
@@ -175,28 +175,7 @@ class Run:
 
 def _choice(table: DecodedLosses, promise: Promise) -> tuple[CertifiedChoice, bool]:
     """The choice, and whether the time was up before it was certain."""
-    watched = WatchedLosses(table)
     try:
-        return choose(watched, len(table.settings), table.searching, promise, reference=0), False
+        return choose(table, len(table.settings), table.searching, promise, reference=0), False
     except OutOfTimeError:
-        return CertifiedChoice(watched.kept, (), (), None), True
-
-
-@dataclass
-class WatchedLosses:
-    """A table that remembers who was left."""
-
-    table: DecodedLosses  # that is read
-    kept: tuple[int, ...] = ()  # settings that the last search asked for
-
-    def search(self, settings: Sequence[int], count: int) -> Any:
-        self.kept = tuple(settings)
-        return self.table.search(settings, count)
-
-    def confirm(self, setting: int) -> Sequence[float] | None:
-        try:
-            return self.table.confirm(setting)
-        except OutOfTimeError:  # what is certified so far stands
-            self.table.cut = True
-            self.table.out[setting] = "the time was up"
-            return None
+        return CertifiedChoice(table.searched, (), (), None), True

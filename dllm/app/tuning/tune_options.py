@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, get_type_hints
@@ -74,10 +73,6 @@ def split(words: Sequence[str], options_kind: type[OptionsType]) -> tuple[Option
     options = options_kind(**values)
     options.check()
     return options, rest
-
-
-def reference_words(options: TuneOptions) -> list[str] | None:
-    return None if options.reference is None else shlex.split(options.reference)
 
 
 def _value(text: str, kind: Any) -> Any:
