@@ -8,6 +8,7 @@ published code of LLaDA and Dream. As separate operations the two move five time
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -54,7 +55,10 @@ def silu_times(a: Tensor, b: Tensor, triton: bool = False, gelu: bool = False) -
     return out
 
 
-GATES = {"silu": silu_times, "gelu_tanh": partial(silu_times, gelu=True)}  # by activation
+GATES: dict[str, Callable[..., Tensor]] = {
+    "silu": silu_times,
+    "gelu_tanh": partial(silu_times, gelu=True),
+}  # by activation
 
 
 def _build(kind: str, gelu: bool = False) -> Build:

@@ -197,8 +197,8 @@ class _Build:
         for sentence in config.warnings:
             warn_once(f"{path}: {sentence}")
         if config.family == MASKED_LM_FAMILY:
-            network = load_masked_lm(folder, config, self.device, self.residence.dtype).requires_grad_(self.trainable)
-            return Model(network, config, tokenizer, ids, name, folder)
+            lm = load_masked_lm(folder, config, self.device, self.residence.dtype).requires_grad_(self.trainable)
+            return Model(lm, config, tokenizer, ids, name, folder)
         network = self._network(folder, lora)
         if drafts is not None:
             attach_drafts(network, drafts)

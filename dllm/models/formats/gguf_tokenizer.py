@@ -116,7 +116,7 @@ def _backend(metadata: Mapping[str, Any], path: Path) -> Backend | None:
     return _byte_level(by_text, tokens, merges, str(metadata["tokenizer.ggml.pre"]), path)
 
 
-def _bpe(path: Path, vocabulary: Mapping[str, int], merges: list[Any], **options: Any) -> models.BPE:
+def _bpe(path: Path, vocabulary: dict[str, int], merges: list[Any], **options: Any) -> models.BPE:
     try:
         return models.BPE(vocab=vocabulary, merges=merges, **options)
     except Exception as error:
