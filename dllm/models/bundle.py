@@ -148,7 +148,9 @@ def load(
     if isinstance(path, nn.Module):
         refuse_object(tp)
         return _of_object(path, tokenizer, mask_id, attention_block, rope, family)
-    _refuse_tokenizer(tokenizer)
+    tokenizer_of(tokenizer)  # refuses what is none: a device, say
+    if tokenizer is not None:
+        raise UserError("tokenizer goes with a model object; a folder has its own files. Leave it out.")
     dtype, device = parse_dtype(dtype), parse_device(device)
     described = describe(path, mask_id, attention_block, rope, family)
     choice = Kinds(quantize, quantize_head, activations)
@@ -159,8 +161,9 @@ def load(
     if choice.quantize == AUTO_KIND:
         warn_once(f"model.quantize=auto takes {kinds}: the fastest here of what fits.")
     check_cut(described.config, tp, ep, kinds.quantize, kinds.head)
-    build = _Build(described, local_device(device, tp), residence, kinds, trainable, ep)
-    build.check()
+    place = local_device(device, tp)
+    triton = check_numbers(described.config, dtype, resolve_device(place), kernels, *kinds)
+    build = _Build(described, place, residence, kinds, trainable, ep, triton)
     lora = read_adapter(adapter, described.config, path)
     return build.model(path, lora, read_draft_adapter(draft_adapter, described.config, path))
 
@@ -175,6 +178,7 @@ class _Build:
     kinds: Kinds  # of the weights, as asked for or as stored
     trainable: bool  # weights take gradients
     ep: bool  # ranks share out whole experts
+    triton: bool  # our Triton kernels run
 
     @property
     def device(self) -> torch.device:
@@ -184,11 +188,6 @@ class _Build:
     def is_invariant(self) -> bool:
         """Whether no number depends on the batch."""
         return self.residence.kernels == INVARIANT
-
-    def check(self) -> bool:
-        """Whether our Triton kernels run. Raises UserError for a dtype, kernels or weights that the device lacks."""
-        dtype, kernels = self.residence.dtype, self.residence.kernels
-        return check_numbers(self.described.config, dtype, self.device, kernels, *self.kinds)
 
     def model(self, path: str | Path, lora: Adapter | None, drafts: Adapter | None) -> Model:
         """Read the weights. path: as given to ``load``. lora: is merged; drafts: of rows that draft."""
@@ -223,7 +222,7 @@ class _Build:
         )
 
     def _network(self, folder: Path, lora: Adapter | None) -> Transformer:
-        config, dtype, triton = self.described.config, self.residence.dtype, self.check()
+        config, dtype, triton = self.described.config, self.residence.dtype, self.triton
         ranks = Ranks.joined(self.residence.tp) if self.residence.tp > 1 else ALONE
         with load_progress(self.described.name) as watch:
             if config.stored_kind is not None:
@@ -260,13 +259,6 @@ def _kernels_with_gradients(kernels: str, config: ModelConfig, kinds: Kinds, tp:
     if kernels not in ("auto", "torch"):
         raise Refusal("trainable=True with {kernels:quoted}: they compute no gradient. Use kernels='auto'.", [kernels])
     return "torch"
-
-
-def _refuse_tokenizer(tokenizer: Any) -> None:
-    """Raise UserError for a tokenizer beside a folder, and for what is none: a device, say."""
-    tokenizer_of(tokenizer)
-    if tokenizer is not None:
-        raise UserError("tokenizer goes with a model object; a folder has its own files. Leave it out.")
 
 
 def _of_object(

@@ -161,7 +161,6 @@ class ModelConfig:
                 "Leave it {null}."
             )
         reach = setting.reach(self.theta, self.rotary_dim, self.max_length)
-        assert reach is not None
         return replace(self, theta=self.theta * reach.factor, max_length=max(self.max_length, reach.target), ntk=reach)
 
     def _a2d(self, block: int | None, names: Sequence[str]) -> ModelConfig:

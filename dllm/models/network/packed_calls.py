@@ -61,11 +61,8 @@ def run_together(model: Transformer, calls: Sequence[Inputs]) -> list[Tensor]:
     stream = Stream([call.memory for call in calls], shapes)
     conditionings = [call.conditioning for call in calls if call.conditioning is not None]
     more: dict[str, Any] = {"conditioning": Conditioning.joined(conditionings)} if conditionings else {}
-    lengths = [
-        call.totals.expand(shape).flatten()
-        for call, shape in zip(calls, shapes, strict=True)
-        if call.totals is not None
-    ]
+    pairs = zip(calls, shapes, strict=True)
+    lengths = [call.totals.expand(shape).flatten() for call, shape in pairs if call.totals is not None]
     if lengths:
         more["totals"] = torch.cat(lengths)[None]
     return by_call(model(tokens, positions, stream, columns, **more)[0], shapes)

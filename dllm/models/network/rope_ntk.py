@@ -52,11 +52,9 @@ class RopeSetting:
             )
         return rope
 
-    def reach(self, theta: float, dim: int, trained: int) -> NtkReach | None:
-        """What it makes of a model whose heads rotate ``dim`` features (None: nothing). Raises UserError for numbers
-        that reach no further than the file."""
-        if self.factor is None and self.target is None:
-            return None
+    def reach(self, theta: float, dim: int, trained: int) -> NtkReach:
+        """What it makes of a model whose heads rotate ``dim`` features. Raises UserError for numbers that reach no
+        further than the file."""
         if features(theta, dim, trained, self.doubled) < 2:
             raise Refusal(
                 f"{{model.rope:name}} reaches no further: no feature of this model's heads turned over the {trained} "
@@ -69,7 +67,7 @@ class RopeSetting:
                     [self.target],
                 )
             return NtkReach(factor_for(theta, dim, trained, self.target, self.doubled), self.target, trained)
-        assert self.factor is not None
+        assert self.factor is not None, "one of both is set"
         if not 1 < self.factor <= MOST_FACTOR:
             raise Refusal(f"{{model.rope.factor}} must be above 1, and at most {MOST_FACTOR:g}.", [self.factor])
         return NtkReach(self.factor, min(reach_of(theta, dim, trained, self.factor, self.doubled), MAX_SIZE), trained)

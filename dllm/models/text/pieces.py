@@ -7,7 +7,7 @@ place (SentencePiece drops the first blank, WordPiece puts blanks between words)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
 from os.path import commonprefix
 
@@ -91,14 +91,10 @@ def _ends(backend: Backend, ids: list[int], text: str) -> Iterator[int]:
         yield end
 
 
-def _byte_of() -> Mapping[str, int]:
-    """GPT-2's table: 188 printable bytes stand for themselves, the other 68 are U+0100 and on, in byte order."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    unprintable = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(unprintable)}
-
-
-BYTE_OF = _byte_of()
+# GPT-2's table: 188 printable bytes stand for themselves, the other 68 are U+0100 and on, in byte order.
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
+BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + at): byte for at, byte in enumerate(_UNPRINTABLE)}
 
 
 def spelling_bytes(spelling: str) -> bytes:
