@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dllm.common.coerce import is_whole
 from dllm.models.formats.codes import looked_up
-from dllm.models.formats.packed_module import Module, check_tensor
+from dllm.models.formats.layouts import Module, check_tensor
 from dllm.models.formats.packing import Packing, Part
 from dllm.models.keys import REQUIRED, KeyRule, KeyRules, integer, printed, quote, read_keys
 from dllm.models.weights.files import StoredTensor, broken

@@ -30,8 +30,7 @@ from dllm.common.errors import Refusal, UserError
 from dllm.models.config import ModelConfig
 from dllm.models.formats.affine import WORD_BITS, Grouped, Scaled, Scheme
 from dllm.models.formats.blocks_of_four import FOUR_BIT_STATE, blocks_of_four
-from dllm.models.formats.layouts import PackedSettings
-from dllm.models.formats.packed_module import Module, check_tensor
+from dllm.models.formats.layouts import Module, PackedSettings, check_tensor
 from dllm.models.formats.packed_settings import BNB_INT8, MLX_KEY, MLX_SCHEMES
 from dllm.models.formats.packing import Packing, Part
 from dllm.models.formats.prequantized import QUANTISATION, UNQUANTISED

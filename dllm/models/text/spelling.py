@@ -2,13 +2,19 @@
 
 A text is cut after the first character of each spelling, and its pieces are encoded apart: ``<`` and ``|eot_id|>``
 spell nothing. Texts that spell none are encoded whole, as the tokenizer does by itself.
+
+A tokenizer that puts a space before every text puts none before those that go on where another ends. Llama 2's kind
+does so by its normalizer, others by the pre-tokenizer. CodeLlama's own code encodes what is inside after an anchor,
+which it cuts off; here the tokenizer's description says what adds the space.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import json
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import pairwise
+from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
@@ -19,6 +25,12 @@ from dllm.models.weights.files import broken
 
 Span = tuple[int, int]  # begin and end in a text
 LONG = 16384  # characters; they take 10 ms
+# Of a normalizer or pre-tokenizer, what does nothing to the beginning of a text.
+_AT_BEGINNING: Mapping[str, Mapping[str, Any]] = {
+    "Metaspace": {"prepend_scheme": "never"},
+    "ByteLevel": {"add_prefix_space": False},
+    "Strip": {"strip_left": False},
+}
 HIEROGLYPH = "\U00013000"  # a hieroglyph, which makes the unknown token of a vocabulary that has one
 
 
@@ -94,3 +106,24 @@ def _encoding(backend: Tokenizer, text: str) -> Encoding:
         return backend.encode(text, add_special_tokens=False)
     except Exception as error:  # tokenizers raises plain Exception
         raise broken(f"the tokenizer cannot encode {quote(text)} ({error})") from error
+
+
+def without_prefix(backend: Tokenizer) -> Tokenizer:
+    """The same tokenizer, which adds nothing before a text and drops no blanks there: itself, where it is one."""
+    both = {"normalizer": backend.normalizer, "pre_tokenizer": backend.pre_tokenizer}
+    parts = {name: part and json.loads(part.__getstate__()) for name, part in both.items()}
+    changed = {name: _unprefixed(part) for name, part in parts.items()}
+    if changed == parts:
+        return backend
+    return Tokenizer.from_str(json.dumps({**json.loads(backend.to_str()), **changed}))
+
+
+def _unprefixed(part: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A normalizer or pre-tokenizer without what it does to the beginning of a text; None: that is all it does."""
+    if part is None or part["type"] == "Prepend" or str(part.get("pattern", {}).get("Regex", "")).startswith("^"):
+        return None
+    for key in ("normalizers", "pretokenizers"):
+        if key in part:
+            return {**part, key: [inner for inner in map(_unprefixed, part[key]) if inner is not None]}
+    changes = _AT_BEGINNING.get(part["type"], {})
+    return {**part, **{key: value for key, value in changes.items() if key in part}}

@@ -27,10 +27,9 @@ from dllm.models.text.chat_template import (
     thought_marks,
 )
 from dllm.models.text.chat_tokens import ChatTokens
-from dllm.models.text.inside import without_prefix
 from dllm.models.text.least_tokens import LeastTokens
 from dllm.models.text.pieces import alone, pieces_of
-from dllm.models.text.spelling import encode_text, plain_pieces
+from dllm.models.text.spelling import encode_text, plain_pieces, without_prefix
 from dllm.models.text.tokenizer_files import (
     SPECIAL_TOKEN_KEYS,
     TOKENIZER,
