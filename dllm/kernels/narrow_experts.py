@@ -77,12 +77,12 @@ class NarrowExperts(nn.Module):
         """Rows [T, D], sorted by expert, through the expert of each. ends [E]: the row after each expert's last."""
         if self.triton:
             gate, up = grouped_narrow_product(rows, self.gate_up, self.gate_up_scale, ends, True).chunk(2, -1)
-            return grouped_narrow_product(self.times(gate, up, True), self.down, self.down_scale, ends, True)
+            return grouped_narrow_product(self.times(gate, up, triton=True), self.down, self.down_scale, ends, True)
         return by_group(self._of_expert, rows, ends, rows.shape[1])
 
     def _of_expert(self, expert: int, rows: Tensor) -> Tensor:
         inner = cpu_product(rows, self.gate_up[expert], self.gate_up_scale[expert], self.bits)
-        inner = self.times(*inner.chunk(2, -1), False)
+        inner = self.times(*inner.chunk(2, -1))
         return cpu_product(inner, self.down[expert], self.down_scale[expert], self.bits)
 
 

@@ -41,7 +41,7 @@ def _silu_times(a, b, out, D, a_stride, b_stride, GELU: tl.constexpr, WIDE: tl.c
     tl.store(out + row * D + columns, (open_ * other).to(a.dtype.element_ty), mask=inside)
 
 
-def silu_times(a: Tensor, b: Tensor, triton: bool = False, gelu: bool = False) -> Tensor:
+def silu_times(a: Tensor, b: Tensor, gelu: bool = False, triton: bool = False) -> Tensor:
     """``reference``. triton: the kernel, equal up to the rounding of the exponential."""
     if not triton or torch.compiler.is_compiling():  # torch.compile fuses this itself
         return reference(a, b, gelu)

@@ -124,7 +124,7 @@ def layer_cases(
         yield Case(
             "silu_times",
             f"{rows} x {3 * width}",
-            lambda on, a=gate_up: silu_times.silu_times(*a.chunk(2, -1), on),
+            lambda on, a=gate_up: silu_times.silu_times(*a.chunk(2, -1), triton=on),
             1.5 * nbytes(gate_up),
         )
         q, k, v = (noise(1, rows, heads, size) for _ in range(3))

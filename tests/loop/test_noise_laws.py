@@ -147,7 +147,7 @@ def unasking(experts: StackedExperts, rows: Tensor, ends: Tensor) -> Tensor:
     """Rows [T, D] through the expert of each, with all matrices spread out."""
     expert = (torch.arange(len(rows))[:, None] >= ends).sum(1)
     gate, up = torch.einsum("td,tfd->tf", rows, experts.gate_up[expert]).chunk(2, -1)
-    return torch.einsum("tf,tdf->td", experts.times(gate, up, False), experts.down[expert])
+    return torch.einsum("tf,tdf->td", experts.times(gate, up), experts.down[expert])
 
 
 @pytest.mark.parametrize("cache", [NoCache, Finished] if full() else [Finished])

@@ -40,7 +40,7 @@ class MLP(nn.Module):
             gate, up = self.gate(x), self.up(x)
         else:
             gate, up = self.gate_up(x).split_with_sizes(self.sizes, -1)  # 3 us faster than split
-        return self.down(self.times(gate, up, self.triton))
+        return self.down(self.times(gate, up, triton=self.triton))
 
 
 class Router(nn.Linear):
@@ -81,7 +81,7 @@ class StackedExperts(nn.Module):
 
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
         gate, up = grouped_product(rows, self.gate_up, ends, self.triton).chunk(2, -1)
-        return grouped_product(self.times(gate, up, self.triton), self.down, ends, self.triton)
+        return grouped_product(self.times(gate, up, triton=self.triton), self.down, ends, self.triton)
 
 
 class MoE(nn.Module):
