@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.languages.arrays import heads, mixed_hashes, spread_ranges
+from dllm.constraints.languages.arrays import distances, heads, mixed_hashes, spread_ranges
 from dllm.constraints.runs import Indices, Runs
 
 NEVER = 1 << 40  # more tokens than any answer has
@@ -43,12 +43,10 @@ class TokenEdges:
         """The fewest edges and runs from each state to one of ``ends`` [Q bool]; NEVER where none leads there."""
         order = np.argsort(self.target, kind="stable")
         source, begin = self.source[order], np.searchsorted(self.target[order], np.arange(len(ends) + 1))
-        fewest, steps = np.where(ends, 0, NEVER), 0
-        last = np.flatnonzero(ends)
-        while len(last):
-            steps += 1
-            before = np.unique(source[spread_ranges(begin[last], begin[last + 1] - begin[last])[0]])
-            before = np.union1d(before, runs.before(last, len(ends))) if len(runs.source) else before
-            last = before[fewest[before] == NEVER]
-            fewest[last] = steps
-        return fewest
+
+        def before(places: Indices) -> Indices:
+            sources = source[spread_ranges(begin[places], begin[places + 1] - begin[places])[0]]
+            return np.append(sources, runs.before(places, len(ends))) if len(runs.source) else sources
+
+        fewest = distances(ends, before)
+        return np.where(fewest < 0, NEVER, fewest)

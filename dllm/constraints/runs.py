@@ -6,8 +6,10 @@ so that all of them move by one shift.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import lshift, rshift
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +64,7 @@ class Runs:
         here, whole = _Counts(members, self), 0
         for home, goal, start, width in self._spreads:
             if here[home]:
-                moved = _widened(here[home], width) << start & self._full[goal]
+                moved = _spread(here[home], width, lshift) << start & self._full[goal]
                 whole |= moved << self._first[goal]
         for home, place, mask in self._exits:
             if here[home] & mask:
@@ -74,7 +76,7 @@ class Runs:
         there, whole = _Counts(members, self), 0
         for home, goal, start, width in self._spreads:
             if there[goal]:
-                whole |= _narrowed(there[goal] >> start, width) << self._first[home]
+                whole |= _spread(there[goal] >> start, width, rshift) << self._first[home]
         for home, place, mask in self._exits:
             if members[place]:
                 whole |= mask << self._first[home]
@@ -182,19 +184,10 @@ def _in_rows(numbers: list[int]) -> list[tuple[int, int]]:
     return [(numbers[at], end - at) for at, end in zip(begins, [*begins[1:], len(numbers)], strict=True)]
 
 
-def _widened(bits: int, width: int) -> int:
-    """The bits, and those up to ``width`` - 1 above each."""
+def _spread(bits: int, width: int, shift: Callable[[int, int], int]) -> int:
+    """The bits, and those up to ``width`` - 1 above each (``lshift``) or below (``rshift``)."""
     size = 1
     while size < width:
         step = min(size, width - size)
-        bits, size = bits | bits << step, size + step
-    return bits
-
-
-def _narrowed(bits: int, width: int) -> int:
-    """The bits, and those up to ``width`` - 1 below each."""
-    size = 1
-    while size < width:
-        step = min(size, width - size)
-        bits, size = bits | bits >> step, size + step
+        bits, size = bits | shift(bits, step), size + step
     return bits

@@ -91,8 +91,7 @@ class DareRollout:
         return 1 if validate else int(self.config["n"])
 
     def seed_of_call(self, meta: Mapping[str, Any]) -> int:
-        """The noise of the next call: of this process among all, this worker in it, the update where ``meta`` counts
-        it, and the call."""
+        """The noise of the next call: of this process, the worker, the update if ``meta`` counts it, and the call."""
         return seed_of(
             int(self.own.get("seed", 0)), process_rank(), self.number, meta.get("global_steps", -1), self.calls
         )

@@ -62,8 +62,7 @@ class TrlRollouts:
         self.called = (-1, 0)  # the last step, and its calls
 
     def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, list[Any]]:
-        """One answer for each prompt. TRL repeats a prompt once for each of its generations, in a row; such rows draw
-        differently."""
+        """One answer for each prompt. TRL repeats a prompt in a row, for its generations, which draw differently."""
         args = getattr(trainer, "args", None)
         if self.decoder is None:
             options = {"temperature": 1.0, **with_trainer_s(self.options, args)}

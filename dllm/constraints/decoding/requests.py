@@ -59,8 +59,7 @@ class Constraints:
         return ConstrainedBatch(tuple(self.row(request) for request in requests))
 
     def row(self, request: Request) -> ConstrainedRow | None:
-        """A request's row before its first turn; None: it is free. Raises UserError where no text fits its canvas, and
-        as ``compiled``."""
+        """A request's row before its first turn; None: it is free. Raises UserError where no text fits its canvas."""
         constraint = request.constraint
         if constraint is None:
             return None

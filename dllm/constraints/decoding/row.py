@@ -40,10 +40,9 @@ class ConstrainedRow:
             self.sets.append(self.sets[0].copy())
         return self.sets[place]
 
-    def keep(self, place: int) -> RowSets:
+    def keep(self, place: int) -> None:
         """Go on with the candidate at this place alone."""
         self.sets = [self.candidate(place)]
-        return self.sets[0]
 
     def cells(self, tokens: Ints, masked: Ints, end: int) -> Ints:
         """The row's cells, of its tokens [L] and masks [L] and the column that decides no more."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,6 +46,17 @@ def sums(owners: NDArray[np.generic], values: Hashes) -> tuple[NDArray[np.generi
     keys = owners[order]
     begins = heads(keys)
     return keys[begins], np.add.reduceat(values[order], begins) if len(begins) else values[:0]
+
+
+def distances(ends: NDArray[np.bool_], before: Callable[[Long], Long]) -> Long:
+    """[S] the fewest steps from each state to one of ``ends``; -1: none lead there. before: whence one step leads to
+    some states."""
+    fewest, front, steps = np.where(ends, 0, -1), np.flatnonzero(ends), 0
+    while len(front):
+        sources, steps = before(front), steps + 1
+        front = np.unique(sources[fewest[sources] < 0])
+        fewest[front] = steps
+    return fewest
 
 
 def numbered_values(values: NDArray[np.generic]) -> tuple[Long, Long]:

@@ -10,6 +10,7 @@ from dllm.constraints.languages.arrays import (
     ASIDE,
     Hashes,
     Long,
+    distances,
     heads,
     mixed_hashes,
     numbered_values,
@@ -50,17 +51,6 @@ class Edges:
         return spread_ranges(self.begins[states], self.begins[states + 1] - self.begins[states])
 
 
-def distances(edges: Edges, accepting: BoolArray) -> Long:
-    """[S] symbols to the nearest accepting state; -1: none."""
-    steps = np.where(accepting, 0, -1)
-    front, away = np.flatnonzero(accepting), 0
-    while len(front):
-        sources = np.unique(edges.source[edges.into(front)[0]])
-        front, away = sources[steps[sources] < 0], away + 1
-        steps[front] = away
-    return steps
-
-
 def blocks(edges: Edges, first: Long) -> Long:
     """The coarsest partition [S] finer than ``first`` in which equals lead to equals by every class. As Hopcroft's:
     when a block splits, all parts but the largest are queued again, here all of them at once."""
@@ -81,11 +71,7 @@ def _split(block: Long, sizes: Long, states: Long, marks: Hashes) -> tuple[Long,
     """Split the blocks of these states by their marks; the other states of a block are one part of it."""
     order = np.lexsort((marks, block[states]))
     states, marks, home = states[order], marks[order], block[states[order]]
-    begins = (
-        heads(home)
-        if len(home) < 2
-        else np.flatnonzero(np.concatenate(([True], (home[1:] != home[:-1]) | (marks[1:] != marks[:-1]))))
-    )
+    begins = np.union1d(heads(home), heads(marks))
     counts, homes = np.diff(np.append(begins, len(states))), home[begins]
     rest = sizes.copy()
     np.subtract.at(rest, homes, counts)
@@ -119,7 +105,7 @@ def minimal_table(moves: IntArray, accepting: BoolArray) -> tuple[IntArray, Bool
     """The minimal table of moves [S, K] from state 0, without states that lead nowhere. States are numbered by their
     first words, shortest first: equal languages give equal tables."""
     edges = Edges.of(moves)
-    away = distances(edges, accepting)
+    away = distances(accepting, lambda states: edges.source[edges.into(states)[0]])
     if not len(away) or away[0] < 0:
         return moves[:0], accepting[:0]
     alive = np.flatnonzero(away >= 0)

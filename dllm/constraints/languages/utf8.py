@@ -72,8 +72,7 @@ def _around_surrogates(first: int, last: int) -> Ranges:
 
 
 def _automaton(ranges: Ranges) -> ByteAutomaton:
-    """Code points are in blocks of 64, which their last byte tells apart, and those in blocks again. Equal blocks are
-    one state; state 1 is the end."""
+    """Blocks of 64 code points, told apart by their last byte, in blocks again; equal ones are one state, 1 the end."""
     points = np.zeros(LAST + 1, bool)
     for first, last in ranges:
         points[first : last + 1] = True

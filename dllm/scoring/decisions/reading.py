@@ -138,8 +138,7 @@ def _forward(
 
 
 def with_noise(model: Model, rows: Tensor, masked: Tensor) -> Tensor:
-    """The rows [B, L] as the network sees them: of a model that undoes noise, undecided columns show that of seed 0, as
-    in the first forward of a decode."""
+    """The rows [B, L] as the network sees them: undecided columns of a model of noise show that of seed 0."""
     process = process_of(model.config)
     if not isinstance(process, Uniform):
         return rows

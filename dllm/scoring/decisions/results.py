@@ -59,8 +59,7 @@ class SlotDecision:
 
     @property
     def mass(self) -> float | None:
-        """Probability that any alternative is there; of ``local`` along the path to the chosen one, of ``pseudo``
-        unknown."""
+        """Probability that any alternative is there: of ``local`` along the chosen path, of ``pseudo`` unknown."""
         return self.scores.mass[self.best]
 
     @property

@@ -173,8 +173,7 @@ class Rollouts:
         return centred / ((sums(centred.square()) / (count - 1).clamp(min=1)).sqrt() + SPREAD)[group]
 
     def save(self, file: str | Path) -> None:
-        """Write one safetensors file, whose header holds the rest as JSON; nothing is pickled. Raises UserError where
-        it cannot be written."""
+        """Write one safetensors file, whose header holds the rest as JSON. Raises UserError where it cannot."""
         from safetensors.torch import save_file
 
         header = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in self.tensors()}

@@ -123,8 +123,7 @@ def _rollouts_from(
 
 
 def _completion_mask(rollouts: Rollouts, stop: Sequence[str], text: Text) -> Tensor:
-    """1 through the token that ends each text, or completes a stop string [R, G]; all 1 of what was asked for without
-    one."""
+    """1 through the token that ends each text, or completes a stop string [R, G]; all 1 where none does."""
     wide = rollouts.asked
     ends = one_of(rollouts.completion_ids, rollouts.ends) & (rollouts.origin != Origin.GIVEN) & wide
     mask = wide & (ends.cumsum(1) - ends.long() == 0)

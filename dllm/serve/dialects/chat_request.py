@@ -56,8 +56,7 @@ def _request(body: ChoicesBody, raw: Mapping[str, Any], unknown: tuple[str, ...]
 
 
 def _likeliest(body: ChoicesBody) -> int:
-    """Of how many of the likeliest tokens log-probabilities are asked for: in chat by true and ``top_logprobs``, in
-    completions by that number. Raises ApiError."""
+    """How many likeliest tokens are told: in chat ``top_logprobs``, else ``logprobs``. Raises ApiError."""
     count = body.top_logprobs if isinstance(body.logprobs, bool) else body.logprobs
     if count and body.logprobs is False:
         raise ApiError(400, f"top_logprobs={count} goes with logprobs=true. Add it.", "top_logprobs")

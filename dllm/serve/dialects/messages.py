@@ -79,7 +79,7 @@ class TextPart(BodyObject):
         return value
 
 
-def joined_text(content: str | Sequence[Any]) -> str:
+def joined_text(content: str | list[Any]) -> str:
     """A content, of which several parts, each with a ``text``, stand line by line."""
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
 

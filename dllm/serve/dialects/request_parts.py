@@ -82,8 +82,7 @@ class Defaults:
         return self.parts.build(configs, self.sampling, self.begin or self.gen_length, limit)
 
     def warm(self, goes_on: Callable[[], bool]) -> None:
-        """Compose everything that is offered, so that no request waits for it. goes_on: asked before each of some 90
-        pieces of 80 ms; False: the rest is left."""
+        """Compose all that is offered, so that no request waits. goes_on: asked before each of 90 pieces of 80 ms."""
         if goes_on() and self.model.tokenizer is not None:
             self.model.tokenizer.least_tokens("")
         for group in OFFERED_GROUPS:

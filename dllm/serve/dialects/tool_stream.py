@@ -17,8 +17,7 @@ class CallSplitter:
         self.use, self.choice, self.text, self.sent = use, choice, "", 0
 
     def feed(self, text: str, token_count: int | None = None) -> Iterator[TextPiece | CallStart | CallPiece]:
-        """What new text makes certain. White space waits for what follows: at the end it belongs to nothing.
-        token_count: of the choice up to here."""
+        """What new text makes certain; white space waits for what follows. token_count: of the choice up to here."""
         self.text += text
         begin = self.text.find(BEGIN)
         if self.use.single is not None:

@@ -178,8 +178,7 @@ class SettingBatch:
         return None
 
     def finish(self, turn: Turn) -> list[Entry]:
-        """Note what a turn did. Returns the jobs that it finished, whose results the collector has until the coming
-        turn."""
+        """Note what a turn did. Returns the jobs that it finished; the collector has their results until the next."""
         order = list(self.entries.values())
         for row, entry in enumerate(order):
             entry.note_logprobs(turn, row)

@@ -113,8 +113,7 @@ class ReadQueue:
         return units
 
     def turn(self) -> tuple[list[ReadEntry], list[tuple[ReadEntry, str, UserError | str]]]:
-        """Run one forward. Returns the entries that it finished, and those that failed, with the kind and a sentence.
-        For the scheduler's thread."""
+        """Run a forward. Returns the entries that it finished, and those that failed, with kind and sentence."""
         units = self.coming_units()
         entries = list({id(entry): entry for entry, _ in units}.values())
         for entry in entries:

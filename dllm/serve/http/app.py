@@ -219,8 +219,7 @@ class Service:
         return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def playground(self, request: HttpRequest) -> Response:
-        """A page for browsers, which ask for one by name, and for others the word by which Ollama's programs know a
-        server."""
+        """A page for browsers, and for others the word by which Ollama's programs know a server."""
         if "text/html" not in request.headers.get("accept", ""):
             return PlainTextResponse("Ollama is running")
         page, headers = self.page

@@ -160,8 +160,7 @@ def multiples(step: Fraction) -> ByteAutomaton:
 
 
 def numbers(within: Range, kinds: frozenset[str]) -> Tree:
-    """Numbers in a range, of kinds integer and fraction; where both are allowed 1.0 is one. Multiples of a whole number
-    have no point."""
+    """Numbers in a range, of these kinds; of both 1.0 is one. Multiples of a whole number have no point."""
     if kinds == {"integer"} or (within.multiple is not None and _whole(within.multiple)):
         return integers(within) if "integer" in kinds else Alt()
     low, high = within.low, within.high

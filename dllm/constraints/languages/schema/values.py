@@ -46,8 +46,7 @@ def value_key(value: Any) -> Any:
 
 
 def constant(value: Any, whitespace: str, fraction: bool = True) -> Tree:
-    """The texts of one value: members in its own order; numbers with zeros after the point, if ``fraction``; strings
-    escaped where they must be."""
+    """The texts of one value. fraction: zeros may follow a number's point. Strings are escaped where they must be."""
     if isinstance(value, list):
         return bracket("[", [constant(entry, whitespace) for entry in value], "]", whitespace)
     if isinstance(value, dict):
