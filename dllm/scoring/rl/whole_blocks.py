@@ -54,7 +54,7 @@ def replay_of(prompt: int, canvas: Sequence[int], forwards: Sequence[int], stop:
     Raises:
         UserError: the last block is not whole, or a column of it was not drawn.
     """
-    length = aligned_up(prompt + stop, block) - prompt
+    length = -(-(prompt + stop) // block) * block - prompt  # through the block in which the text ends
     if length > len(canvas):
         raise UserError(
             f"a replay ends with a block, and {prompt} tokens of the prompt with {len(canvas)} of the answer end inside"
@@ -118,11 +118,6 @@ def refuse_replay(request: Request, parts: Parts, config: ModelConfig, stop: Seq
             f"{fits}.",
             [most],
         )
-
-
-def aligned_up(columns: int, block: int) -> int:
-    """The end of the block in which the last of ``columns`` is."""
-    return -(-columns // block) * block
 
 
 def aligned_length(prompt: int, most: int, block: int) -> int:

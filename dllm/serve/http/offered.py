@@ -141,20 +141,12 @@ def is_offered(group: str, name: str) -> bool:
 
 @cache  # of names that are offered
 def offer_of(group: str, name: str) -> Offer:
-    facts = part_facts(group, name)
-    return Offer(facts.idea, _specific_first(group, name), _about(group, name), facts.papers, facts.checked)
-
-
-def _specific_first(group: str, name: str) -> dict[str, Option]:
-    """The options of a part, its own before those that the plainest of its group has, too."""
+    """What a part is: its facts, what its module says of it, and its options, its own before those of the plainest."""
+    facts, module = part_facts(group, name), class_of(group, _config(group, name)["_target_"]).__module__
     usual = _config(group, "none") if "none" in choices(group) and name != "none" else {}
-    return dict(sorted(_options(group, name), key=lambda item: item[0] in usual))
-
-
-def _about(group: str, name: str) -> str:
-    """What the module of a part says of it: the rule, and where it is from."""
-    module = sys.modules[class_of(group, _config(group, name)["_target_"]).__module__]
-    return inspect.cleandoc(module.__doc__ or "")
+    options = dict(sorted(_options(group, name), key=lambda item: item[0] in usual))
+    about = inspect.cleandoc(sys.modules[module].__doc__ or "")
+    return Offer(facts.idea, options, about, facts.papers, facts.checked)
 
 
 @cache

@@ -65,14 +65,15 @@ BUILD = ("version", "model")
 STATES = ("ready", "closing", "failed", "closed")
 
 
-class Metrics:
-    """One registry for each server, so that several can live in a process."""
+class Metrics(Exporter):
+    """One registry for each server, so that several can live in a process. The scheduler's own figures are read when a
+    page is asked for."""
 
     everywhere: Callable[[bytes], bytes] = bytes  # from this server's page to that of all that share its address
 
     def __init__(self, figures: Callable[[], Stats], state: Callable[[], str], model: str = "", ranks: int = 1) -> None:
-        self.registry = CollectorRegistry()
-        self.registry.register(SchedulerFigures(figures, state))
+        self.figures, self.state, self.registry = figures, state, CollectorRegistry()
+        self.registry.register(self)
         options: dict[str, Any] = {"registry": self.registry}
         build = Gauge("dllm_build_info", "1; the labels say what is served, and by which version.", BUILD, **options)
         build.labels(version_of("dllm") or "checkout", model).set(1)
@@ -105,15 +106,8 @@ class Metrics:
         if first_text is not None:
             self.first.observe(first_text)
 
-
-class SchedulerFigures(Exporter):
-    """The scheduler's own figures, read when a page is asked for."""
-
-    def __init__(self, figures: Callable[[], Stats], state: Callable[[], str]) -> None:
-        self.figures, self.state = figures, state
-
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """The families of one page."""
+        """The families of the scheduler's figures."""
         stats = self.figures()
         for name, words in NOW.items():
             yield GaugeMetricFamily(f"dllm_{name}", words, value=getattr(stats, name))
