@@ -58,9 +58,7 @@ def trace_rows(rollouts: Rollouts, tokenizer: Tokenizer, rewards: Sequence[float
 
 def trace_row(rollouts: Rollouts, number: int, tokenizer: Tokenizer) -> dict[str, Any] | None:
     """One rollout as its texts, up to its end; None if they do not give its ids back, or a token was not drawn."""
-    inside, real = rollouts.completion_mask[number].bool(), rollouts.prompt_mask[number].bool()
-    ids, steps = rollouts.completion_ids[number][inside].tolist(), rollouts.step_map[number].tolist()
-    prompt = rollouts.prompt_ids[number][real].tolist()
+    (prompt, ids), steps = rollouts.ids(number), rollouts.step_map[number].tolist()
     texts = [tokenizer.decode(each, skip_special=False) for each in (prompt, ids)]
     again = [tokenizer.encode(text, special=True) for text in texts]
     if again != [prompt, ids] or min(steps[: len(ids)], default=0) < 1:

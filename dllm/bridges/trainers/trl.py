@@ -80,14 +80,15 @@ class TrlRollouts:
             seed=seed_of(own, trainer.accelerator.process_index),
             step=step * CALLS_OF_A_STEP + self.called[1],
         )
-        rows = [row_ids(rollouts, number) for number in range(len(rollouts))]
+        ids = [rollouts.ids(number) for number in range(len(rollouts))]
+        rows = [(tuple(prompt), tuple(answer)) for prompt, answer in ids]
         # The first of equal answers to a prompt stands for all: their rewards are equal, and so ratios stay 1.
         places = {row: number for number, row in reversed([*enumerate(rows)])}
         self.kept.append((places, rollouts))
         logps = self.reported(rollouts).tolist()
         return {
-            "prompt_ids": [list(prompt) for prompt, _ in rows],
-            "completion_ids": [list(answer) for _, answer in rows],
+            "prompt_ids": [prompt for prompt, _ in ids],
+            "completion_ids": [answer for _, answer in ids],
             "logprobs": [logps[places[row]][: len(row[1])] for row in rows],
             "forwards": rollouts.forwards.tolist(),
         }
@@ -226,10 +227,3 @@ class DiffusionGRPOMixin:
         logps = sampler.scored(sampler.of(model, self), rollouts, batch_size or 32)[:, :logits_to_keep]
         logps = nn.functional.pad(logps, (0, logits_to_keep - logps.shape[1]))
         return logps, -logps.detach() if compute_entropy else None, None
-
-
-def row_ids(rollouts: Rollouts, number: int) -> TrlRow:
-    """Ids of a prompt, and of its answer through its end."""
-    prompt = rollouts.prompt_ids[number][rollouts.prompt_mask[number].bool()]
-    answer = rollouts.completion_ids[number][rollouts.completion_mask[number].bool()]
-    return tuple(prompt.tolist()), tuple(answer.tolist())

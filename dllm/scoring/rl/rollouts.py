@@ -128,6 +128,11 @@ class Rollouts:
         """The result of one row."""
         return self.results[number]
 
+    def ids(self, number: int) -> tuple[list[int], list[int]]:
+        """The ids of one row's prompt, and of its answer through its end."""
+        prompt, answer = self.prompt_mask[number].bool(), self.completion_mask[number].bool()
+        return self.prompt_ids[number][prompt].tolist(), self.completion_ids[number][answer].tolist()
+
     def select(self, rows: Sequence[int] | Tensor) -> Rollouts:
         """Some rows, by number or as a boolean mask [R], in that order."""
         index = torch.as_tensor(rows, device=self.seeds.device)

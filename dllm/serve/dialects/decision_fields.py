@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from dllm.common.coerce import is_text
 from dllm.prompts import Message, Prompts
@@ -17,6 +17,7 @@ from dllm.serve.dialects.fields import Diffusion, Salt
 from dllm.serve.dialects.messages import SentMessage, as_messages, conversation, few_entries
 from dllm.serve.dialects.other_fields import OtherField, others_of
 from dllm.serve.dialects.request_parts import Defaults
+from dllm.serve.dialects.tools import distinct_names
 from dllm.serve.dialects.wire import check_model
 from dllm.serve.http.api_errors import ApiError, as_refusal
 from dllm.serve.http.typed import AnyText, BodyObject, TextOr, must, names_of, read_body, slip_of, wrong
@@ -153,15 +154,6 @@ def _few_alternatives(value: list[Any]) -> list[Any]:
     return value
 
 
-def _distinct(questions: list[OfQuestion]) -> list[OfQuestion]:
-    names = set[str]()
-    for number, question in enumerate(questions):
-        if question.name in names:
-            raise wrong("must be a text that no other question has.", f"[{number}].name", question.name)
-        names |= {question.name} if question.name else set()
-    return questions
-
-
 class DecisionSettings(BodyObject):
     """How decisions are read."""
 
@@ -186,7 +178,7 @@ class DecisionBody(BodyObject):
     )
     questions: Annotated[
         list[Annotated[PredicateBody | ChoiceBody | ScoreBody, Field(discriminator="type")]],
-        AfterValidator(_distinct),
+        distinct_names("name", "must be a text that no other question has."),
         BeforeValidator(_few_alternatives),
         must(
             lambda value: isinstance(value, list) and 1 <= len(value) <= MAX_QUESTIONS,

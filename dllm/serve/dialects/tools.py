@@ -89,15 +89,15 @@ class FunctionTool(BodyObject):
         return self.function.name
 
 
-def distinct_names(field: str) -> AfterValidator:
-    """The check of a list of tools, whose names are in a field of each."""
+def distinct_names(field: str, rule: str = "is there twice. Rename one.") -> AfterValidator:
+    """The check of a list of tools, or of questions, whose names, if they have some, are in a field of each."""
 
-    def check(tools: list[Any]) -> list[Any]:
-        names = [tool.name for tool in tools]
+    def check(entries: list[Any]) -> list[Any]:
+        names = [entry.name for entry in entries]
         for number, name in enumerate(names):
-            if name in names[:number]:
-                raise wrong("is there twice. Rename one.", f"[{number}].{field}", name)
-        return tools
+            if name and name in names[:number]:
+                raise wrong(rule, f"[{number}].{field}", name)
+        return entries
 
     return AfterValidator(check)
 
