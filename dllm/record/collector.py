@@ -136,7 +136,8 @@ class Collector:
         canvas = row.tokens[columns]
         answer = canvas[: row.end - row.start]
         if request.infill_prefix is not None:
-            tokens, reason = self._infill_tokens(answer), "length"
+            # An end of text in one gap does not end what is given after it.
+            tokens, reason = [token for token in answer if token not in (self.ids.eos, *self.ids.stops)], "length"
             text = self.text([*request.infill_prefix, *tokens])
         else:
             tokens, text, reason = self._answer(answer)
@@ -186,30 +187,16 @@ class Collector:
             for token, masked in zip(request.tokens, request.masked, strict=True)
         ]
         masks = self.first.get(number, masks)[: len(masks)]
-        given_columns = [int(not masked) for masked in request.masked]
-        records = self.records[number]
+        turns = self.records[number]
         ids = {*masks, self.ids.eos}
-        for record in records:
+        for record in turns:
             ids.update(record.guesses.tokens, *(record.mixtures.tokens if record.mixtures else ()))
             ids.update(*(commits.tokens for commits in (*record.candidates, *record.edited)))
             ids.update(*(noise.tokens for noise in record.shown))
         tokens = sorted(ids)
         words = dict(zip(tokens, self.words(tokens), strict=True))
-        return Trace(
-            masks,
-            given_columns,
-            self.ids.mask,
-            self.ids.eos,
-            request.answer_start,
-            len(masks),
-            records,
-            words,
-            [list(entry) for entry in request.probes],
-        )
-
-    def _infill_tokens(self, canvas: list[int]) -> list[int]:
-        """The tokens of an infilled canvas: an end of text in one gap does not end what is given after it."""
-        return [token for token in canvas if token != self.ids.eos and token not in self.ids.stops]
+        given, probes = [int(not masked) for masked in request.masked], list(map(list, request.probes))
+        return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), turns, words, probes)
 
     def _answer(self, canvas: list[int]) -> tuple[list[int], str, str]:
         """Tokens and text before the first stop id or stop string, and why the answer ends there.

@@ -74,12 +74,15 @@ def typed_settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The model, and every setting that can change an outcome, by the names that users type."""
     model = config["model"]
     yield from (("model", model.get("name")), *((f"model.{key}", model.get(key)) for key in ("path", "adapter")))
-    for key, value in relevant(config).items():
-        option, _, last = key.rpartition(".")
-        if last != "_target_":
-            yield key, value if not isinstance(value, list) else f"[{','.join(map(str, value))}]"
-            continue
-        yield option.replace(".", "/"), typed_name(config, option)
+    for key, entry in relevant(config).items():
+        name, value = typed_setting(config, key, entry)
+        yield name, value if not isinstance(value, list) else f"[{','.join(map(str, value))}]"
+
+
+def typed_setting(config: Mapping[str, Any], key: str, value: Any) -> tuple[str, Any]:
+    """A setting by the name that one types: a part's class by the part's."""
+    place, _, last = key.rpartition(".")
+    return (place.replace(".", "/"), typed_name(config, place)) if last == "_target_" else (key, value)
 
 
 def setting_columns(settings: Sequence[Entries]) -> list[str]:

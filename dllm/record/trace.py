@@ -168,25 +168,11 @@ class Trace:
         columns = ["turn", "candidate", "position", "token", "word", "confidence", "entropy", "forced", "edited",
                    "own_logprob", "drawn_logprob"]  # fmt: skip
         rows = [
-            (
-                record.turn,
-                number,
-                position,
-                token,
-                self.words.get(token),
-                confidence,
-                entropy,
-                is_forced,
-                is_edit > 0,
-                own_logprob,
-                drawn_logprob,
-            )
+            (record.turn, number, position, token, self.words.get(token), *facts, is_edit > 0, *logprobs)
             for record in self.turns
             for number in range(len(record.candidates))
             for is_edit, commits in enumerate(record.written(number))
-            for (position, token, confidence, entropy, is_forced), (own_logprob, drawn_logprob) in zip(
-                commits.rows(), commits.log_probabilities(), strict=True
-            )
+            for (position, token, *facts), logprobs in zip(commits.rows(), commits.log_probabilities(), strict=True)
         ]
         return data_frame("to_frame", rows, columns)
 

@@ -147,13 +147,15 @@ def record_turn(
     blocks, view, work = turn.view.blocks, turn.view, turn.cost
     start = int(view.canvas.start[row])
     rows, candidates = ((owner.row == row).nonzero()[:, 0].tolist() for owner in (turn.step.owner, turn.tried_owner))
+    masked, commit = turn.decided.masked[rows], turn.step.commit[rows]
+    was_masked = view.canvas.masked[row] | turn.step.remask[rows]
     return TurnRecord(
         turn=int(blocks.turn[row]),
         kept=candidates.index(int(turn.chosen[row])),
         candidates=[_commits(turn, turn.step.commit, n, row, start) for n in rows],
         remasked=[_positions(turn.step.remask, n, start) for n in rows],
-        filled=[_positions(_fill_mask(turn, n, row), None, start) for n in rows],
-        rolled=[_positions(_rollback_mask(turn, n, row), None, start) for n in rows],
+        filled=[_positions(one, None, start) for one in was_masked & ~masked & ~commit],
+        rolled=[_positions(one, None, start) for one in masked & (commit | ~was_masked)],
         queries=work.queries[candidates].sum(0).tolist(),
         block=(int(blocks.index[row]), int(blocks.begin[row]) - start, int(blocks.end[row]) - start),
         seconds=seconds,
@@ -280,16 +282,6 @@ def _shown_tokens(turn: Turn, candidate: int, row: int, start: int) -> ShownToke
     columns = (canvas.undecided[candidate] & turn.view.blocks.in_open[row]).nonzero()[:, 0]
     drawn = [False] * len(columns) if accepted is None else accepted[candidate][columns].tolist()
     return ShownTokens((columns - start).tolist(), canvas.tokens[candidate][columns].tolist(), drawn)
-
-
-def _fill_mask(turn: Turn, candidate: int, row: int) -> Tensor:
-    was_masked = turn.view.canvas.masked[row] | turn.step.remask[candidate]
-    return was_masked & ~turn.decided.masked[candidate] & ~turn.step.commit[candidate]
-
-
-def _rollback_mask(turn: Turn, candidate: int, row: int) -> Tensor:
-    was_masked = turn.view.canvas.masked[row] | turn.step.remask[candidate]
-    return turn.decided.masked[candidate] & (turn.step.commit[candidate] | ~was_masked)
 
 
 def _positions(where: Tensor | None, row: int | None, start: int) -> list[int]:

@@ -103,7 +103,7 @@ class CanvasRenderer:
 
     def ramp(self, last: int) -> Text:
         """The colours of the forwards, from the first to the ``last``; nothing without any."""
-        if not self.shades.are_coloured:
+        if not self.shades.guesses or len(self.shades.turns) == 1:
             return Text()
         ramp = Text("forward 1 ", DIM_STYLE)
         for step in range(8):
@@ -179,11 +179,6 @@ class Shades:
         if console.color_system in ("standard", "windows"):
             return Shades(styles_of(PLAIN_GUESSES), styles_of(PLAIN_TURNS))
         return Shades(tuple(grey(level / (GREYS - 1)) for level in range(GREYS)))
-
-    @property
-    def are_coloured(self) -> bool:
-        """Whether turns differ in colour."""
-        return bool(self.guesses) and len(self.turns) != 1
 
     def guess(self, probability: float) -> Style:
         """The style of a guess of this probability, 0 to 1."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ def run(config: dict[str, Any], names: Sequence[str]) -> None:
         raise UserError("task=decide needs prompts=FILE (a state per line) and task.questions=FILE (a list). Add both.")
     questions = questions_of_file(str(task["questions"]))
     calibrate = coerce("task.calibrate", task["calibrate"], "bool")
-    options = options_of_task(task, plan.calibration)
+    values = {name: coerce(f"task.{name}", task[name], kind) for name, kind in OPTION_KINDS.items()}
+    options = DecisionOptions(**values, calibration=plan.calibration)
     lines = states_of(Path(plan.options.prompts), questions)
     if calibrate:
         check_truths([truth for _, truth in lines], questions)
@@ -60,12 +61,6 @@ def run(config: dict[str, Any], names: Sequence[str]) -> None:
             answers += many
     if not follows():
         report_decisions(decoder.model.name, questions, answers, [truth for _, truth in lines], folder, bool(calibrate))
-
-
-def options_of_task(task: dict[str, Any], calibration: Mapping[str, float]) -> DecisionOptions:
-    """Raises UserError for a value that no reading has."""
-    values = {name: coerce(f"task.{name}", task[name], kind) for name, kind in OPTION_KINDS.items()}
-    return DecisionOptions(**values, calibration=calibration)
 
 
 def states_of(file: Path, questions: dict[str, Question]) -> list[tuple[DecisionState, dict[str, Any]]]:

@@ -110,7 +110,7 @@ class NetworkAnswers(AnswerSource):
             plan = self.plans[batch.shape]
             warn_of_prompts(self.model, [batch.samples[0].prompt_text])
             self.decoders[batch.shape] = warm = plan.decoder(self.model)
-            if needs_reference(plan.parts.sampler):
+            if isinstance(plan.parts.sampler, Oracle) and not plan.parts.sampler.reference:
                 self.references[batch.shape] = warm = single_step_decoder(warm)
             list(warm.run([batch.samples[0].request]))
         return self.decoders[batch.shape]
@@ -167,10 +167,6 @@ def with_reference(sampler: Mapping[str, Any]) -> Mapping[str, Any]:
     """A sampler's configuration. An oracle without a reference gets an empty one, which each batch then fills."""
     missing = sampler["_target_"] == ORACLE and sampler["reference"] is None
     return {**sampler, "reference": []} if missing else sampler
-
-
-def needs_reference(sampler: Sampler) -> bool:
-    return isinstance(sampler, Oracle) and not sampler.reference
 
 
 def single_step_decoder(decoder: Decoder) -> Decoder:

@@ -56,12 +56,6 @@ def tpf_of(setting: SettingResults, task: str) -> float:
     return sum(row["useful_tokens"] for row in rows) / max(1, sum(row["nfe"] for row in rows))
 
 
-def reference_of(setting: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:
-    """The oracle's setting of the same model, suite and layout."""
-    oracle = (other for other in settings if other.is_reference and other.layout == setting.layout)
-    return next(oracle, None)
-
-
 def pairs(setting: SettingResults, oracle: SettingResults) -> list[tuple[SampleRow, SampleRow]]:
     """The rows of the samples, of the same seed and number, that both have."""
     there = {(row["id"], row["run"]): row for row in oracle.rows}
@@ -90,7 +84,7 @@ def limits(setting: SettingResults, settings: Sequence[SettingResults]) -> dict[
     }
     if commits and all("late" in row for row in setting.rows):  # older versions did not count them
         out["late"] = 100 * sum(sum(row["late"]) for row in setting.rows) / commits
-    oracle = reference_of(setting, settings)
+    oracle = next((other for other in settings if other.is_reference and other.layout == setting.layout), None)
     both = [] if oracle is None else pairs(setting, oracle)
     if both:  # cells of a sweep under way may share no sample yet
         mine = sum(row["nfe"] for row, _ in both)

@@ -107,17 +107,12 @@ def setting_words(setting: SettingResults) -> set[str]:
     return {f"{key}={value_text(value)}" for key, value in setting.first.settings.items()}
 
 
-def _name_words(setting: SettingResults) -> set[str]:
-    """The words that may name a setting: of its names, and its settings as one types them."""
-    return _words(setting.method) | _words(setting.name) | setting_words(setting)
-
-
 def baselines(settings: Sequence[SettingResults], name: str) -> list[SettingResults]:
     """The settings that ``name`` means: a method, ``METHOD, SETTING``, or settings that no other has
     (``threshold=0.8``, ``sampler=static``); one for each suite and model that has any. Raises UserError for a name that
     there is not, and where it means several of a model."""
     mine = [setting for setting in settings if name in (setting.method, f"{setting.method}, {setting.name}")]
-    mine = mine or [setting for setting in settings if _words(name) <= _name_words(setting)]
+    mine = mine or [s for s in settings if _words(name) <= _words(s.method) | _words(s.name) | setting_words(s)]
     mine = mine or [setting for setting in settings if setting.method in matching(settings, name, "--baseline")]
     for group in grouped(((setting.suite, setting.model), setting) for setting in mine).values():
         if len(group) > 1:

@@ -18,8 +18,8 @@ from pandas import DataFrame
 
 from dllm.common.errors import UserError
 from dllm.common.grouping import grouped
-from dllm.compose.naming import typed_name
 from dllm.record.folders import relevant
+from dllm.record.frame import typed_setting
 from dllm.record.measures import (
     Measures,
     are_shares,
@@ -66,7 +66,7 @@ class CellResults(StoredCell):
     def settings(self) -> dict[str, Any]:
         """Every setting that can change a sample, by the name that one types, but for those that are pooled."""
         entries = {key: value for key, value in relevant(self.config).items() if key not in POOLED_KEYS}
-        return dict(_typed_setting(self.config, key, value) for key, value in entries.items())
+        return dict(typed_setting(self.config, key, value) for key, value in entries.items())
 
     def key(self, without: str | None = None) -> str:
         """What cells must share to be pooled. without: a group that may differ."""
@@ -76,11 +76,6 @@ class CellResults(StoredCell):
             entries = {key: value for key, value in entries.items() if not key.startswith(f"{without}.")}
             codes.pop(without, None)
         return json.dumps([self.suite, self.checkpoint, codes, entries], sort_keys=True, default=str)
-
-
-def _typed_setting(config: Mapping[str, Any], key: str, value: Any) -> tuple[str, Any]:
-    place, _, last = key.rpartition(".")
-    return (place.replace(".", "/"), typed_name(config, place)) if last == "_target_" else (key, value)
 
 
 def read_cells(*folders: Path) -> tuple[list[CellResults], list[RefusedCell]]:

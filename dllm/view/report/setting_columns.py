@@ -105,10 +105,6 @@ def _share(name: str) -> ColumnCell:
     return cell
 
 
-def _useful(setting: SettingResults, _: SettingResults | None) -> str:
-    return f"{100 * ratio(setting.rows, 'useful_tokens', 'query_tokens')[0]:.1f} %"
-
-
 def _commit_share(name: str) -> ColumnCell:
     """Commits of one sort, in percent of all; empty where they were not counted."""
 
@@ -142,7 +138,7 @@ REPORT_COLUMNS = {
     "queries": Column("query tokens", lambda setting, _: f"{ratio(setting.rows, 'query_tokens')[0]:.0f}"),
     "queries_share": Column("query tokens, share", _share("query_tokens")),
     "flops_share": Column("FLOPs, share", _share("flops")),
-    "useful": Column("useful", _useful),
+    "useful": Column("useful", lambda s, _: f"{100 * ratio(s.rows, 'useful_tokens', 'query_tokens')[0]:.1f} %"),
     "forced": Column("forced", _commit_share("forced")),
     "late": Column("late", _commit_share("late")),
     "refreshed": Column("forwards that refreshed", _refresh_share),
