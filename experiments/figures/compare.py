@@ -185,12 +185,6 @@ def put_tables(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
         page.write_text("\n".join(lines) + "\n")
 
 
-def put_page(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
-    """The output as the document."""
-    (ROOT / entry.document).write_text(printed)
-    yield from ()
-
-
 def put_files(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
     """What was written, into the document's folder, or over the document if that is a file."""
     place = ROOT / entry.document
@@ -198,12 +192,6 @@ def put_files(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
         if re.fullmatch(f"{entry.made}|{entry.drawn}", file.relative_to(folder).as_posix()):
             shutil.copyfile(file, place / file.name if place.is_dir() else place)
     yield from ()
-
-
-def same_page(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
-    """The output is the document."""
-    if printed != (ROOT / entry.document).read_text():
-        yield "the document differs from what the command prints"
 
 
 def same_files(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
@@ -250,7 +238,6 @@ def all_equal(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
 PUT: dict[Callable[[Entry, str, Path], Iterator[str]], Callable[[Entry, str, Path], Iterator[str]]] = {
     same_tables: put_tables,
     same_rows: put_rows,
-    same_page: put_page,
     same_files: put_files,
     same_story: put_files,
 }
@@ -311,8 +298,3 @@ def rows(found: Iterable[Block]) -> Table:
         if not re.match(r"^\|[\s:|-]+\|$", line)
         for first, *rest in [cells(line)]
     }
-
-
-def tables(text: str) -> Table:
-    """The rows of all Markdown tables of a text."""
-    return rows(blocks(text))

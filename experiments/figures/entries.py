@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import yaml
 
 from experiments.figures.compare import (
@@ -17,37 +19,22 @@ from experiments.figures.compare import (
     same_tables,
 )
 
+Command = tuple[str, ...]
 DATA = ROOT / "tests" / "data"
 CONSTRAINED = "tests/data/goldens/constrained.json"
 RECORDED = sorted([*DATA.glob("goldens/*.json"), *DATA.glob("goldens/sharp/*.json")])
 GOLDENS = [name for file in RECORDED if (name := str(file.relative_to(ROOT))) != CONSTRAINED]
 MODELS = [str(file.parent.relative_to(ROOT)) for file in sorted(DATA.glob("models/*/logits.safetensors.xz"))]
-METHODS = "docs/measured/methods.md"
-CARD = "dllm/models/checkpoints/{}/README.md"
+METHODS, SPEED, CONSTRAINTS = (f"docs/measured/{name}.md" for name in ("methods", "speed", "constraints"))
+LONG = "docs/long_prompts.md"
 
-LAPTOP = ("float32", "bfloat16", "int8", "int4")
-LONG_PROMPTS = ("-m", "experiments.bench.long_prompts")
-TUNED = ("-m", "experiments.compare.tuned_minis")
-LAUNCHES = ("-m", "experiments.bench.launches")
-METHOD_ITEMS = ("task.count=16", "task.seed=1", "task.tasks=[waiting_line,puzzle,words_to_sentence]", "batch_size=52")
-FEW_SAMPLERS = "grids=[{sampler: [static, confidence, eb, localleap]}]"
-SAMPLERS_REPORT = (
-    "run.py",
-    "report",
-    "OUT/samplers",
-    "--columns",
-    "score",
-    "nfe",
-    "tpf",
-    "same",
-    "--against",
-    "sampler=static",
+METHODS_SWEEP = (
+    *("run.py", "-m", "experiment=methods", "output=OUT", "name=samplers", "task.count=16", "task.seed=1"),
+    *("task.tasks=[waiting_line,puzzle,words_to_sentence]", "batch_size=52"),
 )
-CAUSAL_MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff")
-
-
-SWEEP = ("run.py", "-m", "experiment=small", "output=OUT", "name=small")
-REPORT = ("run.py", "report", "OUT/small", "--out", "OUT/report")
+FEW_SAMPLERS = "grids=[{sampler: [static, confidence, eb, localleap]}]"
+SMALL_SWEEP = ("run.py", "-m", "experiment=small", "output=OUT", "name=small")
+SMALL_REPORT = ("run.py", "report", "OUT/small", "--out", "OUT/report")
 
 
 def one_model(name: str) -> str:
@@ -57,33 +44,61 @@ def one_model(name: str) -> str:
     return f"grids={yaml.safe_dump(grids, default_flow_style=True, width=10_000).strip()}"
 
 
-def table(name: str, columns: str, *words: str) -> tuple[tuple[str, ...], ...]:
+def module(words: str) -> Command:
+    """A command of ours: its module and options."""
+    return ("-m", *f"experiments.{words}".split())
+
+
+def rows_entry(
+    name: str, page: str, minutes: float, commands: tuple[Command, ...], tolerance: Tolerance, **more: Any
+) -> Entry:
+    """An entry of commands that print the rows of CSV files. more: of the entry; without ``rows`` it is NAME.csv."""
+    own = {"rows": (name.replace("-", "_"),), **more}
+    return Entry(name, page, commands, minutes, same_rows, tolerance, **own)
+
+
+def lab(name: str, page: str, minutes: float, words: str, tolerance: Tolerance, **more: Any) -> Entry:
+    """The table that one command of ours prints."""
+    return rows_entry(name, page, minutes, (module(words),), tolerance, **more)
+
+
+def timed(name: str, page: str, minutes: float, words: str, tolerance: Tolerance, **more: Any) -> Entry:
+    """The same of a command that measures time."""
+    return lab(name, page, minutes, words, tolerance, timed=True, **more)
+
+
+def report(name: str, columns: str) -> Command:
+    """The command that prints these columns of a sweep."""
+    return ("run.py", "report", f"OUT/{name}", "--columns", *columns.split())
+
+
+def table(name: str, page: str, minutes: float, columns: str, tolerance: Tolerance, *words: str) -> Entry:
     """A sweep of its own, and the table with these columns of it. words: more of the sweep's."""
-    made = ("run.py", "-m", f"experiment=tables/{name}", "output=OUT", f"name={name}", *words)
-    return made, ("run.py", "report", f"OUT/{name}", "--columns", *columns.split())
+    sweep = ("run.py", "-m", f"experiment=tables/{name}", "output=OUT", f"name={name}", *words)
+    return rows_entry(name, page, minutes, (sweep, report(name, columns)), tolerance)
 
 
+def pictures(name: str, group: str, folder: str, made: str, minutes: float) -> Entry:
+    command = module(f"pages.pictures OUT --only {group}")
+    return Entry(name, folder, (command,), minutes, same_files, Tolerance(0.2), made=made)
+
+
+def card(name: str, words: str, minutes: float, **more: Any) -> Entry:
+    """Tables of a model's card. words: which of them are measured again."""
+    page = f"dllm/models/checkpoints/{name}/README.md"
+    return Entry(f"card-{name}", page, (module(f"mini.card {name} --again {words}"),), minutes, same_tables, **more)
+
+
+SAMPLERS_REPORT = report("samplers", "score nfe tpf same --against sampler=static")
 BOTH = "model=mini-llada,mini-dream"
-AGAINST_CONFIDENCE = "--against sampler=confidence sampler.threshold=0.9"
+CONFIDENCE = "sampler=confidence sampler.threshold=0.9"
+POINTS = Tolerance(3, 0.05)  # of scores in per cent; counts by their share
 
 ENTRIES = [
-    *(
-        Entry(
-            name,
-            folder,
-            (("-m", "experiments.pages.pictures", "OUT", "--only", group),),
-            minutes,
-            same_files,
-            Tolerance(0.2),
-            made=made,
-        )
-        for name, group, folder, made, minutes in (
-            ("pictures", "pages", "docs/pictures", "[^/]+", 0.3),
-            ("films", "samplers", "docs/pictures/samplers", "samplers/[^/]+", 0.6),
-            ("cache-pictures", "caches", "docs/pictures/caches", "caches/[^/]+", 0.2),
-        )
-    ),
-    Entry("race", "docs/pictures/race.svg", (("-m", "experiments.pages.race", "OUT/race.svg"),), 0.2, same_story),
+    pictures("pictures", "pages", "docs/pictures", "[^/]+", 0.3),
+    pictures("films", "samplers", "docs/pictures/samplers", "samplers/[^/]+", 0.6),
+    pictures("cache-pictures", "caches", "docs/pictures/caches", "caches/[^/]+", 0.2),
+    Entry("race", "docs/pictures/race.svg", (module("pages.race OUT/race.svg"),), 0.2, same_story),
     Entry("parity", "docs/reproducing.md", (("tests/parity.py", *MODELS),), 0.3, all_equal),
     Entry(
         "goldens",
@@ -92,344 +107,162 @@ ENTRIES = [
         1,
         all_equal,
     ),
-    Entry(
-        "caches",
-        METHODS,
-        table("caches", "score same nfe queries_share flops_share --against cache=none"),
-        1.5,
-        same_rows,
-        Tolerance(3),
-        rows=("caches",),
-    ),
-    Entry(
-        "adablock",
-        METHODS,
-        table("adablock", "score difference nfe fewer forced --against blocks=fixed"),
-        0.5,
-        same_rows,
-        Tolerance(3, 0.05),
-        rows=("adablock",),
-    ),
-    Entry(
-        "pipeline",
-        METHODS,
-        table("pipeline", "score nfe queries"),
-        0.5,
-        same_rows,
-        Tolerance(3, 0.05),
-        rows=("pipeline",),
-    ),
-    Entry(
-        "guidance",
-        METHODS,
-        table("guidance", "score experiments.tables.of_many_right_answers nfe queries", BOTH),
-        2,
-        same_rows,
-        Tolerance(3, 0.05),
-        rows=("guidance",),
-    ),
-    Entry(
-        "credit",
-        METHODS,
-        table("credit", f"score nfe fewer queries same {AGAINST_CONFIDENCE}"),
-        0.5,
-        same_rows,
-        Tolerance(4, 0.05),
-        rows=("credit",),
-    ),
-    Entry(
-        "ends",
-        METHODS,
-        table("ends", "score nfe queries queries_share --against eos=none cache=none"),
-        0.5,
-        same_rows,
-        Tolerance(6, 0.05),
-        rows=("ends",),
-    ),
-    Entry(
+    table("caches", METHODS, 1.5, "score same nfe queries_share flops_share --against cache=none", Tolerance(3)),
+    table("adablock", METHODS, 0.5, "score difference nfe fewer forced --against blocks=fixed", POINTS),
+    table("pipeline", METHODS, 0.5, "score nfe queries", POINTS),
+    table("guidance", METHODS, 2, "score experiments.tables.of_many_right_answers nfe queries", POINTS, BOTH),
+    table("credit", METHODS, 0.5, f"score nfe fewer queries same --against {CONFIDENCE}", Tolerance(4, 0.05)),
+    table("ends", METHODS, 0.5, "score nfe queries queries_share --against eos=none cache=none", Tolerance(6, 0.05)),
+    table(
         "knobs",
         METHODS,
-        table("knobs", "score difference nfe fewer oracle --against sampler=lopa sampler.threshold=0.9"),
         2,
-        same_rows,
+        "score difference nfe fewer oracle --against sampler=lopa sampler.threshold=0.9",
         Tolerance(4, 0.05),
-        rows=("knobs",),
     ),
-    Entry(
-        "kinds",
-        "docs/measured/speed.md",
-        table("kinds", "score nfe tpf queries useful"),
-        3,
-        same_rows,
-        Tolerance(3, 0.05),
-        rows=("kinds",),
-    ),
-    Entry(
+    table("kinds", SPEED, 3, "score nfe tpf queries useful", POINTS),
+    timed(
         "speed",
         METHODS,
-        (("-m", "experiments.bench.cache", "--answers", "1024", "--window", "--threads", "2"),),
         3,
-        same_rows,
+        "bench.cache --answers 1024 --window --threads 2",
         Tolerance(share=0.03),
         columns={2: ANY, 3: Tolerance(share=0.4), 5: ANY, 6: Tolerance(0.2)},
-        timed=True,
         rows=("cache_speed",),
     ),
-    Entry(
-        "lengths",
-        "docs/lengths.md",
-        table("lengths", "score nfe queries useful"),
-        4,
-        same_rows,
-        Tolerance(3, 0.05),
-        rows=("lengths",),
+    table("lengths", "docs/lengths.md", 4, "score nfe queries useful", POINTS),
+    lab(
+        "fewer-keys", LONG, 5, "compare.fewer_keys --count 100", Tolerance(3), rows=("fewer_keys", "fewer_keys_answers")
     ),
-    Entry(
-        "fewer-keys",
-        "docs/long_prompts.md",
-        (("-m", "experiments.compare.fewer_keys", "--count", "100"),),
-        5,
-        same_rows,
-        Tolerance(3),
-        rows=("fewer_keys", "fewer_keys_answers"),
-    ),
-    Entry(
+    lab(
         "long-prompts",
-        "docs/long_prompts.md",
-        ((*LONG_PROMPTS, "--shape", "layer", "--sizes", "--lengths", "1024", "8192", "32768"),),
+        LONG,
         3,
-        same_rows,
+        "bench.long_prompts --shape layer --sizes --lengths 1024 8192 32768",
         Tolerance(share=0.03),
         rows=("long_sizes",),
     ),
-    Entry(
+    timed(
         "long-answers",
-        "docs/long_prompts.md",
-        ((*LONG_PROMPTS, "--shape", "mini", "--whole", "--lengths", "1024", "8192"),),
+        LONG,
         4,
-        same_rows,
+        "bench.long_prompts --shape mini --whole --lengths 1024 8192",
         Tolerance(share=0.05),
         columns={3: ANY, 4: ANY},
-        timed=True,
-        rows=("long_answers",),
     ),
-    Entry(
+    rows_entry(
         "samplers",
         METHODS,
-        (("run.py", "-m", "experiment=methods", "output=OUT", "name=samplers", *METHOD_ITEMS), SAMPLERS_REPORT),
         3,
-        same_rows,
-        Tolerance(3, 0.05),
-        rows=("samplers",),
-        part=(
-            ("run.py", "-m", "experiment=methods", "output=OUT", "name=samplers", *METHOD_ITEMS, FEW_SAMPLERS),
-            SAMPLERS_REPORT,
-        ),
+        (METHODS_SWEEP, SAMPLERS_REPORT),
+        POINTS,
+        part=((*METHODS_SWEEP, FEW_SAMPLERS), SAMPLERS_REPORT),
     ),
-    Entry(
+    lab(
         "tuned",
         "docs/tune.md",
-        ((*TUNED, "output=OUT"),),
         13,
-        same_rows,
+        "compare.tuned_minis output=OUT",
         Tolerance(1, 0.05),
         rows=("tuned_minis",),
-        part=((*TUNED, "output=OUT", "models=mini-llada", "tasks=words_to_sentence"),),
+        part=(module("compare.tuned_minis output=OUT models=mini-llada tasks=words_to_sentence"),),
     ),
-    Entry(
-        "leaving",
-        "docs/caches.md",
-        (("-m", "experiments.compare.leaving"),),
-        1,
-        same_rows,
-        Tolerance(3, 0.05),
-        rows=("leaving",),
-    ),
-    Entry(
+    lab("leaving", "docs/caches.md", 1, "compare.leaving", POINTS),
+    lab(
         "launches",
         "docs/kernels.md",
-        (LAUNCHES,),
         2,
-        same_rows,
+        "bench.launches",
         Tolerance(share=0.02),
-        rows=("launches",),
-        part=((*LAUNCHES, "--caches", "dual", "none"),),
+        part=(module("bench.launches --caches dual none"),),
     ),
-    Entry(
+    timed(
         "turns",
-        "docs/measured/speed.md",
-        (("-m", "experiments.bench.turns", "--repeats", "5"),),
+        SPEED,
         1,
-        same_rows,
+        "bench.turns --repeats 5",
         Tolerance(share=0.02),
         columns={**dict.fromkeys((2, 3, 4, 5), ANY), 6: Tolerance(share=0.4)},
-        timed=True,
-        rows=("turns",),
     ),
-    Entry(
-        "candidates",
-        "docs/measured/speed.md",
-        (("-m", "experiments.bench.candidates"),),
-        3,
-        same_rows,
-        Tolerance(share=0.02),
-        columns=dict.fromkeys((7, 8, 9, 10), ANY),
-        timed=True,
-        rows=("candidates",),
-    ),
-    Entry(
+    timed("candidates", SPEED, 3, "bench.candidates", Tolerance(share=0.02), columns=dict.fromkeys((7, 8, 9, 10), ANY)),
+    timed(
         "shared-prompts",
-        "docs/long_prompts.md",
-        (("-m", "experiments.bench.shared_prompts", "--lengths", "1024", "8192"),),
+        LONG,
         2,
-        same_rows,
+        "bench.shared_prompts --lengths 1024 8192",
         Tolerance(share=0.02),
         columns={3: ANY},
-        timed=True,
         rows=("shared_prompts", "prefill_memory"),
     ),
-    Entry(
-        "constraint-cost",
-        "docs/measured/constraints.md",
-        (("-m", "experiments.bench.constraints"),),
-        3,
-        same_rows,
-        Tolerance(3),
-        columns=dict.fromkeys(range(4, 13), ANY),
-        timed=True,
-        rows=("constraint_cost",),
+    timed(
+        "constraint-cost", CONSTRAINTS, 3, "bench.constraints", Tolerance(3), columns=dict.fromkeys(range(4, 13), ANY)
     ),
-    Entry(
+    timed(
         "wedlm",
-        "docs/measured/speed.md",
-        (("-m", "experiments.bench.wedlm"),),
+        SPEED,
         3,
-        same_rows,
-        Tolerance(3, 0.05),
+        "bench.wedlm",
+        POINTS,
         columns={5: ANY, 6: ANY, 7: ANY, 8: Tolerance(share=0.4)},
-        timed=True,
         rows=("wedlm_mini", "wedlm_shape"),
     ),
-    Entry(
-        "next-token",
-        "docs/measured/speed.md",
-        (("-m", "experiments.bench.next_token"),),
-        3,
-        same_rows,
-        Tolerance(),
-        columns={4: ANY, 5: ANY, 6: Tolerance(share=0.4)},
-        timed=True,
-        rows=("next_token",),
-    ),
-    Entry(
+    timed("next-token", SPEED, 3, "bench.next_token", Tolerance(), columns={4: ANY, 5: ANY, 6: Tolerance(share=0.4)}),
+    rows_entry(
         "laptop",
-        "docs/measured/speed.md",
-        tuple(("-m", "experiments.bench.laptop", "--weights", kind) for kind in LAPTOP),
+        SPEED,
         5,
-        same_rows,
+        tuple(module(f"bench.laptop --weights {kind}") for kind in ("float32", "bfloat16", "int8", "int4")),
         Tolerance(1),
         columns={4: ANY, 5: ANY, 6: ANY, 7: Tolerance(share=0.3)},
         timed=True,
-        rows=("laptop",),
     ),
-    Entry(
+    timed(
         "packed-files",
-        "docs/measured/speed.md",
-        (("-m", "experiments.bench.packed_files", "OUT", "--layers", "8"),),
+        SPEED,
         6,
-        same_rows,
+        "bench.packed_files OUT --layers 8",
         Tolerance(0.1),
         columns={3: ANY, 4: Tolerance(0.5)},
-        timed=True,
-        rows=("packed_files",),
     ),
-    Entry(
+    lab(
         "rounding",
-        "docs/measured/speed.md",
-        (("-m", "experiments.compare.rounding", "mini-llada"),),
+        SPEED,
         1,
-        same_rows,
+        "compare.rounding mini-llada",
         Tolerance(1.5, 0.15),
         rows=("rounding_logits", "rounding_weights", "rounding_rows"),
     ),
-    Entry(
-        "constrained",
-        "docs/measured/constraints.md",
-        (("-m", "experiments.compare.constrained_tasks"),),
-        4,
-        same_rows,
-        Tolerance(3),
-        shown="(?!mini-dream).*",
-        rows=("constrained",),
-    ),
-    Entry(
+    lab("constrained", CONSTRAINTS, 4, "compare.constrained_tasks", Tolerance(3), shown="(?!mini-dream).*"),
+    lab(
         "decisions",
-        "docs/measured/constraints.md",
-        (("-m", "experiments.compare.decisions"),),
+        CONSTRAINTS,
         5,
-        same_rows,
+        "compare.decisions",
         Tolerance(2, 0.1),
         columns={2: Tolerance(3), 7: Tolerance(share=0.3)},
         shown="(?!mini-dream).*",
         rows=("decisions", "decided_ages"),
     ),
-    Entry(
-        "decisions-served",
-        "docs/measured/constraints.md",
-        (("-m", "experiments.bench.decisions"),),
-        1,
-        same_rows,
-        ANY,
-        timed=True,
-        rows=("decisions_served",),
-    ),
+    timed("decisions-served", CONSTRAINTS, 1, "bench.decisions", ANY),
     Entry(
         "plain",
-        "docs/measured/speed.md",
-        (("-m", "experiments.bench.step", "--answer", "32", "--per-turn", "2", "--threads", "2"),),
+        SPEED,
+        (module("bench.step --answer 32 --per-turn 2 --threads 2"),),
         1,
         same_ratio,
         Tolerance(share=0.5),
         timed=True,
         rows=("step",),
     ),
-    *(
-        Entry(
-            f"card-{name}",
-            CARD.format(name),
-            (("-m", "experiments.mini.card", name, "--again", "speed", "--items", "100", "20"),),
-            5,
-            same_tables,
-            sampled=True,
-        )
-        for name in ("mini-llada", "mini-dream")
-    ),
-    *(
-        Entry(
-            f"card-{name}",
-            CARD.format(name),
-            (("-m", "experiments.mini.card", name, "--again", "way"),),
-            0.5,
-            same_tables,
-            Tolerance(3),
-        )
-        for name in CAUSAL_MODELS
-    ),
-    Entry(
-        "students",
-        "docs/distillation.md",
-        table("students", "score tpf"),
-        1,
-        same_rows,
-        Tolerance(3, 0.1),
-        rows=("students",),
-    ),
+    *(card(name, "speed --items 100 20", 5, sampled=True) for name in ("mini-llada", "mini-dream")),
+    *(card(name, "way", 0.5, tolerance=Tolerance(3)) for name in ("mini-ar", "mini-wedlm", "mini-nbdiff")),
+    table("students", "docs/distillation.md", 1, "score tpf", Tolerance(3, 0.1)),
     Entry(
         "rollouts",
         "docs/rollouts.md",
         (
-            *(("-m", "experiments.rl", "task=replace_random", f"seed={seed}", f"out=OUT/{seed}") for seed in range(3)),
-            ("-m", "experiments.rl.curves", "OUT/0", "OUT/1", "OUT/2", "--out", "OUT/rewards.svg"),
+            *(module(f"rl task=replace_random seed={seed} out=OUT/{seed}") for seed in range(3)),
+            module("rl.curves OUT/0 OUT/1 OUT/2 --out OUT/rewards.svg"),
         ),
         8,
         same_tables,
@@ -438,12 +271,12 @@ ENTRIES = [
     Entry(
         "sweep",
         "docs/pictures/small",
-        (SWEEP, REPORT),
+        (SMALL_SWEEP, SMALL_REPORT),
         9,
         same_files,
-        Tolerance(3, 0.05),
+        POINTS,
         r"report/(curves|table|tasks|limits)-.*\.csv",
         r"report/(quality-tpf|tasks-mini-llada)\.png",
-        part=((*SWEEP, one_model("mini-llada")), REPORT),
+        part=((*SMALL_SWEEP, one_model("mini-llada")), SMALL_REPORT),
     ),
 ]

@@ -16,17 +16,17 @@ from experiments.figures.compare import (
     Entry,
     Tolerance,
     agree,
+    all_equal,
+    blocks,
     different_cells,
     put_files,
-    put_page,
     put_rows,
     put_tables,
+    rows,
     same_files,
-    same_page,
     same_ratio,
     same_rows,
     same_tables,
-    tables,
 )
 from experiments.figures.entries import ENTRIES
 from experiments.pages import pictures as doc_pictures
@@ -63,7 +63,7 @@ def test_numbers_agree_within_the_tolerance_and_words_exactly() -> None:
 
 
 def test_tables_are_found_by_their_heading() -> None:
-    found = tables(DOCUMENT)
+    found = rows(blocks(DOCUMENT))
     assert found["One model", "b"] == ["61", ""] and found["Prose", "a"] == ["1", "2"]
 
 
@@ -117,10 +117,9 @@ def test_tables_are_put_in_place_of_the_older_ones(tmp_path: Path, monkeypatch: 
     assert len(bare) == 1 and bare[0].endswith("the document has 2 such tables")
 
 
-def test_pages_and_files_are_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, made = entry_for("old", tmp_path, monkeypatch, Tolerance()), tmp_path / "made"
     made.mkdir()
-    assert not [*put_page(entry, "new", made)] and (tmp_path / "page.md").read_text() == "new"
     (tmp_path / "pictures").mkdir()
     for name in ("a.svg", "b.txt", "c.png"):
         (made / name).write_text(name)
@@ -134,11 +133,12 @@ def test_pages_and_files_are_put_in_place(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_written_entry_is_reproduced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry = entry_for("old\n", tmp_path, monkeypatch, Tolerance())
-    entry = replace(entry, commands=(("-c", "print('new')"),), compare=same_page)
+    entry = replace(entry_for("", tmp_path, monkeypatch, Tolerance()), compare=same_rows, rows=("one",))
+    write_csv(entry, "a\nold\n")
+    entry = replace(entry, commands=(("-c", "print('| a |\\n|---|\\n| new |')"),))
     monkeypatch.setattr(reproduce, "ENTRIES", [entry])
-    assert main([]) == 1 and (tmp_path / "page.md").read_text() == "old\n"
-    assert main(["--write"]) == 0 and (tmp_path / "page.md").read_text() == "new\n"
+    assert main([]) == 1 and entry.files()[0].read_text() == "a\nold\n"
+    assert main(["--write"]) == 0 and entry.files()[0].read_text() == "a\nnew\n"
     said = capsys.readouterr().out
     assert said.startswith("FAILS") and "\nwrote " in said and said.endswith("1 of 1 written or equal\n")
     assert main([]) == 0
@@ -257,7 +257,6 @@ def test_every_command_of_the_docs_that_can_run_here_has_an_entry() -> None:
 def test_a_command_that_prints_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = entry_for(DOCUMENT, tmp_path, monkeypatch, Tolerance(2))
     assert list(same_tables(entry, "", tmp_path)) == ["the command printed no table"]
-    assert list(same_page(entry, "other", tmp_path))
     (tmp_path / "out").mkdir()
     assert list(same_files(entry, "", tmp_path / "out")) == ["the command wrote no file"]
 
@@ -336,7 +335,7 @@ def test_only_the_tables_that_a_document_shows_are_compared_and_written(
 
 
 def test_a_failing_command_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = Entry("broken", "README.md", (("-c", "print('a')"), ("-c", "raise SystemExit('no')")), 0, same_page)
+    broken = Entry("broken", "README.md", (("-c", "print('a')"), ("-c", "raise SystemExit('no')")), 0, all_equal)
     monkeypatch.setattr(reproduce, "ENTRIES", [broken])
     assert main([]) == 1
     out = capsys.readouterr().out
