@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import torch
 
@@ -22,10 +23,10 @@ from dllm.compose.fitted import Parts
 from dllm.contract import Need
 from dllm.contract.canvas import Canvas
 from dllm.contract.readouts import AttentionMap
+from dllm.laws.decodes import ids_of
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.models.network.transformer import Transformer
-from dllm.models.text.ids import Ids
 from dllm.parts.eos.none import FullLength
 from dllm.parts.samplers.static import Static
 from experiments.bench.cache import BLOCK, CONFIG, random_model, request
@@ -55,10 +56,9 @@ class Asking(Static):
 
 def forwards(model: Transformer, cache: str, asked: AttentionMap | None, answer: int) -> Iterator[float]:
     """Milliseconds of CPU time of each forward of the middle block, the first left out: it fills the cache."""
-    assert CONFIG.mask_id is not None and CONFIG.eos_id is not None
     sampler, blocks, memory = Asking(asked), part("blocks", "fixed", block_length=BLOCK), part("cache", cache)
-    ids, parts = Ids(CONFIG.mask_id, CONFIG.eos_id, ()), Parts(sampler, blocks, memory, FullLength())
-    canvas = Canvas.of([request(answer, answer // 2 // BLOCK * BLOCK, model.config.vocab)], CONFIG.eos_id)
+    ids, parts = ids_of(model.config), Parts(sampler, blocks, memory, FullLength())
+    canvas = Canvas.of([request(answer, answer // 2 // BLOCK * BLOCK, model.config.vocab)], ids.eos)
     loop = denoise(canvas, Forward.of(model, ids, parts), parts)
     with torch.inference_mode():
         next(loop)
@@ -71,7 +71,7 @@ def forwards(model: Transformer, cache: str, asked: AttentionMap | None, answer:
 
 def line(model: Transformer, cache: str, words: str, count: int, answer: int = ANSWER) -> str:
     pair = zip(forwards(model, cache, None, answer), forwards(model, cache, ASKED[words], answer), strict=False)
-    times = [one for _, one in zip(range(count), pair, strict=False)]
+    times = [*islice(pair, count)]
     plain, added = statistics.median(one for one, _ in times), statistics.median(other - one for one, other in times)
     return markdown.line((cache, words, f"{plain:.1f}", f"{added:.1f}", f"{100 * added / plain:.1f} %"))
 
@@ -79,17 +79,15 @@ def line(model: Transformer, cache: str, words: str, count: int, answer: int = A
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--caches", nargs="+", default=["none", "dual"])
     parser.add_argument("--count", type=counted, default=25, help="forwards of each line")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
+    count = parser.parse_args(arguments).count
+    torch.set_num_threads(1)
     model = random_model(CONFIG)
-    print(f"{options.threads} threads, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}\n")
+    print(f"One thread, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}\n")
     print(markdown.head(HEADS, words=2))
-    for cache in options.caches:
+    for cache in ("none", "dual"):
         for words in ASKED:
-            print(line(model, cache, words, options.count), flush=True)
+            print(line(model, cache, words, count), flush=True)
     return 0
 
 

@@ -27,18 +27,18 @@ from dllm import part
 from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import replaced
+from dllm.laws.decodes import ids_of
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.models.network.transformer import Transformer
 from dllm.models.network.visibility import AnswerBlocks
-from dllm.models.text.ids import Ids
 from dllm.parts.cache.base import Cache
 from dllm.parts.cache.candidates import CandidateCalls
 from dllm.parts.eos.none import FullLength
 from experiments.bench.cache import CONFIG, clock, random_model, status
 from experiments.bench.step import prompt_of
 from experiments.support import markdown
-from experiments.support.scripts import counted, refusing
+from experiments.support.scripts import refusing
 
 SMALL = replace(
     CONFIG, width=384, layers=6, heads=6, kv_heads=6, mlp_width=1152, vocab=8192, mask_id=8191, eos_id=8190, pad_id=8190
@@ -70,9 +70,9 @@ class Work:
     """How much a decode does: rows, tokens of a prompt and an answer, and forwards at most."""
 
     batch: int
-    prompt: int
-    answer: int
-    turns: int
+    prompt: int = 512
+    answer: int = 64
+    turns: int = 6
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,7 @@ class Measured:
 
 def decode(model: Transformer, rule: str, cache: Cache, work: Work) -> Measured:
     """The first turns of a decode."""
-    config = model.config
-    ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
+    config, ids = model.config, ids_of(model.config)
     parts = Parts(
         part("sampler", rule, **RULES[rule]), part("blocks", "fixed", block_length=BLOCK), cache, FullLength()
     )
@@ -105,7 +104,7 @@ def decode(model: Transformer, rule: str, cache: Cache, work: Work) -> Measured:
     return Measured(tokens, forwards, count, clock() - begin, (status("VmHWM") - held) / 2**20)
 
 
-def row(model: Transformer, rule: str, name: str, work: Work, repeats: int) -> list[str]:
+def row(model: Transformer, rule: str, name: str, work: Work, repeats: int = 2) -> list[str]:
     """A line of the table: both ways, one after the other, several times."""
     found: dict[str, list[Measured]] = {"rows": [], "sequence": []}
     cache = part("cache", name)
@@ -126,28 +125,22 @@ def row(model: Transformer, rule: str, name: str, work: Work, repeats: int) -> l
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", nargs="+", default=CELLS, metavar="SAMPLER+CACHE", choices=CELLS)
-    parser.add_argument("--batches", type=counted, nargs="+", default=[1, 4])
-    parser.add_argument("--prompt", type=counted, default=512, help="tokens of a prompt")
-    parser.add_argument("--answer", type=counted, default=64, help="tokens of an answer")
-    parser.add_argument("--turns", type=counted, default=6, help="forwards of a decode, at most")
-    parser.add_argument("--repeats", type=counted, default=2, help="decodes in each way")
-    options = parser.parse_args(arguments)
+    parser.parse_args(arguments)
+    usual = Work(1)
     torch.set_num_threads(1)
     print(
-        f"Prompt {options.prompt}, answer {options.answer}, {options.turns} forwards at most, one thread, torch "
+        f"Prompt {usual.prompt}, answer {usual.answer}, {usual.turns} forwards at most, one thread, torch "
         f"{torch.__version__}, load {os.getloadavg()[0]:.1f}\n",
         flush=True,
     )
     print(markdown.head(HEADS, 2), flush=True)
     model = random_model(SMALL)
-    for cell in options.cells:
+    for cell in CELLS:
         rule, name = cell.split("+")
         model.config = replace(SMALL, attention=AnswerBlocks(BLOCK)) if name == "finished" else SMALL
-        for batch in options.batches:
-            work = Work(batch, options.prompt, options.answer, options.turns)
+        for work in (usual, Work(4)):
             decode(model, rule, part("cache", name), replace(work, turns=1))  # what comes first takes longer
-            print(markdown.line(row(model, rule, name, work, options.repeats)), flush=True)
+            print(markdown.line(row(model, rule, name, work)), flush=True)
     return 0
 
 

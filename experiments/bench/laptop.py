@@ -15,20 +15,17 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
 from dllm import Decoder, Model, part
-from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.config import ModelConfig
 from dllm.models.network.activations import round_activations
 from dllm.models.network.attention_order import FULL
 from dllm.models.network.fused import fuse_products
 from dllm.models.network.visibility import AnswerBlocks
-from dllm.models.text.ids import Ids
 from dllm.models.weights.quantize import quantize_part
-from experiments.bench.step import prompt_of, random_model
+from experiments.bench.step import as_loaded, bundled, prompt_of, random_model
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
 
@@ -72,10 +69,8 @@ def network(config: ModelConfig, weights: str) -> Model:
             quantize_part(layer, kind, False)
         if rows:
             round_activations(found, invariant=False)
-    elif can_pack(found.device, found.dtype):
-        pack_weights(found)
-    ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
-    return Model(found, config, None, ids, "random", Path("random"))
+        return bundled(found)
+    return bundled(as_loaded(found))
 
 
 def timed(model: Model, cache: str, prompt: int, answer: int, per_step: int) -> Times:

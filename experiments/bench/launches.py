@@ -39,22 +39,9 @@ from dllm.loop.recorded_turn import copy_all
 from dllm.loop.rows import Rows
 from dllm.loop.runtime.compiled_stages import CompiledStages
 from experiments.bench.operations import Launches
-from experiments.bench.step import SMALL, Workload, decode, named, random_model
+from experiments.bench.step import TINY, Workload, decode, named, random_model
 from experiments.support import markdown
 
-TINY = replace(
-    SMALL,
-    width=64,
-    heads=4,
-    kv_heads=4,
-    head_dim=16,
-    mlp_width=96,
-    vocab=300,
-    mask_id=298,
-    eos_id=299,
-    pad_id=299,
-    rotary_dim=16,
-)
 # For models of another attention, or with a rule of their own.
 LEFT_OUT = ("finished", "focus", "dkv_greedy", "flash_verify", "linear_spec")
 WORK = Workload(1, 24, 32, 32, 1)

@@ -21,7 +21,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -38,11 +37,10 @@ from dllm.loop.runtime.runtime import Runtime
 from dllm.models.bundle import Model
 from dllm.models.network.attention_order import FULL, AttentionKind
 from dllm.models.network.visibility import BlockCausal
-from dllm.models.text.ids import Ids
 from dllm.parts.cache.base import Cache
 from dllm.parts.eos.none import FullLength
 from dllm.record.cost import CostModel
-from experiments.bench.step import MODELS, prompt_of, random_model
+from experiments.bench.step import MODELS, bundled, prompt_of, random_model
 from experiments.support import markdown
 from experiments.support.tensor_sizes import TensorSizes
 
@@ -102,9 +100,7 @@ class Taken:
 
 def model_of(shape: str, kind: AttentionKind) -> Model:
     config = replace(SHAPES[shape], attention=kind)
-    network = random_model(config, torch.device("cpu"), torch.float32)
-    ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
-    return Model(network, config, None, ids, "random", Path("random"))
+    return bundled(random_model(config, torch.device("cpu"), torch.float32))
 
 
 def taken(model: Model, case: Case, length: int, whole: bool = False, computed: Computed = "all") -> Taken:

@@ -27,9 +27,8 @@ from dllm.loop.runner import Runner
 from dllm.loop.runtime.runtime import Runtime
 from dllm.models.bundle import Model
 from dllm.models.network.moe import MoEConfig
-from dllm.models.text.ids import Ids
 from dllm.record.decode_memory import MemoryModel
-from experiments.bench.step import SMALL, prompt_of, random_model
+from experiments.bench.step import SMALL, bundled, prompt_of, random_model
 from experiments.support import markdown
 
 TURNS, ANSWER = 3, 64
@@ -69,9 +68,7 @@ class MemoryCase:
     temperature: float = 0.0
 
     def model(self) -> Model:
-        config = SHAPES[self.shape]
-        network = random_model(config, torch.device("cpu"), getattr(torch, self.dtype))
-        return Model(network, config, None, Ids(998, 999, ()), "random", Path("random"))
+        return bundled(random_model(SHAPES[self.shape], torch.device("cpu"), getattr(torch, self.dtype)))
 
     def parts(self, model: Model) -> Parts:
         whole = self.cache == "elastic"

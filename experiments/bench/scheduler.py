@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -28,19 +27,17 @@ from dllm.compose.parts import part
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.traits import EosTraits
-from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.bundle import Model
-from dllm.models.text.ids import Ids
 from dllm.parts.eos.base import EndOfText
 from dllm.record.measures import quantile
 from dllm.record.stopwatch import machine_load
 from dllm.serve.engine.jobs import Event, Job, JobResult, Limits, RequestParts
 from dllm.serve.engine.scheduler import Scheduler
-from experiments.bench.step import SMALL, random_model
+from experiments.bench.step import SMALL, as_loaded, bundled, random_model
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
 
-ROWS = 8
+ROWS, BLOCK = 8, 8
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class EndsEarly(EndOfText):
         return candidates.stop_at(end, ~open_ & (end < candidates.end), attended=True)
 
 
-def model_of(width: int, layers: int, vocab: int) -> Model:
+def model_of(width: int = 512, layers: int = 6, vocab: int = 8192) -> Model:
     config = replace(
         SMALL,
         width=width,
@@ -93,16 +90,14 @@ def model_of(width: int, layers: int, vocab: int) -> Model:
     )
     network = random_model(config, torch.device("cpu"), torch.float32)
     named = f"{sum(weight.numel() for weight in network.parameters()) / 1e6:.0f} M random parameters"
-    if can_pack(network.device, network.dtype):  # as ``dllm.load`` does
-        pack_weights(network)
-    return Model(network, config, None, Ids(vocab - 1, vocab - 2, ()), named, Path("random"))
+    return bundled(as_loaded(network), named)
 
 
-def chosen(sampler: str, cache: str, lengths: Sequence[int], block_length: int = 8) -> RequestParts:
+def chosen(sampler: str, lengths: Sequence[int]) -> RequestParts:
     options = {"steps": None} if sampler == "static" else {"threshold": 0.02}  # of a random model's flat confidences
     rule, eos = part("sampler", sampler, **options), EndsEarly(lengths)
-    blocks = part("blocks", "fixed", block_length=block_length)
-    return RequestParts(Parts(rule, blocks, part("cache", cache), eos), {}, sampler, f"{sampler} {id(eos)}")
+    blocks = part("blocks", "fixed", block_length=BLOCK)
+    return RequestParts(Parts(rule, blocks, part("cache", "dual"), eos), {}, sampler, f"{sampler} {id(eos)}")
 
 
 def requests(count: int, model: Model, noise: random.Random) -> tuple[list[Request], list[int]]:
@@ -167,14 +162,17 @@ NEVER = 1 << 30
 
 @refusing
 def main() -> int:
-    options = arguments()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=counted, default=192)
+    parser.add_argument("--sampler", default="static", choices=("static", "confidence"))
+    parser.add_argument("--load", type=float, nargs="*", default=[0.8])
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    model = model_of(options.width, options.layers, options.vocab)
-    todo, lengths = requests(options.count, model, random.Random(options.seed))
+    model = model_of()
+    todo, lengths = requests(options.count, model, random.Random(0))
     print(
-        f"{model.name}, sampler={options.sampler}, cache={options.cache}, blocks of "
-        f"{options.block_length}, {len(todo)} requests, "
-        f"{ROWS} rows, one thread, load {machine_load()} a core of {os.cpu_count()}"
+        f"{model.name}, sampler={options.sampler}, cache=dual, blocks of {BLOCK}, {len(todo)} requests, {ROWS} rows, "
+        f"one thread, load {machine_load()} a core of {os.cpu_count()}"
     )
     table = list[list[str]]()
     alone: Outcome | None = None
@@ -184,11 +182,11 @@ def main() -> int:
                 continue
             arrivals = [0.0] * len(todo)
             if load is not None and alone is not None:
-                pace, at = random.Random(options.seed), 0.0
+                pace, at = random.Random(0), 0.0
                 arrivals = [at := at + pace.expovariate(load * len(todo) / alone.seconds) for _ in todo]
             limits = Limits(max_rows=way.rows, max_tokens_in_flight=NEVER, max_waiting=NEVER)
             ends = [NEVER] * len(lengths) if way.whole else lengths
-            parts = chosen(options.sampler, options.cache, ends, options.block_length)
+            parts = chosen(options.sampler, ends)
             found = decode(Scheduler(model, "eager", limits), todo, parts, arrivals, way)
             alone = alone or found
             when, speed = "saturated" if load is None else str(load), alone.seconds / found.seconds
@@ -196,20 +194,6 @@ def main() -> int:
             table.append([when, name, f"{speed:.2f}", *waits, f"{found.computed / alone.wanted:.2f}"])
     print("\n" + markdown.table(("load", "way", "throughput", "p50 ms", "p95 ms", "computed / wanted"), table, 2))
     return 0
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--vocab", type=int, default=8192)
-    parser.add_argument("--count", type=counted, default=192)
-    parser.add_argument("--sampler", default="static", choices=("static", "confidence"))
-    parser.add_argument("--cache", default="dual")
-    parser.add_argument("--block-length", type=int, default=8)
-    parser.add_argument("--load", type=float, nargs="*", default=[0.8])
-    parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

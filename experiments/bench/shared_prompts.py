@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,11 +27,10 @@ from dllm.loop.runtime.runtime import Runtime
 from dllm.loop.shared_prompts import beginning_of
 from dllm.models.bundle import Model
 from dllm.models.network.visibility import BlockCausal
-from dllm.models.text.ids import Ids
 from dllm.record.stopwatch import machine_load
 from dllm.serve.engine.jobs import Event, Job, JobResult, Limits, RequestParts
 from dllm.serve.engine.scheduler import Scheduler
-from experiments.bench.step import SMALL, random_model
+from experiments.bench.step import SMALL, bundled, random_model
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
 from experiments.support.tensor_sizes import TensorSizes
@@ -45,8 +43,7 @@ def model_of(width: int, layers: int) -> Model:
     config = replace(SMALL, width=width, layers=layers, heads=width // 32, kv_heads=width // 64, mlp_width=3 * width,
                      vocab=VOCAB, mask_id=VOCAB - 1, eos_id=VOCAB - 2, pad_id=VOCAB - 2,
                      max_length=1 << 16, attention=BlockCausal(4))  # fmt: skip
-    network = random_model(config, torch.device("cpu"), torch.float32)
-    return Model(network, config, None, Ids(VOCAB - 1, VOCAB - 2, ()), "random", Path("random"))
+    return bundled(random_model(config, torch.device("cpu"), torch.float32))
 
 
 def parts_of() -> Parts:

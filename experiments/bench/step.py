@@ -17,8 +17,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,15 +32,16 @@ from dllm.contract import ForwardCost, Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.kernels.packed import can_pack, pack_weights
+from dllm.laws.decodes import ids_of
 from dllm.loop.denoise import TakeTurn, denoise
 from dllm.loop.forward import Forward
 from dllm.loop.recorded import build_runtime
 from dllm.loop.runtime.runtime import FIXED, Network, Runtime
+from dllm.models.bundle import Model
 from dllm.models.config import ModelConfig
 from dllm.models.network.attention import has_varlen
 from dllm.models.network.fused import fuse_products
 from dllm.models.network.transformer import Transformer
-from dllm.models.text.ids import Ids
 from dllm.models.weights.quantize import quantize_part
 from dllm.parts.blocks.base import Blocks
 from dllm.parts.eos.none import FullLength
@@ -52,6 +54,10 @@ SMALL = ModelConfig(
     family="llada", width=768, layers=12, heads=12, kv_heads=12, head_dim=64, mlp_width=2304, vocab=126464,
     max_length=8192, eps=1e-5, theta=5e5, mask_id=126336, eos_id=126081, pad_id=126081, rotary_dim=64,
     rope_float32=True,
+)  # fmt: skip
+TINY = replace(
+    SMALL, width=64, layers=2, heads=4, kv_heads=4, head_dim=16, mlp_width=96, vocab=300, mask_id=298, eos_id=299,
+    pad_id=299, rotary_dim=16,
 )  # fmt: skip
 MODELS = {"small": SMALL} | {
     name: ModelConfig.from_published(SHAPES[name]) for name in ("llada-8b", "dream-7b", "llada2-mini", "llada2-flash")
@@ -104,6 +110,18 @@ def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype, 
     return model
 
 
+def as_loaded(model: Transformer) -> Transformer:
+    """The model, its weights packed where ``dllm.load`` packs them."""
+    if can_pack(model.device, model.dtype):
+        pack_weights(model)
+    return model
+
+
+def bundled(model: Transformer, name: str = "random") -> Model:
+    """A network without a tokenizer as ``Decoder`` and servers take it."""
+    return Model(model, model.config, None, ids_of(model.config), name, Path("random"))
+
+
 def prompt_of(length: int, seed: int = 0, below: int = 50_000) -> list[int]:
     return torch.randint(0, below, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
@@ -136,7 +154,7 @@ def decode(
     config = model.config
     sampler, blocks = parts_for(kv, load)
     sampler, step = rule or sampler, 1 if prompts is None else 64
-    ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
+    ids = ids_of(config)
     parts = Parts(sampler, blocks, named("cache", kv), KEEP, Sampling(suppress_mask=False))
     forward = Forward.of(model, ids, parts, runs and runs[0])
     prompts = prompts or [prompt_of(load.prompt, row, min(50_000, config.vocab)) for row in range(load.batch)]
@@ -174,9 +192,7 @@ def plain(model: Transformer, prompt: list[int], load: Workload) -> tuple[Tensor
 def against_plain(load: Workload, repeats: int) -> None:
     """Time both loops in turn, ``repeats`` times, so that a busy machine slows both."""
     network = random_model(SMALL, torch.device("cpu"), torch.float32)
-    ours = copy.deepcopy(network)
-    if can_pack(ours.device, ours.dtype):  # as ``dllm.load`` does
-        pack_weights(ours)
+    ours = as_loaded(copy.deepcopy(network))
     prompt, equal = prompt_of(load.prompt), True
     times: tuple[list[float], list[float]] = [], []
     for _ in range(repeats + 1):

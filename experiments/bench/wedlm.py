@@ -18,21 +18,18 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.progress import track
 
 from dllm import Decoder, Model, Result, load, part
-from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.config import ModelConfig
 from dllm.models.network.transformer import Transformer
 from dllm.models.network.visibility import CausalByRank, ContextCausal
-from dllm.models.text.ids import Ids
 from dllm.parts.blocks.base import Blocks
 from dllm.tasks.mini import tasks as mini
-from experiments.bench.step import prompt_of, random_model
+from experiments.bench.step import as_loaded, bundled, prompt_of, random_model
 from experiments.mini.decoders import LEFT_TO_RIGHT, WEDLM, decoder
 from experiments.support import markdown
 from experiments.support.markdown import percent
@@ -133,17 +130,13 @@ def mini_table(count: int, seed: int) -> str:
 
 def random_table(config: ModelConfig, prompt: int, answer: int, repeats: int) -> str:
     """Random weights, with a number of tokens a forward."""
-    wedlm = random_model(config, torch.device("cpu"), torch.float32)
-    if can_pack(wedlm.device, wedlm.dtype):  # as ``dllm.load`` does
-        pack_weights(wedlm)
+    wedlm = as_loaded(random_model(config, torch.device("cpu"), torch.float32))
     causal = copy.copy(wedlm)  # the same weights, read as an autoregressive model
     causal.config = replace(config, family="nbdiff", prediction_shift=1, attention=ContextCausal(1))
-    ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
 
     def way(label: str, network: Transformer, blocks: Blocks, per_forward: int) -> Way:
         rule = part("sampler", "order", positions="left_to_right", per_step=per_forward)
-        model = Model(network, network.config, None, ids, "random", Path("random"))
-        one = Decoder(model, rule, blocks, "finished", "none", gen_length=answer)
+        one = Decoder(bundled(network), rule, blocks, "finished", "none", gen_length=answer)
         return Way(label, lambda number: one([prompt_of(prompt, number, min(50_000, config.vocab - 2))])[0])
 
     window = part("blocks", "sliding", block_length=WINDOW, max_block_length=WINDOW)

@@ -24,10 +24,8 @@ from dllm.models.network.visibility import BlockCausal
 from dllm.models.weights.quantize import QUANTIZATIONS, check_runtime
 from dllm.parts.samplers.base import Sampler
 from dllm.record.cost import CostModel, Machine
-from experiments.bench.step import KEEP, MODELS, SMALL, Workload, named, parts_for
+from experiments.bench.step import KEEP, MODELS, TINY, Workload, named, parts_for
 
-TINY = replace(SMALL, width=64, layers=2, heads=4, kv_heads=4, head_dim=16, mlp_width=96, vocab=300, mask_id=298,
-               eos_id=299, pad_id=299, rotary_dim=16)  # fmt: skip
 TEXT = "text-8b"  # mini-llada in LLaDA-8B's shape: ``experiments.support.inflate``
 TINY_TEXT = replace(TINY, width=256, layers=6, heads=8, kv_heads=8, head_dim=32, mlp_width=384, vocab=5600)
 ROUTED = MODELS["llada2-mini"]

@@ -41,12 +41,10 @@ def test_every_way_of_a_kernel_runs(name: str) -> None:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> bench_step.ModelConfig:
-    config = replace(bench_step.SMALL, width=64, layers=2, heads=4, kv_heads=4, head_dim=16, mlp_width=96, vocab=300,
-                     mask_id=298, eos_id=299, pad_id=299, rotary_dim=16)  # fmt: skip
-    monkeypatch.setattr(bench_step, "SMALL", config)
+    monkeypatch.setattr(bench_step, "SMALL", bench_step.TINY)
     ours = bench_step.prompt_of
     monkeypatch.setattr(bench_step, "prompt_of", lambda length, seed=0, below=0: ours(length, seed, 290))
-    return config
+    return bench_step.TINY
 
 
 def test_the_plain_loop_and_ours_give_the_same_tokens(
@@ -81,7 +79,7 @@ def test_every_way_of_batching_serves_everybody(way: str) -> None:
         for number, length in enumerate((3, 9, 5))
     ]
     scheduler = bench_scheduler.Scheduler(model, "eager", bench_scheduler.Limits(max_rows=asked.rows))
-    parts = bench_scheduler.chosen("static", "dual", [3, 9 if asked.whole else 4, 5])
+    parts = bench_scheduler.chosen("static", [3, 9 if asked.whole else 4, 5])
     found = bench_scheduler.decode(scheduler, todo, parts, [0.0, 1.0, 1.0], asked)
     assert len(found.latencies) == 3 and min(found.latencies) > 0 and found.computed >= found.wanted > 0
     assert found.seconds > 1  # the clock waits for who arrives late
