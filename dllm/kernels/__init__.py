@@ -7,6 +7,6 @@
 - ``BUILDS``: the configurations that we ship. The launcher launches no other, and the tests compile all of them ahead
   of time.
 
-The other files serve these: ``jit`` (Triton at the first launch), ``builds`` (all configurations), ``dispatch`` (which
-kernels run), ``packed`` (the CPU's weight layout), ``invariant`` (products of one size).
+The other files serve these: ``jit`` (Triton at the first launch), ``dispatch`` (which kernels run), ``packed`` (the
+CPU's weight layout), ``invariant`` (products of one size).
 """

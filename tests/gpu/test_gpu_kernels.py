@@ -31,8 +31,8 @@ from dllm.kernels import (
     silu_times,
     slot_logits,
 )
-from dllm.kernels.builds import BUILDS
 from dllm.parts import Build, Kernel, agrees, has_varlen
+from tests.kernels.builds import BUILDS
 from tests.kernels.conftest import poison  # noqa: F401  outputs start as NaN
 
 KINDS = {"*fp64": torch.float64, "*fp32": torch.float32, "*fp16": torch.float16, "*bf16": torch.bfloat16}

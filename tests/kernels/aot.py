@@ -20,8 +20,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from dllm.kernels.builds import BUILDS
 from dllm.parts import Build
+from tests.kernels.builds import BUILDS
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),

@@ -15,8 +15,8 @@ import pytest
 from harness import full
 
 from dllm import kernels
-from dllm.kernels.builds import BUILDS
-from dllm.parts import KERNELS, Kernel
+from dllm.parts import Kernel
+from tests.kernels.builds import BUILDS, KERNELS
 
 ROOT = Path(__file__).parents[2]
 SHARED = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "gfx942": 64 * 1024}  # bytes that one program may use

@@ -17,8 +17,8 @@ import torch
 from harness import Combination, forward_of, model, parts_of, requests
 
 from dllm.kernels import head_statistics as head
-from dllm.kernels.builds import BUILDS
 from dllm.parts import Canvas, Kernel, Sampling, Transformer, denoise
+from tests.kernels.builds import BUILDS
 
 pytest.importorskip("triton")
 LAUNCHERS = (

@@ -1,4 +1,4 @@
-"""All files of kernels, and all configurations that we ship."""
+"""All files of kernels, and all configurations that are shipped."""
 
 from __future__ import annotations
 
