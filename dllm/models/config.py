@@ -135,16 +135,13 @@ class ModelConfig:
         lengths = {key: self.published[key] for key in BLOCK_KEYS if self.published.get(key) is not None}
         if self.gemma is not None:
             lengths = {"canvas_length": self.attention.block}
+        unset = Set("model.attention_block", None)
         if not isinstance(self.attention, InBlocks):
             kind = f"the attention of {self.architecture} is {self.attention.is_called}, which has no blocks"
-            raise Refusal(f"{{model.attention_block}}: {kind}.", [block], (Set("model.attention_block", None),))
+            raise Refusal(f"{{model.attention_block}}: {kind}.", [block], [unset])
         if lengths and block != self.attention.length:
             key, value = next(iter(lengths.items()))
-            raise Refusal(
-                f"{{model.attention_block}}, but {FILE} says {key}={value}.",
-                [block],
-                (Set("model.attention_block", None),),
-            )
+            raise Refusal(f"{{model.attention_block}}, but {FILE} says {key}={value}.", [block], [unset])
         self._check_block(block, 1)
         return replace(self, attention=replace(self.attention, length=block), unsaid="")
 

@@ -66,11 +66,8 @@ def check_cut(config: ModelConfig, size: int, ep: bool, quantize: str | None, he
     if config.family == MASKED_LM_FAMILY:
         raise Refusal(f"{name}: a {config.architecture} is run through its own class, which is not cut.", [], [alone])
     if quantize == "float8":
-        raise Refusal(
-            f"{name}: float8 scales each row over its whole width, which no rank has.",
-            (),
-            [Set("model.quantize", "int8"), Set("model.quantize", None)],
-        )
+        ways = [Set("model.quantize", "int8"), Set("model.quantize", None)]
+        raise Refusal(f"{name}: float8 scales each row over its whole width, which no rank has.", (), ways)
     if head is not None:
         raise Refusal(
             f"{name}: {{model.quantize_head}} narrows embedding and head together, and ranks share the head alone.",

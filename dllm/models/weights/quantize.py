@@ -44,6 +44,7 @@ QUANTIZATIONS = (*BITS, "float8")
 MULTIPLES = {"int8": 1, "int4": GROUP, "float8": 16}  # of the sizes of products
 NARROWING = ("o", "down")  # products whose inputs ranks share
 FLOAT8_CAPABILITY = (8, 9)  # Ada, Hopper
+_PLAIN, _INT8 = Set("model.quantize", None), Set("model.quantize", "int8")  # ways out
 
 
 def check_quantize(
@@ -53,20 +54,16 @@ def check_quantize(
     run."""
     if kind is None:
         return
-    name, plain = f"{{model.quantize={kind}}}", Set("model.quantize", None)
+    name = f"{{model.quantize={kind}}}"
     if kind not in QUANTIZATIONS:
         raise Refusal(
             f"{{model.quantize:quoted}} must be {{null}}, auto, int8, int4 or float8.{nearest(kind, QUANTIZATIONS)}",
             [kind],
         )
     if config.moe is not None and kind == "float8":
-        raise Refusal(
-            f"{name} leaves out routed experts, which are most of this model.",
-            (),
-            [Set("model.quantize", "int8"), plain],
-        )
+        raise Refusal(f"{name} leaves out routed experts, which are most of this model.", (), [_INT8, _PLAIN])
     if dtype != torch.bfloat16:
-        raise Refusal(f"{name} multiplies rows of bfloat16.", (), [Set("model.dtype", "bfloat16"), plain])
+        raise Refusal(f"{name} multiplies rows of bfloat16.", (), [Set("model.dtype", "bfloat16"), _PLAIN])
     experts = () if config.moe is None else (config.moe.width, config.moe.shared_width or config.moe.width)
     sizes, multiple = (config.width, config.heads * config.head_dim, config.mlp_width, *experts), MULTIPLES[kind]
     if any(size % multiple for size in sizes) or (kind != "int8" and config.kv_width % 16):
@@ -74,25 +71,21 @@ def check_quantize(
             f"{name} takes products whose sizes are multiples of {multiple}, and this model's are "
             f"{', '.join(map(str, sizes))}.",
             (),
-            [Set("model.quantize", "int8"), plain],
+            [_INT8, _PLAIN],
         )
     if kind == "float8":
         check_float8(device)
     elif device.type != "cpu" and not triton:
-        raise Refusal(
-            f"{name} on a GPU needs our Triton kernel.", (), [plain], "Or use {kernels=auto} on a GPU that has it."
-        )
+        way_out = "Or use {kernels=auto} on a GPU that has it."
+        raise Refusal(f"{name} on a GPU needs our Triton kernel.", (), [_PLAIN], way_out)
 
 
 def needs_narrow(name: str, kind: str | None, plain: Set) -> None:
     """Raises UserError if layers of ``kind`` are not in int8 or int4, which setting ``name`` needs. plain: the way
     out without it."""
     if kind not in BITS:
-        raise Refusal(
-            f"{name} goes with layers in int8 or int4, and there is {{model.quantize}}.",
-            [kind],
-            [Set("model.quantize", "int8"), plain],
-        )
+        reason = f"{name} goes with layers in int8 or int4, and there is {{model.quantize}}."
+        raise Refusal(reason, [kind], [_INT8, plain])
 
 
 def check_head(head: str | None, kind: str | None, config: ModelConfig, device: torch.device) -> None:
@@ -135,7 +128,7 @@ def check_float8(device: torch.device) -> None:
             "{model.quantize=float8} needs a GPU of compute capability 8.9 (Ada, Hopper) or newer, or AMD's "
             f"{' or '.join(AMD_GPUS)}, and {there}.",
             (),
-            [Set("model.quantize", "int8"), Set("model.quantize", None)],
+            [_INT8, _PLAIN],
         )
     if find_spec("torchao") is None:
         raise not_installed("{model.quantize=float8}", "torchao", "quantize", "use {model.quantize=int8}")
@@ -158,11 +151,8 @@ def check_runtime(kind: str | None, runtime: str, device: torch.device, activati
         reason, way_out = "saves nothing: the host launches products more slowly than the GPU reads them", "cudagraph"
     else:
         return
-    raise Refusal(
-        f"{{model.quantize}} with {{runtime}} {reason}.",
-        [kind, runtime],
-        [Set("runtime", way_out), Set("model.quantize", None)],
-    )
+    ways = [Set("runtime", way_out), _PLAIN]
+    raise Refusal(f"{{model.quantize}} with {{runtime}} {reason}.", [kind, runtime], ways)
 
 
 def on_several_devices(kind: str) -> Refusal:
@@ -170,7 +160,7 @@ def on_several_devices(kind: str) -> Refusal:
     return Refusal(
         "{model.quantize} needs the model on one device, and this one is spread over several.",
         [kind],
-        [Set("model.quantize", None)],
+        [_PLAIN],
         "Or use {model.device=cuda:0} if it fits there.",
     )
 

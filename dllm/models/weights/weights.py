@@ -139,11 +139,9 @@ def load_model(
 ) -> Transformer:
     """The checkpoint in ``folder`` as a Transformer in eval mode, its products fused unless it shall be trained.
 
-    device: ``auto`` spreads the layers over all GPUs (accelerate). config: the folder's where None. adapter: merged
-    into the weights. quantize: int8, int4 or float8 (``quantize``), for our kernels where ``triton``;
-    quantize_head: of embedding and head. pack: products in oneDNN's layout (``dllm.kernels.packed``). watch: is told
-    how far it is. ranks: each reads its own share; ep: of experts whole ones. Raises UserError that names the tensor
-    when the files do not fit the config, and for an adapter of another base.
+    config: the folder's where None. triton: quantised weights are for our kernels. watch: is told how far it is.
+    ranks: each reads its own share. Else as in ``dllm.load``. Raises UserError that names the tensor when the files do
+    not fit the config, and for an adapter of another base.
     """
     path = plain_folder(Path(folder))
     config = config or read_model_config(path)
