@@ -182,8 +182,7 @@ def head_statistics(
     logits: gives the logits [R, V] of hidden rows, -inf at banned ids, in float32 or wider. weight, banned, scale: the
     same head as a plain product, which the fused kernel can compute. weight None: the head is not a plain product, for
     example because it is quantised. wanted: names of statistics beside ``token``. at [R]: ids whose logits are wanted
-    too, as ``logit`` in float64. triton: the fused kernel for up to ``FUSED_ROWS`` rows and two banned ids, chunks
-    above.
+    too, as ``logit`` in float64. triton: the fused kernel, or chunks above ``FUSED_ROWS`` rows or two banned ids.
     """
     few = len(banned) <= FUSED_BANNED and len(hidden) <= FUSED_ROWS
     if weight is None or not triton or not can_fuse(hidden, weight) or not few:

@@ -74,8 +74,7 @@ def jit(*varying: str) -> Callable[[Callable[..., Any]], Kernel]:
     """``triton.jit`` at the first use. Inside the kernel, ``tl`` is ``triton.language``.
 
     varying: integer arguments that change during a decode. Triton specialises on all others: it notes whether each is
-    1 or a multiple of 16, and compiles again (about a second) when that changes. So the others must be constants of the
-    model.
+    1 or a multiple of 16, and compiles again (about a second) when that changes. So these are constants of the model.
     """
 
     def kernel(function: Callable[..., Any]) -> Kernel:

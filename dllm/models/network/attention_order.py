@@ -122,13 +122,11 @@ class AttentionKind:
         return None
 
     def block_rows(self, masked: Tensor, start: Tensor) -> Tensor | None:
-        """Columns [B, L] of a block that sees itself whole, but for one that is committed alone; None: there is no
-        difference."""
+        """Columns [B, L] of a block that sees itself whole, but for one that is committed alone; None: none differ."""
         return None
 
     def denoised(self, masked: Tensor, start: Tensor) -> Tensor | None:
-        """Columns [B, L] that run by a pass of their own, with other weights than decided text; None: there is one pass
-        for all."""
+        """Columns [B, L] that run by a pass of their own, with other weights than decided text; None: one pass runs."""
         return None
 
 

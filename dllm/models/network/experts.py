@@ -46,8 +46,7 @@ class MLP(nn.Module):
 class Router(nn.Linear):
     """Expert logits [R, E] of rows [R, D]. wide: compute in float32 or wider, not in the dtype of the rows (LLaDA2).
 
-    Call it as a module and never use its weight directly: accelerate fetches an offloaded weight when the module is
-    called.
+    Call it, and never use its weight directly: accelerate fetches an offloaded weight when a module is called.
     """
 
     def __init__(self, width: int, config: MoEConfig) -> None:

@@ -2,8 +2,7 @@
 
 At batch 1 a product takes the time of reading its weights, and a few microseconds in which a GPU starts it: two
 products fewer for q, k and v, and one fewer for gate and up, are 96 launches of an 8B model. Experts in one tensor are
-multiplied without asking the host which of them run. Files and training keep the matrices apart; ``apart`` gives them
-back.
+multiplied without asking the host which of them run. Files and training have the matrices as ``apart`` gives them.
 """
 
 from __future__ import annotations

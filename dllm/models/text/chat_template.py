@@ -31,8 +31,7 @@ REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing
 
 
 def parse_template(template: str) -> nodes.Template:
-    """The tree of a template. Raises TemplateError, or RecursionError for deep nesting, when it is not a Jinja
-    template."""
+    """The tree of a template. Raises TemplateError for what is no Jinja template, RecursionError for deep nesting."""
     if len(template) > LONGEST_TEMPLATE:
         raise TemplateError(f"it has {len(template)} characters, more than {LONGEST_TEMPLATE}")
     try:

@@ -260,6 +260,10 @@ _HOOKS: Mapping[str, Callable[..., Any]] = {
 }
 
 
+_MADE, _COMPARED = (nodes.Tuple, nodes.List, nodes.Dict), (nodes.Compare, nodes.Test)
+_FILTERED: Mapping[type[nodes.Node], str] = {**dict.fromkeys(_MADE, "made"), **dict.fromkeys(_COMPARED, "compared")}
+
+
 class _Asking(NodeTransformer):
     """Puts our filters into a tree."""
 
@@ -295,21 +299,10 @@ class _Asking(NodeTransformer):
             "sliced", node.node, *(nodes.Const(None) if bound is None else bound for bound in bounds)
         )
 
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        self.generic_visit(node)
-        return _through_filter("made", node) if node.ctx == "load" else node
-
-    def visit_List(self, node: nodes.Expr) -> nodes.Node:
-        self.generic_visit(node)
-        return _through_filter("made", node)
-
-    visit_Dict = visit_List
-
-    def visit_Compare(self, node: nodes.Expr) -> nodes.Node:
-        self.generic_visit(node)
-        return _through_filter("compared", node)
-
-    visit_Test = visit_Compare
+    def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
+        super().generic_visit(node, *args, **kwargs)
+        name = _FILTERED.get(type(node)) if getattr(node, "ctx", "load") == "load" else None
+        return node if name is None else _through_filter(name, node)
 
     def visit_ScopedEvalContextModifier(self, node: nodes.Node) -> nodes.Node:
         raise TemplateSyntaxError("autoescape is for HTML, not for conversations", node.lineno)

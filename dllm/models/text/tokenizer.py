@@ -85,8 +85,7 @@ class Tokenizer:
         backend: Backend, special_tokens: Mapping[str, str], templates: Any, ends: Sequence[int], file: Path
     ) -> Tokenizer:
         """From its parts. special_tokens: text by key. templates: by name, or the only one. ends: ids that end an
-        answer. file: what they come from. Raises UserError for a template that is none, and a vocabulary that lacks
-        bytes."""
+        answer. file: what they come from. Raises UserError for what is no template, or a vocabulary without bytes."""
         by_name = templates_by_name(templates)
         if not all(isinstance(template, str) for template in by_name.values()):
             raise broken(f"{file} holds a chat_template that is not text")

@@ -85,8 +85,7 @@ def tokenizer_settings(folder: Path) -> dict[str, Any]:
 
 
 def backend_of(folder: Path, settings: Mapping[str, Any]) -> Backend:
-    """tokenizer.json, or vocab.json and merges.txt, with the added tokens. Raises UserError for missing or broken
-    files."""
+    """tokenizer.json, or vocab.json and merges.txt, with added tokens. Raises UserError for missing or broken files."""
     whole, vocabulary, merges = folder / "tokenizer.json", folder / "vocab.json", folder / "merges.txt"
     if not whole.is_file() and not (vocabulary.is_file() and merges.is_file()):
         raise UserError(

@@ -50,8 +50,7 @@ _PLAIN, _INT8 = Set("model.quantize", None), Set("model.quantize", "int8")  # wa
 def check_quantize(
     kind: str | None, config: ModelConfig, dtype: torch.dtype, device: torch.device, triton: bool
 ) -> None:
-    """Raises UserError for an unknown kind, and for a model, dtype or device that it does not take. triton: our kernels
-    run."""
+    """Raises UserError for an unknown kind, and for a model, dtype or device without it. triton: our kernels run."""
     if kind is None:
         return
     name = f"{{model.quantize={kind}}}"

@@ -96,8 +96,7 @@ def read_model_config(
 
 
 def contents_of(folder: Path, config: ModelConfig) -> Contents:
-    """The headers of a checkpoint. Raises UserError as ``read_contents``, and for packed weights that do not fit each
-    other."""
+    """The headers of a checkpoint. Raises UserError as ``read_contents``, and for packed weights that do not fit."""
     contents = gguf_contents(read_gguf(folder), config) if is_gguf(folder) else read_contents(folder)
     return with_published_experts(with_whole_weights(contents, config.packed, matrix_widths(config)), config)
 
