@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from dllm.common.coerce import is_whole
+from dllm.common.errors import UserError
 from dllm.models.formats.codes import looked_up
 from dllm.models.formats.layouts import Module, check_tensor
 from dllm.models.formats.packing import Packing, Part
@@ -122,11 +123,8 @@ def _state_values(state: StoredTensor, part: Part) -> Mapping[str, Any]:
         raise broken(f"tensor {printed(state.name)} is not the JSON of a state ({error})") from error
     if not isinstance(values, dict):
         raise broken(f"tensor {printed(state.name)} holds no object, which bitsandbytes does not write")
-    return read_keys(
-        _STATE_KEYS,
-        values,
-        "",
-        lambda key, value, _: broken(
-            f"tensor {printed(state.name)} has {key}={quote(value)}, which bitsandbytes does not write"
-        ),
-    )
+
+    def wrong(key: str, value: Any, _: str) -> UserError:
+        return broken(f"tensor {printed(state.name)} has {key}={quote(value)}, which bitsandbytes does not write")
+
+    return read_keys(_STATE_KEYS, values, "", wrong)

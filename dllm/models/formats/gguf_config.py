@@ -87,11 +87,8 @@ def _dense(metadata: Metadata, architecture: str) -> dict[str, Any]:
 
 
 def _llada_moe(metadata: Metadata) -> dict[str, Any]:
-    layers = metadata.need("block_count")
-    sparse = [
-        int(metadata.has(f"blk.{layer}.ffn_gate_inp.weight"))
-        for layer in range(min(layers, len(metadata.file.tensors)))
-    ]
+    layers = range(min(metadata.need("block_count"), len(metadata.file.tensors)))
+    sparse = [int(metadata.has(f"blk.{layer}.ffn_gate_inp.weight")) for layer in layers]
     return {
         **_qwen(metadata, "LLaDAMoEModelLM"),
         "num_experts": metadata.need("expert_count"),
@@ -145,11 +142,9 @@ def gguf_published(file: GgufFile) -> tuple[dict[str, Any], Metadata]:
     where, architecture = file.files[0], file.metadata.get("general.architecture")
     kind = file.metadata.get("general.type", "model")
     if not isinstance(architecture, str) or architecture not in GGUF_ARCHITECTURES or kind != "model":
-        setting = f"general.architecture={quote(architecture)}" + (
-            f", general.type={quote(kind)}" if kind != "model" else ""
-        )
+        also = "" if kind == "model" else f", general.type={quote(kind)}"
         raise UserError(
-            f"{where} has {setting}; models that are read from GGUF are "
+            f"{where} has general.architecture={quote(architecture)}{also}; models that are read from GGUF are "
             f"{', '.join(GGUF_ARCHITECTURES)}. Take one of these, or a folder of safetensors."
         )
     metadata = Metadata(file, architecture)
@@ -159,10 +154,8 @@ def gguf_published(file: GgufFile) -> tuple[dict[str, Any], Metadata]:
     published = GGUF_ARCHITECTURES[architecture](metadata)
     if architecture == GEMMA_ARCHITECTURE:
         return published, metadata
-    published |= {
-        "vocab_size": embedding.shape[0],
-        **({"embedding_size": embedding.shape[0]} if "d_model" in published else {}),
-    }
+    sizes = ("vocab_size", "embedding_size") if "d_model" in published else ("vocab_size",)
+    published |= dict.fromkeys(sizes, embedding.shape[0])
     ids = {key: file.metadata.get(f"tokenizer.ggml.{word}_token_id") for key, word in _SPECIAL.items()}
     published |= {f"{key}_token_id": value for key, value in ids.items() if value is not None}
     _refuse_rotary(metadata, published)

@@ -168,13 +168,8 @@ def _turning(file: GgufFile, head: int) -> float:
         raise broken(f"{file.files[0]} has no tensor {FREQUENCIES}")
     factors, half = frequencies(tensor), head // 2
     count = 0 if factors is None else int((factors == 1).sum())
-    if (
-        factors is None
-        or len(factors) != half
-        or not count
-        or (factors[:count] != 1).any()
-        or (factors[count:] != _STILL).any()
-    ):
+    is_plain = factors is not None and len(factors) == half and count and (factors[:count] == 1).all()
+    if factors is None or not is_plain or (factors[count:] != _STILL).any():
         raise UserError(
             f"{file.files[0]} has scaled rotary embeddings ({FREQUENCIES}), which are not supported. {_SAFETENSORS}."
         )
@@ -185,11 +180,8 @@ def _turning(file: GgufFile, head: int) -> float:
 def _refuse_other(metadata: Metadata) -> None:
     """Raise UserError for values that no DiffusionGemma has."""
     refuse_scaled(metadata, in_part=True)
-    for key, value in (
-        ("attention.causal", False),
-        ("attention.shared_kv_layers", 0),
-        ("embedding_length_per_layer_input", 0),
-    ):
+    usual = {"attention.causal": False, "attention.shared_kv_layers": 0, "embedding_length_per_layer_input": 0}
+    for key, value in usual.items():
         if (other := metadata.get(key, value)) != value:
             setting = f"{metadata.file.files[0]} has {metadata.architecture}.{key}={quote(other)}"
             raise UserError(f"{setting}, and only {quote(value)} is supported. {_SAFETENSORS}.")

@@ -8,6 +8,7 @@ that changes nothing; ``task=check`` names all others.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,11 +150,8 @@ def packed_notes(published: Mapping[str, Any]) -> tuple[str, ...]:
     tables = {BITSANDBYTES: _IN_BITS, **_GROUPED, **SCALED_KEYS}
     if not isinstance(content, Mapping) or method not in tables:
         return ()
-    keys_read = {
-        "quant_method",
-        *tables[method],
-        *(name for names in _SPELLINGS.get(method, {}).values() for name in names),
-    }
+    spellings = [name for names in _SPELLINGS.get(method, {}).values() for name in names]
+    keys_read = {"quant_method", *tables[method], *spellings}
     names = [printed(name) for name, value in content.items() if value is not None and name not in keys_read]
     return (f"{key} has keys that change nothing here, or are not known: {', '.join(names)}.",) if names else ()
 
@@ -246,11 +244,6 @@ def _mlx_form(content: Mapping[str, Any], place: PackedPlace) -> Scheme:
     usual = dict(zip(("bits", "group_size"), _MLX_USUAL[mode], strict=True))
     choices = (_AFFINE_BITS, _AFFINE_GROUPS) if mode == "affine" else tuple((value,) for value in usual.values())
     rules = {key: only(*some, default=usual[key]) for key, some in zip(usual, choices, strict=True)}
-    values = place.read(
-        {
-            key: KeyRule(f"{rule.rule} in mode {mode}", rule.fits, rule.default, null=REQUIRED)
-            for key, rule in rules.items()
-        },
-        content,
-    )
+    rules = {key: replace(rule, rule=f"{rule.rule} in mode {mode}", null=REQUIRED) for key, rule in rules.items()}
+    values = place.read(rules, content)
     return _mlx_scheme(mode, values["bits"], values["group_size"])

@@ -33,6 +33,7 @@ _NVFP4 = Scheme(
 _MXFP4 = Scheme("MXFP4", "e2m1", (1, 32), "weight_packed", scale_codes="e8m0")
 _MXFP8 = Scheme("MXFP8", "e4m3", (1, 32), scale_codes="e8m0")
 _FIXED = {"nvfp4-pack-quantized": _NVFP4, "mxfp4-pack-quantized": _MXFP4, "mxfp8-quantized": _MXFP8}
+_PACKED = "pack-quantized"
 # By the words that a config may have instead of a group: num_bits, type and strategy, or the scheme.
 _PRESETS: Mapping[str, Mapping[str, Any]] = {
     "W8A16": {"num_bits": 8, "strategy": "channel"},
@@ -176,10 +177,7 @@ def _scheme(weights: Any, kind: Any, place: PackedPlace) -> Scheme:
     zeros = "" if place.read(_WEIGHTS, weights)["symmetric"] else "weight_zero_point"
     if isinstance(kind, str) and kind in _FIXED:
         return _FIXED[kind]
-    formats, packed = (
-        ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized"),
-        kind == "pack-quantized",
-    )
+    formats, packed = ("float-quantized", "int-quantized", "naive-quantized", _PACKED), kind == _PACKED
     if kind not in formats:
         raise place.wrong("format", kind, f"{', '.join((*formats, *_FIXED))}, or mixed-precision with one for groups,")
     values = place.read(_SIZES, weights)

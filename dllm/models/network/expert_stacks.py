@@ -9,9 +9,7 @@ mlx_lm stacks the experts of Qwen3-MoE's kind (``mlp.switch_mlp.gate_proj`` [E, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -90,17 +88,16 @@ def _apart(tensors: dict[str, StoredTensor]) -> None:
 
 def _experts_of(stack: StoredTensor) -> tuple[StoredTensor, ...]:
     """The matrix of each expert in a tensor [E, N, D]."""
-    rows, packing = stack.shape[1], stack.packing
-    packing_of: Callable[[int], Packing] = partial(OneExpert, stack)
-    if isinstance(packing, GgufPacking):
-        packing_of = lambda number: replace(packing, rows=rows, first=number * rows, stacked=False)  # noqa: E731
-    elif packing is not None:
+    packing, numbers, rows = stack.packing, range(stack.shape[0]), stack.shape[1]
+    packings: list[Packing]
+    if packing is None:
+        packings = [OneExpert(stack, number) for number in numbers]
+    elif isinstance(packing, GgufPacking):
+        packings = [replace(packing, rows=rows, first=number * rows, stacked=False) for number in numbers]
+    else:
         assert isinstance(packing, Scaled), "nothing else packs three sizes under these names"
-        packing_of = lambda number: replace(packing, expert=number)  # noqa: E731
-    return tuple(
-        StoredTensor(stack.name, stack.file, stack.shape[1:], stack.dtype, packing_of(number))
-        for number in range(stack.shape[0])
-    )
+        packings = [replace(packing, expert=number) for number in numbers]
+    return tuple(StoredTensor(stack.name, stack.file, stack.shape[1:], stack.dtype, each) for each in packings)
 
 
 def _as_gemma(tensors: dict[str, StoredTensor], count: int) -> None:

@@ -59,11 +59,8 @@ def check_sizes(config: ModelConfig, tensors: Mapping[str, StoredTensor]) -> Non
             raise mismatched(f"{missing}config.json has {key}={size}, but {most}", "config.json and weights")
     if config.least_tensors > 2 * len(tensors):
         keys = config.published.get("text_config") or config.published
-        counts = [
-            f"{key}={keys[key]}"
-            for key in ("n_layers", "num_hidden_layers", "num_experts")
-            if keys.get(key) is not None
-        ]
+        names = ("n_layers", "num_hidden_layers", "num_experts")
+        counts = [f"{key}={keys[key]}" for key in names if keys.get(key) is not None]
         needs = f"{', '.join(counts)}: that takes {config.least_tensors} tensors or more"
         raise mismatched(
             f"{missing}config.json has {needs}, and the weights hold {len(tensors)}", "config.json and weights"
