@@ -59,12 +59,9 @@ PlaceSet = StateSet | PackedSet
 
 
 class TokenLanguage:
-    """A token automaton with the ids that end an answer: what all rows of one language share.
-
-    classes [V] int32: the class of each id, ``end`` = C for the ends. A row of bits over classes, indexed by it, is a
-    row over the vocabulary. The symbol of a cell is the class of its id, or ``mask``. seconds: that compiling took.
-    Threads may share a language.
-    """
+    """A token automaton with the ids that end an answer: what all rows, and threads, of one language share. classes [V]
+    int32: the class of each id, ``end`` = C for the ends. A row of bits over classes, indexed by it, is a row over the
+    vocabulary. The symbol of a cell is the class of its id, or ``mask``. seconds: that compiling took."""
 
     def __init__(self, tokens: TokenAutomaton, ends: Iterable[int] = (), seconds: float = 0.0) -> None:
         self.seconds = seconds

@@ -25,11 +25,9 @@ from dllm.constraints.vocabulary import Trie, Vocabulary
 
 @dataclass(frozen=True, eq=False)
 class TokenAutomaton:
-    """An automaton over the tokens of a vocabulary, with the states of ``automaton``.
-
-    A state that counts has a place for each count, any other has one: Q places in all. Tokens that do the same
-    everywhere are one class; there are C. Its T steps are in order of the classes, then of the sources.
-    """
+    """An automaton over the tokens of a vocabulary, with the states of ``automaton``. A state that counts has a place
+    for each count, any other has one: Q places in all. Tokens that do the same everywhere are one class; there are C.
+    Its T steps are in order of the classes, then of the sources."""
 
     automaton: ByteAutomaton  # over bytes, whose states it has
     classes: NDArray[np.int32]  # [V] the class of each id; class 0 fits nowhere

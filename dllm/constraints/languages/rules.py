@@ -39,12 +39,10 @@ def reachable(language: Language) -> dict[str, tuple[Counter[str], int]]:
 
 
 def remaining(language: Language) -> dict[str, set[str]]:
-    """The rules that stay, the start first, and which of them each calls once all others are written out.
-
-    A rule that does not call itself is written where it is called, the cheapest first, until that would add more than
-    20,000 nodes. So what is left calls itself, but for the start, and for the one rule that a start merely frames: the
-    depth is counted there whether something is around it or not.
-    """
+    """The rules that stay, the start first, and which of them each calls once all others are written out. A rule that
+    does not call itself is written where it is called, the cheapest first, until that would add more than 20,000 nodes.
+    So what is left calls itself, but for the start, and for the one rule that a start merely frames: the depth is
+    counted there whether something is around it or not."""
     rules = reachable(language)
     calls = {rule: Counter(callees) for rule, (callees, _) in rules.items()}
     nodes = {rule: size for rule, (_, size) in rules.items()}

@@ -20,10 +20,8 @@ MAX_ROWS, MAX_COLUMNS = 256, 16384  # of a forward
 
 def drive(model: Model, work: Sequence[Deciding]) -> list[Decisions]:
     """Drive all requests to their end. Those that read at the same time share forwards."""
-    results: list[Decisions | None] = [None] * len(work)
-    queries: dict[int, list[list[ReadQuery]]] = {}
-    for number, generator in enumerate(work):
-        queries[number] = next(generator)
+    results = dict[int, Decisions]()
+    queries: dict[int, list[list[ReadQuery]]] = {number: next(generator) for number, generator in enumerate(work)}
     while queries:
         flat = [query for groups in queries.values() for group in groups for query in group]
         reading = iter(read_canvases(model, flat, MAX_ROWS, MAX_COLUMNS))
@@ -34,7 +32,7 @@ def drive(model: Model, work: Sequence[Deciding]) -> list[Decisions]:
                 queries[number] = work[number].send(readings)
             except StopIteration as end:
                 results[number] = end.value
-    return [result for result in results if result is not None]
+    return [results[number] for number in range(len(work))]
 
 
 def options_of(options: Mapping[str, Any], model: str) -> DecisionOptions:

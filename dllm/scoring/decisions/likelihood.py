@@ -57,11 +57,9 @@ class Estimator:
 
 
 def by_count(estimator: Estimator, length: int, generator: Generator) -> Iterator[MaskDraw]:
-    """x masked tokens of L, weighed L / x. One x is drawn; the other rows of a batch lie evenly spaced after it.
-
-    Halves are rounded up. The published code rounds them to even, which makes odd counts rarer than even ones
-    (L = 4, 8 rows: 1 and 3 a third as often) and so shifts the expectation.
-    """
+    """x masked tokens of L, weighed L / x. One x is drawn; the other rows of a batch lie evenly spaced after it. Halves
+    are rounded up. The published code rounds them to even, which makes odd counts rarer than even ones (L = 4, 8 rows:
+    1 and 3 a third as often) and so shifts the expectation."""
     rows = min(estimator.rows, estimator.samples)
     shift = (2 * torch.arange(rows) * length + rows) // (2 * rows)
     for _ in range(estimator.samples // rows):

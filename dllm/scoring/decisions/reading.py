@@ -64,7 +64,7 @@ def read_canvases(
     groups = dict[ReadCanvas, list[int]]()
     for number, query in enumerate(queries):
         groups.setdefault(query.canvas, []).append(number)
-    readings: list[Reading | None] = [None] * len(queries)
+    readings = dict[int, Reading]()
     for chunk in in_chunks(list(groups), max_rows, max_columns):
         places = [(row, number) for row, canvas in enumerate(chunk) for number in groups[canvas]]
         targets = [(row, *pair) for row, number in places for pair in queries[number].targets]
@@ -79,8 +79,7 @@ def read_canvases(
             )
             rows_read.add(row)
             calls = 0
-    assert all(reading is not None for reading in readings)
-    return [reading for reading in readings if reading is not None]
+    return [readings[number] for number in range(len(queries))]
 
 
 def in_chunks(

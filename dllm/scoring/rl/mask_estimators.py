@@ -91,12 +91,11 @@ def elbo(
     seed: int = 0,
     **how: Any,
 ) -> MaskEstimate:
-    """The evidence lower bound of each answer [R], a mean over ``samples`` canvases.
-
-    For a canvas with k of the answer's n columns masked, coupled: the sum of log p over the masked ones by (n + 1) / k,
-    and that over the others on the complement by (n + 1) / (n - k), halved; k is uniform in 0..n, evenly spaced over
-    the rows, and an empty half counts as 0 (ESPO, arXiv 2512.03759). Else by n / k, with k uniform in 1..n (BGPO).
-    masks [R, K, G]. how: as in ``scorer_of``."""
+    """The evidence lower bound of each answer [R], a mean over ``samples`` canvases. For a canvas with k of the
+    answer's n columns masked, coupled: the sum of log p over the masked ones by (n + 1) / k, and that over the others
+    on the complement by (n + 1) / (n - k), halved; k is uniform in 0..n, evenly spaced over the rows, and an empty half
+    counts as 0 (ESPO, arXiv 2512.03759). Else by n / k, with k uniform in 1..n (BGPO). masks [R, K, G]. how: as in
+    ``scorer_of``."""
     in_range("samples", samples, 1, advice="It counts canvases of a row.")
     scorer = scorer_of(model, rollouts, **how)
     free = _free(rollouts)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from starlette.responses import JSONResponse, Response
@@ -39,6 +39,9 @@ class Answering(Response):
                 await (self._stream(send) if streams else self._whole())
             if not streams:
                 await JSONResponse(self.writer.whole())(scope, receive, send)
+        except ApiError as error:
+            self.failure = error
+            raise
         except ClientGone:
             if not self.has_begun:
                 await Response(status_code=CLIENT_CLOSED)(scope, receive, send)
@@ -49,16 +52,14 @@ class Answering(Response):
 
     async def _whole(self) -> None:
         """Take all of the reply in. Raises ApiError."""
-        with self._record_failure():
-            while self.decoding.numbers:
-                for event in await self.decoding.news() or ():
-                    self.writer.take(event)
+        while self.decoding.numbers:
+            for event in await self.decoding.news() or ():
+                self.writer.take(event)
 
     async def _stream(self, send: Send) -> None:
         """The reply piece by piece, which begins once a row has joined: what fails before has a status, by which a
         proxy asks another server. What has come by then goes in one piece. Raises ApiError before, and SlowReader."""
-        with self._record_failure():
-            await self.decoding.first_turn()
+        await self.decoding.first_turn()
         self.has_begun = True
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         pieces = list(self.writer.write(ReplyStart()))
@@ -91,15 +92,6 @@ class Answering(Response):
                 await send({"type": "http.response.body", "body": b"".join(pieces), "more_body": more})
         except TimeoutError:
             raise SlowReader from None
-
-    @contextmanager
-    def _record_failure(self) -> Iterator[None]:
-        """An ApiError is what the reply failed with."""
-        try:
-            yield
-        except ApiError as error:
-            self.failure = error
-            raise
 
     def _close(self, reason: str) -> None:
         """Take rows that are left out of the batch, and count the request. reason: why it ends, if nothing failed."""

@@ -71,26 +71,22 @@ def too_many(most: int) -> ApiError:
 
 
 async def _await_reading(job: ReadJob, scheduler: Scheduler, timeout: float) -> ReadResult:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[ReadResult | JobFailure] = loop.create_future()
-
-    def resolve(event: ReadResult | JobFailure) -> None:
-        if not future.done():
-            future.set_result(event)
+    loop, events = asyncio.get_running_loop(), asyncio.Queue[ReadResult | JobFailure]()
 
     def deliver(event: ReadResult | JobFailure) -> None:
         with suppress(RuntimeError):  # the event loop has gone, and with it the client
-            loop.call_soon_threadsafe(resolve, event)
+            loop.call_soon_threadsafe(events.put_nowait, event)
 
     with as_refusal("input"):
         number = scheduler.submit_read(job, deliver)
     try:
-        event = await asyncio.wait_for(future, job.deadline - time.monotonic() + OVERDUE)
+        event = await asyncio.wait_for(events.get(), job.deadline - time.monotonic() + OVERDUE)
     except TimeoutError:
+        scheduler.abort(number)
         raise too_late(timeout) from None
-    finally:
-        if not future.done() or future.cancelled():
-            scheduler.abort(number)
+    except asyncio.CancelledError:  # the client has left
+        scheduler.abort(number)
+        raise
     if not isinstance(event, JobFailure):
         return event
     if event.kind == "timeout":

@@ -25,9 +25,8 @@ OBJECT = Node("#~object", {"type": "object"})  # holds beside the parameters: ar
 def call_language(
     functions: Sequence[Mapping[str, Any]], *, depth: int = 4, whitespace: str = "any", additional: bool = False
 ) -> Language:
-    """Texts of a call of one of ``functions``, each with ``name``, ``parameters`` and ``strict``; options as in
-    ``schema_language``. Raises UserError, which names the function, for parameters that cannot be kept or that no
-    object fulfils."""
+    """Texts of a call of one of ``functions``, by the options of ``FunctionCall``. Raises UserError, which names the
+    function, for parameters that cannot be kept or that no object fulfils."""
     clock, rules, calls = budget(), dict[str, Tree](), list[Tree]()
     for at, function in enumerate(functions):
         with _as_of(at):
