@@ -6,12 +6,11 @@ tokens for every value: a value that merges with them is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from dllm.common.errors import TooLong, UserError
+from dllm.common.errors import UserError
 from dllm.prompts import Message, PrefilledPrompt, Prompts, is_ids
 from dllm.scoring.decisions.estimators import Cells, Plan, Slot, TokenIds, by_length, canvases, plan_by, slots_by_length
 from dllm.scoring.decisions.questions import Question
@@ -165,14 +164,3 @@ class Unanswerable(UserError):
     def __init__(self, name: str, sentence: str) -> None:
         super().__init__(f"question {name!r}: {sentence}")
         self.name, self.sentence = name, sentence
-
-
-@contextmanager
-def of_question(name: str) -> Iterator[None]:
-    """Prefix refusals with the question's name."""
-    try:
-        yield
-    except (TooLong, TooManyCanvases, Unanswerable):
-        raise
-    except UserError as error:
-        raise Unanswerable(name, str(error)) from None

@@ -17,9 +17,9 @@ from dllm.scoring.decisions.canvases import (
     DecisionState,
     Laid,
     TooManyCanvases,
+    Unanswerable,
     laid_alone,
     layout_of,
-    of_question,
 )
 from dllm.scoring.decisions.estimators import ESTIMATORS, Plan, SlotScores
 from dllm.scoring.decisions.questions import QUESTION_TYPES, Question
@@ -71,9 +71,13 @@ def deciding(
     prompts.encode(state)  # refuses what is not a prompt before questions are put after it
     plans: dict[str, tuple[Laid, Plan]] = {}
     for name, question in questions.items():
-        with of_question(name):
+        try:
             laid = laid_alone(prompts, state, question)
             plans[name] = laid, work.plan(name, laid)
+        except (TooLong, TooManyCanvases):  # of all questions
+            raise
+        except UserError as error:
+            raise Unanswerable(name, str(error)) from None
     readings = yield [plan.queries for _, plan in plans.values()]
     return work.result(
         {

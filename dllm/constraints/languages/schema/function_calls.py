@@ -6,8 +6,7 @@ their own, so that they mean beside others what they mean alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dllm.common.errors import Refusal
@@ -29,8 +28,11 @@ def call_language(
     function, for parameters that cannot be kept or that no object fulfils."""
     clock, rules, calls = budget(), dict[str, Tree](), list[Tree]()
     for at, function in enumerate(functions):
-        with _as_of(at):
+        try:
             arguments = _arguments(function, f"{at} ", clock, whitespace, additional, rules)
+        except Refusal as error:  # names the function's parameters
+            about = f"constraint.functions[{at}].parameters"
+            raise (error.about(about) if error.at == "constraint.schema" else error) from None
         name = member("name", string_text(function["name"]), whitespace)
         rest = comma(pair(string_text("arguments"), arguments, whitespace), whitespace)
         calls.append(arguments if len(functions) == 1 else enclose("{", Cat((name, rest)), "}", whitespace))
@@ -54,17 +56,6 @@ def _arguments(
     if not has_word(tree, goals.rules):
         raise Refusal("{constraint.schema:name} allows no object, and arguments are one. Change or drop a keyword.")
     return tree
-
-
-@contextmanager
-def _as_of(at: int) -> Iterator[None]:
-    """Refusals name the parameters of a function by its place."""
-    try:
-        yield
-    except Refusal as error:
-        raise (
-            error.about(f"constraint.functions[{at}].parameters") if error.at == "constraint.schema" else error
-        ) from None
 
 
 def has_word(tree: Tree, rules: Mapping[str, Tree]) -> bool:
