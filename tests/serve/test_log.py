@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dllm.parts import LONGEST_WAIT, AccessLine, JobFailure, RetryTimes, Stats, UserError, formatter, request_id
+from dllm.parts import LONGEST_WAIT, AccessLine, JobFailure, Model, RetryTimes, Stats, UserError, formatter, request_id
 from tests.serve.conftest import CHAT, Place, error_of
 from tests.serve.stand_in import OneByOne
 
@@ -62,6 +62,14 @@ def test_a_sound_name_of_a_proxy_is_taken_over(place: Place, caplog: pytest.LogC
     whole = place.call("POST", "/v1/completions", json={"prompt": "w5"}, headers={"x-request-id": "my-id-2"})
     assert whole.json()["id"] == "cmpl-my-id-2"
     assert request_id("ok") == "ok"
+
+
+def test_after_a_proxy_replies_do_not_say_the_name_again(served: Model) -> None:
+    place = Place(served)
+    place.app = place.service.app(proxied=True)
+    reply = place.call("GET", "/v1/nothing", headers={"x-request-id": "my-id-3"})
+    assert reply.status_code == 404 and "x-request-id" not in reply.headers
+    place.close()
 
 
 def test_a_failed_answer_has_one_name(

@@ -122,8 +122,9 @@ class Service:
         ranks = 1 if lead is None else lead.links.size
         return Metrics(self.scheduler.figures, lambda: self.scheduler.health, self.defaults.name, ranks)
 
-    def app(self) -> Starlette:
-        """The ASGI application. It starts the scheduler's thread, and closes the scheduler in the end."""
+    def app(self, proxied: bool = False) -> Starlette:
+        """The ASGI application. It starts the scheduler's thread, and closes the scheduler in the end. proxied: as of
+        ``Guard``."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a prompt takes one thread, without Python's lock
         cors = [Middleware(CORSMiddleware, allow_origins=list(self.settings.cors), allow_headers=["*"])]
         routes = [
@@ -142,7 +143,7 @@ class Service:
             Route("/openapi.json", self.show_openapi),
             Route("/docs", self.show_docs),
         ]
-        guard = Middleware(Guard, settings=self.settings, metrics=self.metrics)
+        guard = Middleware(Guard, settings=self.settings, metrics=self.metrics, proxied=proxied)
         app = Starlette(
             routes=routes,
             middleware=[*(cors if self.settings.cors else ()), guard],

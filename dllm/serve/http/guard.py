@@ -31,10 +31,11 @@ CHALLENGE = {"WWW-Authenticate": 'Basic realm="dllm", charset="UTF-8"'}  # a bro
 
 class Guard:
     """Names each request (``x-request-id``), checks host and key, turns what no handler caught into a 500, and writes a
-    line of the log, which never holds what was asked. One name is in header, error and log."""
+    line of the log, which never holds what was asked. One name is in header, error and log. proxied: a proxy has named
+    the request, and says so in the reply itself."""
 
-    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics) -> None:
-        self.app, self.settings, self.metrics = app, settings, metrics
+    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics, proxied: bool) -> None:
+        self.app, self.settings, self.metrics, self.proxied = app, settings, metrics, proxied
         self.keys = Keys(settings.api_key, settings.api_key_file)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,7 +50,8 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = ident
+                if not self.proxied:
+                    MutableHeaders(scope=message)["x-request-id"] = ident
                 if scope["path"].startswith("/v1/messages"):
                     MutableHeaders(scope=message)["request-id"] = ident  # which Anthropic's clients read
             await send(message)
@@ -91,20 +93,6 @@ class Guard:
             return None
         sentence = "the API key is missing or wrong. Send it as the header Authorization: Bearer KEY."
         return ApiError(401, sentence, code="invalid_api_key")
-
-
-def without_name(app: ASGIApp) -> ASGIApp:
-    """The application, whose replies do not say ``x-request-id``: for a proxy that named the request and says so."""
-
-    async def unnamed(scope: Scope, receive: Receive, send: Send) -> None:
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                del MutableHeaders(scope=message)["x-request-id"]
-            await send(message)
-
-        await app(scope, receive, sending)
-
-    return unnamed
 
 
 def client_of(scope: Scope) -> str:

@@ -10,7 +10,6 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dllm.serve.http.app import Service
-from dllm.serve.http.guard import without_name
 from dllm.serve.http.loading import AGAIN, loading_reply
 
 
@@ -37,9 +36,9 @@ class ReplicaApp:
         """The service's application, started by its first request."""
         async with self.entering:
             if self.app is None:
-                app = service.app()
+                app = service.app(proxied=True)
                 await self.stack.enter_async_context(app.router.lifespan_context(app))
-                self.app = without_name(app)
+                self.app = app
             return self.app
 
     async def _live(self, receive: Receive, send: Send) -> None:
