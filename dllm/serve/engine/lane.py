@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dllm.common.errors import UserError
+from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.loop.prefill import Prefill, is_long
@@ -190,14 +191,6 @@ class SettingBatch:
             del self.entries[entry.number]
         return [entry for entry in finished_entries if entry.number not in self.aborted_numbers]
 
-    def progress(self, turn: Turn, names: Sequence[Entry], rows: Sequence[int]) -> list[Progress]:
-        """What the ``rows`` look like after a turn, whose rows were the jobs ``names``. Copies them from the device."""
-        parts = self.runner.parts
-        rule, length = parts.sampler.traits, parts.length.traits
-        takes_back = rule.revocable or rule.edits or parts.blocks.traits.rolls_back
-        jobs = [names[row].job for row in rows]
-        return progress_of(turn, rows, jobs, takes_back, length.takes_back)
-
     def _fresh(self) -> Rows:
         """The rows of the jobs that wait to join. Each starts with its own parts, whose parameters it keeps."""
         joining, self.waiting = self._in_turn()
@@ -314,14 +307,13 @@ class SettingBatch:
 Guesses = dict[int, tuple[int, float]]  # token and probability by position
 
 
-def progress_of(
-    turn: Turn, rows: Sequence[int], jobs: Sequence[Job], takes_back: bool, cuts: bool = False
-) -> list[Progress]:
-    """What ``rows``, which decode ``jobs``, look like after a turn. takes_back: as in ``final_end``. cuts: decided
-    columns may be cut off as long as a row is not done, so that nothing of it is final."""
-    at = torch.tensor(rows, device=turn.chosen.device)
+def progress_of(turn: Turn, parts: Parts, entries: Sequence[Entry], rows: Sequence[int]) -> list[Progress]:
+    """What the ``rows`` look like after a turn, whose rows were those of ``entries``. Copies them from the device."""
+    rule, jobs, at = parts.sampler.traits, [entries[row].job for row in rows], torch.tensor(rows).to(turn.chosen.device)
     canvas = turn.candidates.select(turn.step.owner.first[at])
-    final = torch.zeros_like(turn.view.blocks.turn) if cuts else final_end(turn, takes_back)
+    final = final_end(turn, rule.revocable or rule.edits or parts.blocks.traits.rolls_back)
+    if parts.length.traits.takes_back:  # decided columns may be cut off as long as a row is not done
+        final = torch.zeros_like(final)
     of_rows = torch.stack([turn.view.blocks.turn, turn.blocks.index, final], 1)[at]
     counts = torch.cat([of_rows, canvas.initial_end[:, None]], 1).tolist()
     out = list(map(_progress, jobs, counts, canvas.tokens.tolist(), canvas.masked.tolist()))

@@ -32,7 +32,7 @@ from dllm.parts.cache.pages import page_store
 from dllm.prompts import Prompts
 from dllm.serve.engine.followers import Lead, RankDivergence
 from dllm.serve.engine.jobs import Closing, Event, Full, Job, JobFailure, JobResult, Limits, RequestParts, Stats
-from dllm.serve.engine.lane import Entry, SettingBatch
+from dllm.serve.engine.lane import Entry, SettingBatch, progress_of
 from dllm.serve.engine.reads import ReadEntry, ReadJob, ReadQueue, ReadResult
 from dllm.serve.http.log import tell
 
@@ -347,7 +347,7 @@ class Scheduler:
             finished_entries = lane.finish(turn)
             events = [(entry, self._done_event(lane, entry)) for entry in finished_entries]
             follow = [row for row, entry in enumerate(order) if entry.job.follow and row not in turn.finished]
-            progresses = lane.progress(turn, order, follow) if follow else []
+            progresses = progress_of(turn, lane.runner.parts, order, follow) if follow else []
         except torch.OutOfMemoryError:
             self._smaller(key, lane)
             return
