@@ -31,18 +31,10 @@ class Terminals:
         self._automata: dict[str, Tree] = {}
         self.ignored = Rep(Alt(tuple(self._alone(name, self.trees[name]) for name in grammar.ignore)))
 
-    def by_name(self, name: str) -> Tree:
-        """A terminal of the grammar."""
-        return self._followed_by_ignored(name, name, self.trees[name])
-
-    def literal(self, node: Any) -> Tree:
-        """A text or a regular expression that is in a rule."""
-        text = str(node)
-        return self._followed_by_ignored(text, "", node)
-
-    def _followed_by_ignored(self, key: str, name: str, node: Any) -> Tree:
+    def tree(self, key: str, literal: Any = None) -> Tree:
+        """A terminal of the grammar by its name, or by its text a ``literal`` that is in a rule."""
         if key not in self._automata:
-            alone = self._alone(name, node)
+            alone = self._alone(key, self.trees[key]) if literal is None else self._alone("", literal)
             tree = Cat((WORD_BEGINS, alone, WORD_ENDS)) if self.marks else alone
             self._automata[key] = _machine(Cat((tree, self.ignored)))
         return self._automata[key]
@@ -117,9 +109,9 @@ class Rules:
             template = arguments[name.name][0] if name.name in arguments else name.name
             return self._use(template, [self._value(value, arguments) for value in values])
         if kind is not None:
-            return str(inner), self.terminals.literal(inner)
+            return str(inner), self.terminals.tree(str(inner), inner)
         if inner.is_term:
-            return inner.name, self.terminals.by_name(inner.name)
+            return inner.name, self.terminals.tree(inner.name)
         return arguments[inner.name] if inner.name in arguments else self._use(inner.name, [])
 
     def _use(self, name: str, values: list[TemplateValue]) -> TemplateValue:

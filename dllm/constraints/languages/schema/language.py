@@ -30,10 +30,13 @@ def schema_language(
     """Texts that validate under a JSON Schema (Draft 2020-12): members in the order of ``properties``. Options are
     those of ``JsonSchema``. Raises UserError, which names the place, for what cannot be kept."""
     try:
-        clock = budget()
-        return Goals(Document(schema, strict, clock), clock, whitespace, additional).language(depth)
+        clock, space = budget(), around(whitespace)
+        document = Document(schema, strict, clock)
+        goals = Goals(document, clock, whitespace, additional)
+        start = Cat((space, goals.value((document.root,)), space))
     except RecursionError:
         raise too_deep("#") from None
+    return Language({**goals.rules, "start": start}, depth=depth)
 
 
 class Goals:
@@ -47,11 +50,6 @@ class Goals:
         self.rules: dict[str, Tree] = {ANY: any_value(whitespace, ANY)}
         self._open: set[tuple[str, ...]] = set()
         self._trees: dict[tuple[str, ...], Tree] = {}
-
-    def language(self, depth: int) -> Language:
-        space = around(self._whitespace)
-        start = Cat((space, self.value((self._document.root,)), space))
-        return Language({**self.rules, "start": start}, depth=depth)
 
     def value(self, nodes: tuple[Node, ...]) -> Tree:
         """The texts of a goal; a goal that is met again, also inside itself, is a rule. Raises UserError."""
