@@ -151,8 +151,7 @@ class ServedBlocks:
         """The blocks of a batch before their first step. prompt [B, k]: which columns are text."""
         tokens, rows = batch.input_ids.view(prompt.shape), len(prompt)
         info = batch.sampling_info
-        custom = getattr(info, "custom_params", None) or [None] * rows
-        choices = [request_choice(params) for params in custom]
+        choices = [request_choice(params) for params in (getattr(info, "custom_params", None) or [None] * rows)]
         seeds = torch.tensor([choice.seed for choice in choices], device=tokens.device)
         seeds = mixed(seeds, batch.positions.view(prompt.shape)[:, 0])  # the draws of each block are its own
         warmth = self._temperatures(info, seeds)

@@ -59,8 +59,7 @@ def _trust_choices(group: str, names: Sequence[str], visited: set[str]) -> None:
             visited.add(name)
             options = options_of_choices(group).get(name, {})
             _trust([str(target) for _, target in named_targets({group: options}) if "." in str(target)])
-            defaults = re.findall(r"[\w.-]+", str(options.get("defaults", "")))
-            _trust_choices(group, defaults, visited)
+            _trust_choices(group, re.findall(r"[\w.-]+", str(options.get("defaults", ""))), visited)
 
 
 def _trust(names: Sequence[str]) -> None:

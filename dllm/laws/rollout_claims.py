@@ -83,8 +83,7 @@ def a_rollout_is_scored_again(trial: Trial) -> None:
 
 def _near(again: Tensor, noted: Tensor, near: float, name: str) -> None:
     off = (again - noted).abs()
-    worst = off.nan_to_num(torch.inf).flatten().argmax().item()
-    row, column = divmod(int(worst), again.shape[1])
+    row, column = divmod(int(off.nan_to_num(torch.inf).flatten().argmax().item()), again.shape[1])
     holds(
         bool((off <= near).all()),
         f"row {row}, column {column}, {name}: noted {noted[row, column]:.15g}, again {again[row, column]:.15g}",
@@ -186,8 +185,7 @@ def _plain_sum(rollouts: Rollouts, model: Model, share: Tensor) -> Tensor:
         for step, canvas in enumerate(rollouts.canvases(row)[:, pad:], 1):
             width = int(rollouts.width[row, step - 1])
             tokens = canvas[None, :width]
-            answer = torch.arange(width) >= start
-            masked = (tokens == rollouts.mask_id) & answer
+            masked = (tokens == rollouts.mask_id) & (torch.arange(width) >= start)
             hidden = network.encode(tokens, None, masked, start)
             source = model.config.sources(masked, torch.tensor([start]))[0]
             logits = network.logits(hidden)[0, source].index_fill(1, torch.tensor([rollouts.mask_id]), -torch.inf)

@@ -209,8 +209,7 @@ class Trials:
         return widest_first(self.every(seed), count)
 
     def sampling(self, case: TrialCase) -> Sampling:
-        rule = self.parts["sampler"][case.sampler]
-        return Sampling(temperature=case.heat, tempered=rule.traits.tempered)
+        return Sampling(temperature=case.heat, tempered=self.parts["sampler"][case.sampler].traits.tempered)
 
     def takes(self, case: TrialCase) -> bool:
         """Whether no part of a case refuses another. One that breaks a law before it decodes does not refuse."""

@@ -40,8 +40,7 @@ def code_hash(names: Iterable[str]) -> str:
             module = sys.modules.get(base.__module__)
             if module is not None and is_hashed(module):
                 collect_modules(module, modules)
-    parts = "".join(f"{name}\n{code_text(modules[name])}\n" for name in sorted(modules))
-    return digest(parts.encode())
+    return digest("".join(f"{name}\n{code_text(modules[name])}\n" for name in sorted(modules)).encode())
 
 
 def collect_modules(module: ModuleType, modules: dict[str, ModuleType]) -> None:

@@ -110,8 +110,7 @@ class LiveView:
         return Group(*parts, *legend, self._status(picture, last, width))
 
     def _status(self, picture: Picture, last: int, width: int) -> Text:
-        useful = picture.useful(self.brush.ends)
-        speed = f"{useful / self.spent:.0f} tokens/s" if self.spent > 0 else ""
+        speed = f"{picture.useful(self.brush.ends) / self.spent:.0f} tokens/s" if self.spent > 0 else ""
         remask_count = picture.remask_count()
         words = [
             f"forward {self.turn}",

@@ -79,8 +79,7 @@ def refuse_lacking(group: str, config: Mapping[str, Any]) -> None:
 def decoded_again(plan: RunPlan, file: Path, data: dict[str, Any]) -> Trace:
     """The decode once more, beside the same rows as then where their traces are in the same folder."""
     place, requests = mates_of(file, data)
-    decoder = plan.decoder(plan.load())
-    trace = dict(decoder.run(requests, trace=True))[place].trace
+    trace = dict(plan.decoder(plan.load()).run(requests, trace=True))[place].trace
     assert trace is not None
     return trace
 

@@ -68,8 +68,7 @@ class FilterOptions:
 def run(words: Sequence[str], settings_of_words: Callable[[list[str]], dict[str, Any]]) -> None:
     """Raises UserError for what cannot work; if possible before weights are read."""
     options, rest = split(words, FilterOptions)
-    config = settings_of_words(rest)
-    job = FilterJob.of(config, options)
+    job = FilterJob.of(settings_of_words(rest), options)
     with interruptible(lambda: "Run the same command again: it goes on."):
         job.run()
 
@@ -180,8 +179,7 @@ class FilterJob:
         decoder = self.decoder(model, Static(steps=2), whole=True)
         length = max(len(row.prompt_tokens) for row in decoder(rows)) + self.gen_length
         forward = least_wall(lambda: decoder(rows)) / 2
-        count = max(2, int(0.8 * len(self.prompts) * self.gen_length * REPLAYED))
-        records = torch.rand(count, self.length)
+        records = torch.rand(max(2, int(0.8 * len(self.prompts) * self.gen_length * REPLAYED)), self.length)
         epoch = least_wall(lambda: train_filter(records, records.round(), 10, 0)) / 10
         minutes = (rest * self.gen_length * (1 + REPLAYED) * forward + self.options.epochs * epoch) / 60
         dtype = model.transformer.dtype

@@ -188,8 +188,7 @@ class RunPlan:
         codes = {f"{group}'s code": code_hash(names) for group, names in targets_by_group.items() if names}
         adapters = [self.config["model"][name] for name in ("adapter", "draft_adapter")]
         prints = [fingerprint(Path(path)) for path in adapters if path is not None]
-        adapter = "".join(f" + {value}" for value in prints)
-        return {"checkpoint": fingerprint(self.path) + adapter, **codes}
+        return {"checkpoint": fingerprint(self.path) + "".join(f" + {value}" for value in prints), **codes}
 
     def open_folder(self, samples: Sequence[PlannedSample]) -> RunFolder:
         """The run's folder, new or resumed. Raises UserError when it holds a sample of another prompt or seed."""

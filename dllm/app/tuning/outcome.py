@@ -70,8 +70,7 @@ class TuneOutcome:
         with writing(folder):
             write_whole(folder / "tuned.yaml", tuned_text(self.table.settings[self.chosen], self.origin))
             write_whole(folder / "table.csv", table.csv())
-            picture = self.picture(folder / "front.png")
-            write_whole(folder / "index.html", page(report, table, picture))
+            write_whole(folder / "index.html", page(report, table, self.picture(folder / "front.png")))
         Console().print(tested_table(table))
         say(report)
         say(f"Setting: {folder / 'tuned.yaml'}\nPage: {folder / 'index.html'}")

@@ -22,8 +22,7 @@ def _inside_brackets(text: str) -> str:
 
 def read_lenient(text: str) -> list[str]:
     """Items of the last list in the text, with any quoting."""
-    pieces = _inside_brackets(text).split(",")
-    return [piece.strip(' "') for piece in pieces if piece.strip()]
+    return [piece.strip(' "') for piece in _inside_brackets(text).split(",") if piece.strip()]
 
 
 def read_strict(text: str) -> list[str] | None:

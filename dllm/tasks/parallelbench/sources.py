@@ -88,8 +88,7 @@ def _rows(file: Path) -> Iterable[tuple[int, CopyRow]]:
 def _template(file: Path, task: str) -> str | None:
     """The prompt of a task in a task_config.yaml. Some prompts have a backslash and an n for a new line."""
     try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
-        prompt = config.get(task, {}).get("prompt")
+        prompt = yaml.safe_load(file.read_text(encoding="utf-8")).get(task, {}).get("prompt")
     except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError) as error:
         raise UserError(f"{file} cannot be read: {first_line(error)}. {FETCH}, or remove it.") from None
     return None if prompt is None else str(prompt).replace("\\n", "\n")

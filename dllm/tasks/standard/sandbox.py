@@ -131,10 +131,8 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 def reason(code: int, output: str) -> str:
     number = -code if code < 0 else code - 128
     if number > 0:
-        names = {each.value: each.name for each in signal.Signals}
-        return names.get(number, f"signal {number}")
-    last = output.strip().splitlines()[-1:] or [f"ended with code {code} before its last line"]
-    return last[0][:500]
+        return {each.value: each.name for each in signal.Signals}.get(number, f"signal {number}")
+    return (output.strip().splitlines()[-1:] or [f"ended with code {code} before its last line"])[0][:500]
 
 
 def remove_tree(folder: str) -> None:

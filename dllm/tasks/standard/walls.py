@@ -147,8 +147,7 @@ def enter_namespaces() -> None:
                 file.write(text)
         os._exit(0)
     os.close(ready)
-    kinds = NEW_USER | NEW_MOUNTS | NEW_PIDS | NEW_NET | NEW_IPC | NEW_UTS
-    _check("unshare", libc.unshare(kinds))
+    _check("unshare", libc.unshare(NEW_USER | NEW_MOUNTS | NEW_PIDS | NEW_NET | NEW_IPC | NEW_UTS))
     os.close(go)
     if os.waitpid(helper, 0)[1]:
         raise OSError("no user id can be mapped")

@@ -43,10 +43,10 @@ class Codes:
         older = {str(cell.folder): cell for cell in self.cells if self.edited_parts(cell)}
         versions: dict[str, set[str]] = {}
         for cell in older.values():
-            versions.setdefault(settings_alone(cell), set()).add(_codes_digest(cell))
+            versions.setdefault(settings_alone(cell), set()).add(json_digest(cell.codes))
         several = {key for key, codes in versions.items() if len(codes) > 1}
         return {
-            folder: f"{OLDER_CODE} {_codes_digest(cell)[:6]}" if settings_alone(cell) in several else OLDER_CODE
+            folder: f"{OLDER_CODE} {json_digest(cell.codes)[:6]}" if settings_alone(cell) in several else OLDER_CODE
             for folder, cell in older.items()
         }
 
@@ -74,10 +74,6 @@ def todays(classes: tuple[str, ...]) -> str | None:
         return code_hash(classes) if all(map(is_known, classes)) else None
     except Exception:  # what a foreign module raises at import
         return None
-
-
-def _codes_digest(cell: CellResults) -> str:
-    return json_digest(cell.codes)
 
 
 def settings_alone(cell: CellResults) -> str:

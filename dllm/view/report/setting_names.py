@@ -206,5 +206,4 @@ def _checkpoint_name(cell: CellResults, level: int) -> str:
     if "url" in cell.config["model"]:
         return f"{cell.config['model']['name']} at {urlsplit(cell.config['model']['url']).netloc}"
     model, ends = cell.config["model"], ["/".join(PurePath(place).parts[-max(1, level) :]) for place in _places(cell)]
-    weights = [str(model["name"]), *ends[1:]] if level == 0 else ends
-    return " + ".join(weights)
+    return " + ".join([str(model["name"]), *ends[1:]] if level == 0 else ends)
