@@ -60,7 +60,9 @@ def sliced_head_statistics(
     """``head_statistics`` of rows [R, D] under a head that ranks share, in one exchange. banned, at: global ids."""
     begin, end = head.ranks.share(head.vocab)
     own = tuple(token - begin for token in banned if begin <= token < end)
-    parts = [_own_part(rows, head, own, ids, triton) for rows, ids in _chunks(hidden, at)]
+    rows = hidden.split(CHUNK_ROWS)
+    places = [None] * len(rows) if at is None else at.split(CHUNK_ROWS)
+    parts = [_own_part(*chunk, head, own, triton) for chunk in zip(rows, places, strict=True)]
     summaries = head.ranks.gather(parts[0] if len(parts) == 1 else torch.cat(parts, 1))  # [N, 5 or 6, R]
     sums, ids = summaries[:, :4].permute(1, 2, 0), summaries[:, 4].T
     if triton:
@@ -71,12 +73,7 @@ def sliced_head_statistics(
     return out if at is None else out | {"logit": summaries[:, 5].sum(0).double()}
 
 
-def _chunks(hidden: Tensor, at: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
-    rows = hidden.split(CHUNK_ROWS)
-    return list(zip(rows, [None] * len(rows) if at is None else at.split(CHUNK_ROWS), strict=True))
-
-
-def _own_part(hidden: Tensor, head: HeadSlice, banned: tuple[int, ...], at: Tensor | None, triton: bool) -> Tensor:
+def _own_part(hidden: Tensor, at: Tensor | None, head: HeadSlice, banned: tuple[int, ...], triton: bool) -> Tensor:
     """What a rank says of rows: their summaries [5, R], and the logits of global ids ``at`` [R] that it holds."""
     few, weight = len(banned) <= FUSED_BANNED and len(hidden) <= FUSED_ROWS, head.weight
     mine, place = (None, None) if at is None else head.inside(at)

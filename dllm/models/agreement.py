@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dllm.models.keys import quote, wrong_value
+from dllm.models.network.moe import MoEConfig
 
 FILE = "config.json"
 BLOCK_KEYS = ("block_size", "block_length", "bd_size")  # spellings of the length of an attention block
@@ -66,11 +67,20 @@ def check_experts(values: Values, used: str) -> None:
     agree(values[used] <= values[keys[1]], values, "a token cannot use more experts than there are", *keys)
 
 
-def check_routing(values: Values, sparse: tuple[int, ...], dense_width: str) -> None:
-    """A token's experts must exist, and dense layers must have a width."""
+def routed(
+    values: Values,
+    sparse: tuple[int, ...],
+    width: str = "moe_intermediate_size",
+    dense: str = "intermediate_size",
+    **more: Any,
+) -> MoEConfig:
+    """The experts of the ``sparse`` layers, which must exist. width, dense: the keys of the width of an expert and of
+    dense layers, which must have one. more: other fields."""
     check_experts(values, "num_experts_per_tok")
-    dense = len(sparse) < values["num_hidden_layers"]
-    agree(not dense or values[dense_width] is not None, values, "layers without experts need a width", dense_width)
+    has_dense = len(sparse) < values["num_hidden_layers"]
+    agree(not has_dense or values[dense] is not None, values, "layers without experts need a width", dense)
+    experts, used = values["num_experts"], values["num_experts_per_tok"]
+    return MoEConfig(experts, used, values[width], sparse_layers=sparse, **more)
 
 
 def check_groups(values: Values) -> None:

@@ -42,7 +42,6 @@ from dllm.models.keys import (
 )
 from dllm.models.network import rope
 from dllm.models.network.attention_order import AttentionKind
-from dllm.models.network.moe import MoEConfig
 from dllm.models.network.rope import ROPE_KINDS, UNSCALED, theta
 from dllm.models.network.visibility import BlockCausal, CausalByRank, ContextCausal
 from dllm.models.weights.name_tables import LLADA2_NAMES, LLADA_NAMES, QWEN_NAMES, Names
@@ -233,33 +232,24 @@ def _llada(values: Values) -> Fields:
 def _llada_moe(values: Values) -> Fields:
     layers, frequency = values["num_hidden_layers"], values["moe_layer_freq"]
     agree(len(frequency) == layers, values, "there must be one number per layer", "moe_layer_freq", "num_hidden_layers")
-    moe = MoEConfig(
-        experts=values["num_experts"],
-        top_k=values["num_experts_per_tok"],
-        width=values["expert_intermediate_size"],
-        router="softmax",
-        sparse_layers=tuple(i for i, sparse in enumerate(frequency) if sparse),
-    )
-    agreement.check_routing(values, moe.sparse_layers, "dense_intermediate_size")
+    sparse = tuple(layer for layer, is_sparse in enumerate(frequency) if is_sparse)
+    moe = agreement.routed(values, sparse, "expert_intermediate_size", "dense_intermediate_size", router="softmax")
     return Fields(qk_norm=values["qk_layernorm"], moe=moe)
 
 
 def _llada2(values: Values) -> Fields:
     dense, layers = values["first_k_dense_replace"], values["num_hidden_layers"]
     agreement.agree_within(values, "first_k_dense_replace", "num_hidden_layers")
-    moe = MoEConfig(
-        experts=values["num_experts"],
-        top_k=values["num_experts_per_tok"],
-        width=values["moe_intermediate_size"],
+    moe = agreement.routed(
+        values,
+        tuple(range(dense, layers)),
         router="sigmoid",
         shared_width=values["moe_intermediate_size"] * values["num_shared_experts"],
         groups=values["n_group"],
         top_groups=values["topk_group"],
         scale=values["routed_scaling_factor"],
         expert_bias=True,
-        sparse_layers=tuple(range(dense, layers)),
     )
-    agreement.check_routing(values, moe.sparse_layers, "intermediate_size")
     agreement.check_groups(values)
     return Fields(moe=moe, qkv_bias=values["use_qkv_bias"], output_bias=values["use_bias"])
 

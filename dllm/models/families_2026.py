@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dllm.common.coerce import is_whole
-from dllm.models.agreement import Values, agree, check_routing
+from dllm.models.agreement import Values, agree, routed
 from dllm.models.families import BLOCK, NORMED, QWEN, Family, Fields
 from dllm.models.keys import (
     ALL_FULL,
@@ -28,7 +28,6 @@ from dllm.models.keys import (
     list_of,
     size,
 )
-from dllm.models.network.moe import MoEConfig
 from dllm.models.network.rope import MINISTRAL, theta
 from dllm.models.network.visibility import BlockCausal, ContextCausal, PromptBlock, SeededBlocks
 from dllm.models.weights.name_tables import ENCODER_NAMES
@@ -67,17 +66,7 @@ def _illada(values: Values) -> Fields:
 
 
 def _routed(values: Values, sparse: tuple[int, ...]) -> Fields:
-    check_routing(values, sparse, "intermediate_size")
-    return Fields(
-        moe=MoEConfig(
-            experts=values["num_experts"],
-            top_k=values["num_experts_per_tok"],
-            width=values["moe_intermediate_size"],
-            router="softmax",
-            renormalised=values["norm_topk_prob"],
-            sparse_layers=sparse,
-        )
-    )
+    return Fields(moe=routed(values, sparse, router="softmax", renormalised=values["norm_topk_prob"]))
 
 
 def _sdar_moe(values: Values) -> Fields:

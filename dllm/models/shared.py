@@ -99,9 +99,8 @@ def sharing(model: nn.Module, config: ModelConfig) -> Transformer:
     if len(kinds) > 1:
         what = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
         raise UserError(f"{type(model).__name__} has weights of several kinds ({what}). Use one dtype and one device.")
-    ours.lender = Lender(
-        model, sources, {source.name: address(tensors[source.name]) for source in sources.values()}, bool(wrapped)
-    )
+    addresses = {source.name: address(tensors[source.name]) for source in sources.values()}
+    ours.lender = Lender(model, sources, addresses, bool(wrapped))
     return ours
 
 

@@ -179,11 +179,9 @@ def kind_of(
     kind = inner.get(name, "default")
     kind = _OLDER_NAMES.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str) or kind not in kinds:
-        supported = (
-            "only unscaled rotary embeddings (rope_type 'default') are"
-            if kinds is UNSCALED
-            else (f"{', '.join(map(repr, kinds))} {'is' if len(kinds) == 1 else 'are'}")
-        )
+        supported = f"{', '.join(map(repr, kinds))} {'is' if len(kinds) == 1 else 'are'}"
+        if kinds is UNSCALED:
+            supported = "only unscaled rotary embeddings (rope_type 'default') are"
         raise wrong_value(file, f"{place}.{name}={quote(kind)}: {supported} supported")
     table = {**_ANY, **kinds[kind]}
     for key, value in inner.items():

@@ -85,10 +85,9 @@ def read_model_config(
         raise UserError(f"{folder} holds a conversion that has not ended. Run the same task=quantize command again.")
     if not file.is_file():
         files = sorted(entry.name for entry in folder.glob(f"*{GGUF_SUFFIX}"))
-        way_out = (
-            f"Name a file of it: {{model.path={folder / files[0]}}}" if files else "Point {model.path:name} at one"
-        )
-        has = f" It has {first_names(files)}." if files else ""
+        has, way_out = "", "Point {model.path:name} at one"
+        if files:
+            has, way_out = f" It has {first_names(files)}.", f"Name a file of it: {{model.path={folder / files[0]}}}"
         raise Refusal(f"{folder} holds no config.json, so it is not a checkpoint folder.{has} {way_out}.")
     names = folder.resolve().parts[:-4:-1]  # a hub's id is two folders above its files
     published = with_files_beside(folder, read_json(file))
