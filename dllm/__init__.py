@@ -38,19 +38,7 @@ _PLACES = {
     "tune": "dllm.app.tuning.in_python",
     "tuned": "dllm.app.tuning.in_python",
 }
-__all__ = [
-    "Decoder",
-    "Model",
-    "Result",
-    "Trace",
-    "UserError",
-    "custom_generate",
-    "load",
-    "part",
-    "results_frame",
-    "tune",
-    "tuned",
-]
+__all__ = sorted(_PLACES)
 
 
 def __getattr__(name: str) -> Any:

@@ -90,23 +90,20 @@ def checked_step(rule: Rule, step: object, view: View, state: State) -> Step:
     name = f"{{sampler={name_of(rule)}}}"
     if not isinstance(step, Step):
         raise Refusal(f"{name}: step() returned {type(step).__name__}, and must return view.step(commit, ...).")
-    (rows, length), commit, owner = view.open.shape, step.commit, step.owner
+    (rows, length), owner = view.open.shape, step.owner
     if owner.rows != rows:
         raise Refusal(f"{name}: the step's owner has {owner.rows} rows, and the batch {rows}.")
     shape, like, what = (len(owner.row), length), view.open, f"{name}: the step's"
-    is_laid(commit, f"{what} commit", shape, BOOL, like)
+    is_laid(step.commit, f"{what} commit", shape, BOOL, like)
     is_laid(step.tokens, f"{what} tokens", shape, IDS, like)
     is_laid(step.confidence, f"{what} confidence", shape, FRACTIONS, like)
     is_laid(step.remask, f"{what} remask", shape, BOOL, like)
     is_laid(step.next_positions, f"{what} next_positions", (rows, length), EITHER, like)
     is_laid(step.stop, f"{what} stop", (rows,), BOOL, like)
     is_laid(step.keep_open, f"{what} keep_open", (rows,), BOOL, like)
-    if step.accepted is not None:
-        is_laid(step.accepted, f"{what} accepted", shape, BOOL, like)
-    if step.edit is not None:
-        is_laid(step.edit, f"{what} edit", shape, BOOL, like)
-    if step.shown is not None:
-        is_laid(step.shown, f"{what} shown", shape, IDS, like)
+    for entry, kinds in (("accepted", BOOL), ("edit", BOOL), ("shown", IDS)):
+        if (value := getattr(step, entry)) is not None:
+            is_laid(value, f"{what} {entry}", shape, kinds, like)
     if step.mixture is not None:
         width = 0 if rule.traits.soft is None else rule.traits.soft.tokens
         is_laid(step.mixture.where, f"{what} mixture.where", shape, BOOL, like)

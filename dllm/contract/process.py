@@ -12,36 +12,20 @@ from torch import Tensor
 
 from dllm.common.noise import mixed
 from dllm.contract.canvas import Canvas
-from dllm.models.config import ModelConfig
 
 FILL = 1 << 40  # keeps noise apart from the draws of tokens, which hash seed, column and turn alone
 _POSITIVE = (1 << 62) - 1  # bits of a hash that count
 
 
-class Process:
-    """What undecided positions show before the first forward."""
-
-    def fill(self, canvas: Canvas) -> Canvas:
-        """The canvas [B] as its first forward sees it."""
-        raise NotImplementedError
-
-
 @dataclass(frozen=True)
-class Absorbing(Process):
-    """A mask, which requests hold from the start (LLaDA, Dream and kin)."""
-
-    def fill(self, canvas: Canvas) -> Canvas:
-        return canvas
-
-
-@dataclass(frozen=True)
-class Uniform(Process):
-    """Ids drawn from the whole vocabulary with equal probability (DiffusionGemma, DUO). In papers: uniform-state
-    diffusion."""
+class Uniform:
+    """Ids drawn from the whole vocabulary with equal probability (DiffusionGemma, DUO), where other models have masks,
+    which requests hold from the start. In papers: uniform-state diffusion."""
 
     vocab: int  # V, how many ids there are
 
     def fill(self, canvas: Canvas) -> Canvas:
+        """The canvas [B] as its first forward sees it."""
         return canvas.show(canvas.masked, self.noise(canvas, torch.zeros_like(canvas.start)))
 
     def noise(self, canvas: Canvas, turn: Tensor) -> Tensor:
@@ -51,8 +35,3 @@ class Uniform(Process):
     def ids(self, seed: Tensor | int, columns: Tensor, turn: Tensor | int) -> Tensor:
         """The id of each seed, column and turn, as they broadcast."""
         return (mixed(seed, columns, turn, FILL) & _POSITIVE) % self.vocab
-
-
-def process_of(config: ModelConfig) -> Process:
-    """The process that a model was trained to undo."""
-    return Uniform(config.vocab) if config.process == "uniform" else Absorbing()

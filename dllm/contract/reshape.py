@@ -32,10 +32,6 @@ class LengthChange(Rowwise):
         zero = torch.zeros_like(canvas.end)
         return LengthChange(zero, zero, zero, zero, canvas.end)
 
-    def cut(self, canvas: Canvas) -> Tensor:
-        """How many columns each row loses [B], inserted ones among them."""
-        return canvas.end + self.insert + self.append + self.fill - self.end
-
     def changes(self, canvas: Canvas) -> Tensor:
         """Rows of ``canvas`` that do not stay as they are [B]."""
         return (self.insert + self.append + self.fill > 0) | (self.end != canvas.end)

@@ -26,22 +26,22 @@ class Shapes:
     # by row, the row whose forward is its own, too, so that only that one runs (empty: every row runs). In papers:
     # parallel sampling
     leaders: tuple[int, ...] = field(default=(), kw_only=True)
+    lag: int = 0  # how many turns after its turn the host reads a report
+    open_delay: int = 0  # turns that a row waits once a block of it has opened, until the host knows
+    # the largest of all rows of each further number that they report (``Session.widths``), or more; empty: ask the
+    # device
+    most: tuple[int, ...] = field(default=(), kw_only=True)
+    # [B] the rows that ``widths`` are of, so that turns in which other rows are wide share a recording (None: in order)
+    order: Tensor | None = field(default=None, compare=False, kw_only=True)
+    # by row, what they report besides widths (``CacheTraits.facts``); recordings do not rest on it. Empty: ask the
+    # device
+    facts: tuple[tuple[int, ...], ...] = field(default=(), compare=False, kw_only=True)
     bounded: ClassVar[bool] = False  # the host knows bounds alone, and asks the device for nothing
-
-    @property
-    def lag(self) -> int:
-        """How many turns after its turn the host reads a report."""
-        return 0
-
-    @property
-    def open_delay(self) -> int:
-        """How many turns a row waits once a block of it has opened, until the host knows."""
-        return 0
 
     @property
     def plans_ahead(self) -> bool:
         """Whether a forward is planned at the end of the turn before, so that rows report how wide it is."""
-        return False
+        return self.bounded and self.lag == 0
 
     @property
     def waits(self) -> bool:
@@ -55,22 +55,6 @@ class Shapes:
     def all(self, mask: Tensor) -> bool:
         """Whether the host knows that all entries are set."""
         return not self.leaders and bool(mask.all())
-
-    @property
-    def order(self) -> Tensor | None:
-        """The rows [B] that ``widths`` are of (None: in order)."""
-        return None
-
-    @property
-    def most(self) -> tuple[int, ...]:
-        """The largest of all rows of each further number that they report (``Session.widths``), or more; empty:
-        ask the device."""
-        return ()
-
-    @property
-    def facts(self) -> tuple[tuple[int, ...], ...]:
-        """What rows reported besides widths (``CacheTraits.facts``), each by row; empty: ask the device."""
-        return ()
 
     def widths(self, mask: Tensor, owner: Owner) -> Sequence[int]:
         """Set entries of each candidate of ``mask`` [N, L], or as many as it may have; 0 for one that is led."""
@@ -118,29 +102,9 @@ class Shapes:
 class Bounded(Shapes):
     """Shapes that the host knows: a turn asks the device for nothing. In papers: static shapes."""
 
-    late: int = 0  # turns after its turn that the host reads a report
-    delay: int = 0  # turns that a row waits once a block of it has opened
     width: int = 0  # no row has more open columns
     bounds: tuple[int, ...] = ()  # the most columns of each row that the forward under way computes
-    # the largest of all rows of each further number that they report (``Session.widths``)
-    most: tuple[int, ...] = ()
-    # [B] the rows that ``bounds`` are of, so that turns in which other rows are wide share a recording (None: in order)
-    order: Tensor | None = field(default=None, compare=False)
-    # by row, what they report besides widths; recordings do not rest on it
-    facts: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
     bounded: ClassVar[bool] = True
-
-    @property
-    def lag(self) -> int:
-        return self.late
-
-    @property
-    def open_delay(self) -> int:
-        return self.delay
-
-    @property
-    def plans_ahead(self) -> bool:
-        return self.late == 0
 
     def any(self, mask: Tensor) -> bool:
         return True

@@ -13,7 +13,6 @@ from own_parts import Says, Surest
 from dllm import UserError
 from dllm.parts import (
     EARLY_ROWS,
-    Absorbing,
     Canvas,
     Credit,
     Ids,
@@ -24,7 +23,6 @@ from dllm.parts import (
     Uniform,
     Whole,
     first_clash,
-    process_of,
     resolve_ids,
 )
 from tests.samplers.game import Game
@@ -67,7 +65,6 @@ def test_the_first_canvas_shows_noise_where_it_is_undecided_and_nowhere_else() -
     filled = Uniform(VOCAB).fill(laid)
     assert filled.tokens[0, [0, 2, 5]].tolist() == [5, 7, 9] and torch.equal(filled.masked, laid.masked)
     assert torch.equal(filled.tokens, torch.where(laid.masked, Uniform(VOCAB).noise(laid, torch.zeros(1)), laid.tokens))
-    assert Absorbing().fill(laid) is laid
 
 
 def test_what_is_decided_or_behind_the_end_shows_nothing_else() -> None:
@@ -76,12 +73,6 @@ def test_what_is_decided_or_behind_the_end_shows_nothing_else() -> None:
     cut = decided.stop_at(torch.tensor([6, 8]), torch.tensor([True, False]), attended=True)
     shown = cut.show(torch.ones_like(cut.masked), torch.full_like(cut.tokens, 1))
     assert shown.tokens.tolist() == [[5, 6, 1, 9, 1, 1, 60, 60], [5, 6, 1, 9, 1, 1, 1, 1]]
-
-
-def test_a_model_has_the_process_that_its_config_names() -> None:
-    config = model("tiny-llada").config
-    assert process_of(config) == Absorbing()
-    assert process_of(replace(config, process="uniform")) == Uniform(config.vocab)
 
 
 def test_ids_without_a_mask() -> None:

@@ -133,7 +133,10 @@ class Row:
         elif change is not None and int(change.append[row]):
             found = [before, int(change.append[row])]
         self.inserted.append(found)
-        self.cut.append(0 if change is None else int(change.cut(turn.canvas)[row]))
+        lost = 0
+        if change is not None:
+            lost = int((turn.canvas.end + change.insert + change.append + change.fill - change.end)[row])
+        self.cut.append(lost)
         self.change.append(after - before)
         canvas = turn.candidates
         self.tokens = canvas.tokens[row, canvas.valid[row]].tolist()

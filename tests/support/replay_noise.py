@@ -23,7 +23,6 @@ from dllm.parts import (
     Forward,
     Ids,
     Noise,
-    Process,
     Renoise,
     Request,
     Sampling,
@@ -41,7 +40,7 @@ ENTROPY = {torch.float64: 2e-4, torch.float32: 1e-3}
 
 
 @dataclass(frozen=True)
-class Laid(Process):
+class Laid:
     """The recorded canvases as first noise."""
 
     rows: Sequence[Case]  # of the case

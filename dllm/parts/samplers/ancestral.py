@@ -10,7 +10,7 @@ from dllm.common.errors import in_range
 from dllm.common.noise import uniform
 from dllm.contract import BlockState, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest, per_row
-from dllm.contract.process import Uniform, process_of
+from dllm.contract.process import Uniform
 from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import SamplerTraits
 from dllm.parts.samplers.base import Sampler
@@ -35,7 +35,7 @@ class Ancestral(Sampler):
         self.process: Uniform | None = None  # known with the model
 
     def resolved(self, setting: Setting) -> Sampler:
-        return replaced(self, process=process_of(setting.model))
+        return replaced(self, process=Uniform(setting.model.vocab))
 
     def may_wait(self, canvas: Canvas) -> Tensor:
         return per_row(self.steps, canvas).long()

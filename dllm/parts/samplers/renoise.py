@@ -12,7 +12,7 @@ from dllm.common.errors import Refusal, in_range
 from dllm.common.ranking import within_budget
 from dllm.contract import BlockState, Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest, per_row
-from dllm.contract.process import Uniform, process_of
+from dllm.contract.process import Uniform
 from dllm.contract.readouts import Statistic
 from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import SamplerTraits, Schedule
@@ -63,7 +63,7 @@ class Renoise(Sampler):
         return (Need(reads=Statistic.of("entropy", "first", "likeliest")),)
 
     def resolved(self, setting: Setting) -> Sampler:
-        return replaced(self, process=process_of(setting.model))
+        return replaced(self, process=Uniform(setting.model.vocab))
 
     def may_wait(self, canvas: Canvas) -> Tensor:
         return per_row(self.steps, canvas).long()

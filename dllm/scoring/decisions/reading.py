@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.contract.process import Uniform, process_of
+from dllm.contract.process import Uniform
 from dllm.models.bundle import Model
 from dllm.models.network.experts import at_least_float32
 from dllm.scoring.decisions.shared_beginnings import Beginnings, beginnings, encode_behind
@@ -138,10 +138,9 @@ def _forward(
 
 def with_noise(model: Model, rows: Tensor, masked: Tensor) -> Tensor:
     """The rows [B, L] as the network sees them: undecided columns of a model of noise show that of seed 0."""
-    process = process_of(model.config)
-    if not isinstance(process, Uniform):
+    if model.config.process != "uniform":
         return rows
-    return torch.where(masked, process.ids(0, torch.arange(rows.shape[1])[None], 0), rows)
+    return torch.where(masked, Uniform(model.config.vocab).ids(0, torch.arange(rows.shape[1])[None], 0), rows)
 
 
 def _shared(
