@@ -24,7 +24,6 @@ from torch import Tensor
 
 from dllm import Decoder, Result, load
 from dllm.parts import (
-    ColumnSession,
     DriftPass,
     Elastic,
     Forward,
@@ -129,11 +128,11 @@ def crc(numbers: list[int]) -> int:
 @contextmanager
 def counted() -> Iterator[list[ForwardCost]]:
     """What the forwards of a decode computed."""
-    plain, costs = Elastic.cost, list[ForwardCost]()
+    plain, costs = DriftPass.cost, list[ForwardCost]()
 
-    def cost(policy: Elastic, session: ColumnSession, forward: DriftPass, scored: Tensor) -> ForwardCost:
-        costs.append(plain(policy, session, forward, scored))
+    def cost(forward: DriftPass, scored: Tensor) -> ForwardCost:
+        costs.append(plain(forward, scored))
         return costs[-1]
 
-    with patch.object(Elastic, "cost", cost), torch.inference_mode():
+    with patch.object(DriftPass, "cost", cost), torch.inference_mode():
         yield costs

@@ -21,7 +21,7 @@ from torch import Tensor
 from dllm.common import debug
 from dllm.common.errors import name_of
 from dllm.common.rowwise import Owner, select_or_all
-from dllm.contract import BlockState, ForwardCost, ForwardPlan, Scores, State
+from dllm.contract import BlockState, ForwardPlan, Scores, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.checks import checked_plan, checked_start
 from dllm.contract.shapes import HostView, Shapes
@@ -92,12 +92,13 @@ class Buffered(Cache):
         return {}
 
     def knowing(self, state: State, is_computed: Tensor) -> State:
-        """The ``state`` of rows some of whose columns are computed, ``is_computed`` [B, L] (policies that share)."""
-        raise NotImplementedError
+        """The ``state`` of rows some of whose columns are computed, ``is_computed`` [B, L]. Policies that share
+        remember ``exact`` [B, L], columns that stay as they are, and the ``tokens`` [B, L] of the last forward."""
+        return {**state, "exact": state["exact"] | is_computed}
 
     def final(self, state: State) -> tuple[Tensor, Tensor]:
         """As ``Session.final`` (policies that share)."""
-        raise NotImplementedError
+        return state["tokens"], state["exact"]
 
     def max_queries(
         self, host_views: Sequence[HostView], length: int, width: int, config: ModelConfig
@@ -138,10 +139,6 @@ class Buffered(Cache):
     def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
         """As ``Session.memory``."""
         return BufferMemory(session, forward, call)
-
-    def cost(self, session: ColumnSession, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
-        """As ``Session.cost``."""
-        return forward.cost(scored_rows)
 
 
 @final
@@ -231,9 +228,6 @@ class ColumnSession(Session):
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return self.policy.memory(self, forward, call)
-
-    def cost(self, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
-        return self.policy.cost(self, forward, scored_rows)
 
     def keep(self, forward: ForwardPass, candidates: Tensor, state: State) -> State:
         keys, queries = forward.keys, forward.queries

@@ -117,20 +117,11 @@ class DLLMCache(Buffered):
             count=count,
             everything=forward.whole and plan.shapes.all(due),
             width=width,
+            layers=session.config.layers,
         )
 
     def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
         return FeatureMemory(session, forward, call)
-
-    def cost(self, session: ColumnSession, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
-        assert isinstance(forward, FeaturePass)
-        first = torch.arange(session.config.layers, device=forward.valid.device) == 0
-        valid, widths = forward.valid.sum(1, keepdim=True), forward.widths
-        queries = torch.where(first, valid, (forward.due.sum(1) + forward.count)[:, None])
-        rows_run = torch.where(first, widths[0], torch.full_like(queries, widths[-1]))
-        values = torch.where(first, 0, forward.selectable.sum(1, keepdim=True))
-        keys = valid.expand_as(queries)
-        return ForwardCost(queries, keys, queries * (queries == valid), rows_run, scored_rows, values=values)
 
 
 @dataclass(frozen=True)
@@ -144,9 +135,19 @@ class FeaturePass(ForwardPass):
     count: Tensor  # [B] how many of them are computed
     everything: bool  # the host knows that every row is due
     width: int | None  # the most rows that a layer but the first computes (None: ask the device)
+    layers: int  # of the network
     # by layer, the rows that it chose by their values [B, n] (None: it chose none)
     selections: list[Tensor | None] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)  # by layer, the rows that it computed, padding included
+
+    def cost(self, scored_rows: Tensor) -> ForwardCost:
+        first = torch.arange(self.layers, device=self.valid.device) == 0
+        valid = self.valid.sum(1, keepdim=True)
+        queries = torch.where(first, valid, (self.due.sum(1) + self.count)[:, None])
+        rows_run = torch.where(first, self.widths[0], torch.full_like(queries, self.widths[-1]))
+        values = torch.where(first, 0, self.selectable.sum(1, keepdim=True))
+        keys = valid.expand_as(queries)
+        return ForwardCost(queries, keys, queries * (queries == valid), rows_run, scored_rows, values=values)
 
 
 class FeatureMemory(BufferMemory):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -52,6 +53,12 @@ def attention_similarity(sums: Sequence[Tensor], keys: Tensor, axis: str, ranks:
     product, first, second = sums
     alike = product / (first.clamp(min=1e-16) * second.clamp(min=1e-16)).sqrt_()
     return ranks.mean(alike.mean(2)) if axis == "keys" else alike.sum(-1) / keys[:, None]
+
+
+def by_layer(parts: Sequence[Tensor], home: torch.device) -> Tensor:
+    """What layers found [l, ...] on one device, moved at once from each device."""
+    runs = [torch.stack(list(same)).to(home) for _, same in groupby(parts, key=lambda part: part.device)]
+    return runs[0] if len(runs) == 1 else torch.cat(runs)
 
 
 def strongest(total: Tensor, count: int) -> Tensor:

@@ -5,18 +5,21 @@ layer after the drift on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from dllm.common.ranks import Ranks
 from dllm.common.rowwise import select_or_all, update_rows
+from dllm.contract import ForwardCost, ForwardPlan
+from dllm.contract.canvas import Canvas, packed
 from dllm.models.network.attention import Visible
 from dllm.models.network.memory import AnyStack, Exchanged, Memory, Projected, Rerun, StaticMemory, summed
 from dllm.parts.cache.buffer_memory import BufferMemory
 from dllm.parts.cache.columns import gather_rows
-from dllm.parts.cache.drift import attention_and_weights, attention_received
+from dllm.parts.cache.drift import attention_and_weights, attention_received, attention_similarity, by_layer
 from dllm.parts.cache.kept import KeptRows
 from dllm.parts.cache.passes import ForwardPass
 
@@ -74,7 +77,69 @@ class DriftPass(ForwardPass):
     width: int  # columns that rows compute which reuse some
     reuses: bool  # some rows reuse some, as far as the host knows
     fixed: bool  # the host knows bounds of shapes alone
+    layers: int  # of the network
     progress: Track  # what was read, layer after layer
+
+    @staticmethod
+    def of(forward: ForwardPass, plan: ForwardPlan, candidates: Canvas, first: int, layers: int) -> DriftPass:
+        """The ``forward`` of a ``plan``, whose layers compute the whole canvas from the layer ``first`` on."""
+        columns, bound, shapes, parts = candidates.columns, plan.state["later"], plan.shapes, parts_of_plan(plan)
+        if shapes.most:
+            *widths, near = shapes.most
+            bounds, has_padding = [first if near else 0], True
+        else:
+            *counts, bounds = torch.stack([*(part.sum(1) for part in parts), bound]).tolist()
+            widths, has_padding = list(map(max, counts)), min(counts[0]) < max(counts[0])
+            near = max((count + 1 for count, begin in zip(counts[2], bounds, strict=True) if begin > 0), default=0)
+        window, tracked, others = (packed(part, columns, width) for part, width in zip(parts, widths, strict=True))
+        probes, (call,) = torch.cat([window, tracked], 1), forward.calls
+        if call.columns is not None:  # first the columns whose attention is read, so that their weights need no copy
+            call_columns = torch.cat([probes, others], 1)
+            call = replace(call, columns=call_columns, slots=call_columns)
+        real = tracked < len(columns)
+        return DriftPass(
+            **vars(replace(forward, calls=(call,))),
+            decided=~candidates.undecided & candidates.valid,
+            columns=columns,
+            probes=probes,
+            window=window,
+            in_window=window < len(columns),
+            has_padding=has_padding,
+            tracked=tracked,
+            mean=real / real.sum(1, keepdim=True).clamp(min=1),
+            key_counts=forward.keys.sum(1),
+            width=widths[0] + widths[1] + min(near, widths[2]),
+            reuses=max(bounds) > 0,
+            fixed=shapes.bounded,
+            layers=layers,
+            progress=Track(bound, torch.full_like(bound, first), bounds),
+        )
+
+    def similarity(self, first: int, end: int, axis: str, ranks: Ranks) -> Tensor:
+        """How much attention resembles the last one in the layers ``first`` to ``end`` - 1, as parts [l, B, k] of a
+        mean."""
+        progress, home = self.progress, self.valid.device
+        if progress.similarities:
+            return by_layer(progress.similarities[first:end], home)
+        sums = [by_layer(each, home) for each in zip(*progress.products[first:end], strict=True)]
+        return attention_similarity(sums, self.key_counts, axis, ranks) * self.mean
+
+    def cost(self, scored_rows: Tensor) -> ForwardCost:
+        progress, layers = self.progress, torch.arange(self.layers, device=self.valid.device)
+        valid, narrow = self.valid.sum(1, keepdim=True), self.queries.sum(1, keepdim=True)
+        queries = torch.where(progress.whole(layers), valid, narrow)
+        if self.whole:
+            rows_run = torch.full_like(queries, len(self.columns))
+        else:
+            rows_run = progress.ran(layers) * self.calls[0].reach + (layers < progress.narrow) * self.width
+        keys = self.key_counts[:, None].expand_as(queries)
+        return ForwardCost(queries, keys, queries * (queries == valid), rows_run, scored_rows)
+
+
+def parts_of_plan(plan: ForwardPlan) -> tuple[Tensor, Tensor, Tensor]:
+    """The columns [B, L] of the window, those that are watched, and what is computed besides."""
+    window, tracked = plan.state["window"] & plan.keys, plan.state["tracked"] & plan.keys
+    return window, tracked, plan.columns & ~window & ~tracked
 
 
 class WholeRows(Memory):

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from dllm.common.errors import in_choices, in_range
-from dllm.contract import ForwardCost, ForwardPlan, State
+from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.shapes import HostView
 from dllm.kernels.add_norm import KeepRows
@@ -31,8 +30,8 @@ from dllm.models.network.rope import Angles
 from dllm.parts.cache.buffer import Buffered, CacheView, ColumnSession
 from dllm.parts.cache.buffer_memory import BufferMemory
 from dllm.parts.cache.columns import gather_rows, predictors
-from dllm.parts.cache.drift import attention_and_weights, attention_received, attention_similarity, products, strongest
-from dllm.parts.cache.drifted_rows import DriftPass, Redo, Track, WholeRows
+from dllm.parts.cache.drift import attention_and_weights, attention_received, by_layer, products, strongest
+from dllm.parts.cache.drifted_rows import DriftPass, Redo, WholeRows, parts_of_plan
 from dllm.parts.cache.kept import LAYER_KEYS, LAYER_VALUES, PER_PLACE, Kept
 from dllm.parts.cache.passes import Call, ForwardPass
 
@@ -138,64 +137,11 @@ class Elastic(Buffered):
     def own_pass(
         self, session: ColumnSession, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas
     ) -> DriftPass:
-        valid, columns, bound, shapes = candidates.valid, candidates.columns, plan.state["later"], plan.shapes
-        (call,), parts = forward.calls, parts_of_plan(plan)
         first = session.config.layers if self.first_layer is None else self.first_layer  # always whole from it on
-        if shapes.most:
-            *widths, near = shapes.most
-            bounds, has_padding = [first if near else 0], True
-        else:
-            *counts, bounds = torch.stack([*(part.sum(1) for part in parts), bound]).tolist()
-            widths, has_padding = list(map(max, counts)), min(counts[0]) < max(counts[0])
-            near = max(
-                (count + 1 for count, bound_of_row in zip(counts[2], bounds, strict=True) if bound_of_row > 0),
-                default=0,
-            )
-        window, tracked, others_to_compute = (
-            packed(part, columns, width) for part, width in zip(parts, widths, strict=True)
-        )
-        probes = torch.cat([window, tracked], 1)
-        if call.columns is not None:  # first the columns whose attention is read, so that their weights need no copy
-            call_columns = torch.cat([probes, others_to_compute], 1)
-            call = replace(call, columns=call_columns, slots=call_columns)
-        real = tracked < session.length
-        return DriftPass(
-            **vars(replace(forward, calls=(call,))),
-            decided=~candidates.undecided & valid,
-            columns=columns,
-            probes=probes,
-            window=window,
-            in_window=window < session.length,
-            has_padding=has_padding,
-            tracked=tracked,
-            mean=real / real.sum(1, keepdim=True).clamp(min=1),
-            key_counts=forward.keys.sum(1),
-            width=widths[0] + widths[1] + min(near, widths[2]),
-            reuses=max(bounds) > 0,
-            fixed=shapes.bounded,
-            progress=Track(bound, torch.full_like(bound, first), bounds),
-        )
+        return DriftPass.of(forward, plan, candidates, first, session.config.layers)
 
     def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
         return NarrowMemory(session, forward, call)
-
-    def cost(self, session: ColumnSession, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
-        assert isinstance(forward, DriftPass)
-        progress, layers = forward.progress, torch.arange(session.config.layers, device=forward.valid.device)
-        valid, narrow = forward.valid.sum(1, keepdim=True), forward.queries.sum(1, keepdim=True)
-        queries = torch.where(progress.whole(layers), valid, narrow)
-        if forward.whole:
-            rows_run = torch.full_like(queries, session.length)
-        else:
-            rows_run = progress.ran(layers) * forward.calls[0].reach + (layers < progress.narrow) * forward.width
-        keys = forward.key_counts[:, None].expand_as(queries)
-        return ForwardCost(queries, keys, queries * (queries == valid), rows_run, scored_rows)
-
-
-def parts_of_plan(plan: ForwardPlan) -> tuple[Tensor, Tensor, Tensor]:
-    """The columns [B, L] of the window, those that are watched, and what is computed besides."""
-    window, tracked = plan.state["window"] & plan.keys, plan.state["tracked"] & plan.keys
-    return window, tracked, plan.columns & ~window & ~tracked
 
 
 class NarrowMemory(BufferMemory):
@@ -326,10 +272,8 @@ class NarrowMemory(BufferMemory):
         """Three launches beside those of any cache: old scores, new ones, and what they come to."""
         forward, progress, device, old = self.forward, self.forward.progress, fresh.query.device, None
         visible, reach, window = self.copies.of(self.call.visible, device), self.call.reach, forward.window.shape[1]
-        count, real, mean = (
-            visible.count,
-            *(self.copies(tensor, device) for tensor in (forward.in_window, forward.mean)),
-        )
+        count = visible.count
+        real, mean = (self.copies(tensor, device) for tensor in (forward.in_window, forward.mean))
         self.kept_queries.flat(layer, fresh.query)
         queries, keys = self.kept_queries.layers[layer], self.buffer(layer, fresh)[0]
         if self._tests:
@@ -357,12 +301,7 @@ class NarrowMemory(BufferMemory):
     def _test(self, first: int, end: int) -> None:
         """Find the rows that have drifted in the layers ``first`` to ``end`` - 1, for this forward or the next."""
         forward, progress, policy = self.forward, self.forward.progress, self.policy
-        home, ranks = forward.valid.device, self.session.config.ranks
-        if progress.similarities:
-            similarity = by_layer(progress.similarities[first:end], home)  # [l, B, k]
-        else:
-            sums = [by_layer(each, home) for each in zip(*progress.products[first:end], strict=True)]
-            similarity = attention_similarity(sums, forward.key_counts, policy.similarity, ranks) * forward.mean
+        similarity = forward.similarity(first, end, policy.similarity, self.session.config.ranks)
         after = torch.arange(first + 1, end + 1, device=similarity.device)[:, None]
         drifted = (similarity.sum(-1) < policy.gamma) & forward.mean.any(1)
         next_layer = torch.where(drifted, after, self.session.config.layers).amin(0)  # what follows the first drift
@@ -393,15 +332,8 @@ class NarrowMemory(BufferMemory):
         attention = by_layer([window_attention[layer] for layer in sorted(window_attention)], forward.valid.device)
         attention = self.session.config.ranks.sum(attention)  # over heads
         decided_attention = torch.where(forward.decided[:, :keys], attention, 0.0)
-        most = strongest(decided_attention, self.policy.track_num) & (
-            decided_attention > 0
-        )  # an empty window attends to nothing
+        # an empty window attends to nothing
+        most = strongest(decided_attention, self.policy.track_num) & (decided_attention > 0)
         tracked = torch.zeros_like(forward.decided)
         tracked[:, :keys] = most.any(0)
         forward.notes.update(tracked=tracked, later=progress.later)
-
-
-def by_layer(parts: Sequence[Tensor], home: torch.device) -> Tensor:
-    """What layers found [l, ...] on one device, moved at once from each device."""
-    runs = [torch.stack(list(same)).to(home) for _, same in groupby(parts, key=lambda part: part.device)]
-    return runs[0] if len(runs) == 1 else torch.cat(runs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from dllm.common.errors import IncompatibleParts
 from dllm.contract import ForwardPlan, State
@@ -45,12 +44,6 @@ class Finished(Buffered):
         """exact [B, L]: columns computed when their piece and all before it were decided. tokens [B, L]: those of the
         last forward."""
         return {"exact": canvas.no_positions, "tokens": canvas.tokens}
-
-    def knowing(self, state: State, is_computed: Tensor) -> State:
-        return {**state, "exact": state["exact"] | is_computed}
-
-    def final(self, state: State) -> tuple[Tensor, Tensor]:
-        return state["tokens"], state["exact"]
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, config = view.canvas, view.config

@@ -104,26 +104,11 @@ class Focus(Buffered):
         width = max(1, plan.shapes.max_per_row(masks, session.length, True))
         last_decided = torch.where(queries & ~masked, columns, -1).amax(1)
         deep = {"stay": queries, "width": forward.rows_run()[:, 0]}
-        return FocusPass(**vars(forward), masks=packed(masks, columns, width), last_decided=last_decided, deep=deep)
+        places, layers = packed(masks, columns, width), session.config.layers
+        return FocusPass(**vars(forward), masks=places, last_decided=last_decided, layers=layers, deep=deep)
 
     def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
         return (BufferMemory if self.alpha is None else FocusMemory)(session, forward, call)
-
-    def cost(self, session: ColumnSession, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
-        """By layer: all rows in the first, and those that stay in the others."""
-        assert isinstance(forward, FocusPass)
-        stay, deep = forward.deep["stay"], session.config.layers - 1
-        columns = torch.arange(session.length, device=stay.device)
-        last = torch.where(stay, columns, -1).amax(1, keepdim=True)
-        keys_seen = forward.keys & (columns <= last)
-
-        def by_layer(first: Tensor, deeper: Tensor) -> Tensor:
-            return torch.cat([first[:, None], deeper[:, None].expand(-1, deep)], 1)
-
-        queries = by_layer(forward.queries.sum(1), stay.sum(1))
-        keys = by_layer(forward.keys.sum(1), keys_seen.sum(1))
-        rows_run = by_layer(forward.rows_run()[:, 0], forward.deep["width"])
-        return ForwardCost(queries, keys, torch.zeros_like(queries), rows_run, scored_rows)
 
     def state(self, canvas: Canvas) -> State:
         """exact [B, L]: columns computed when their block and all before it were decided. tokens [B, L]: those of the
@@ -143,12 +128,6 @@ class Focus(Buffered):
             "deciding_forwards": zero,
             "target": all_,
         }
-
-    def knowing(self, state: State, is_computed: Tensor) -> State:
-        return {**state, "exact": state["exact"] | is_computed}
-
-    def final(self, state: State) -> tuple[Tensor, Tensor]:
-        return state["tokens"], state["exact"]
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, state, config = view.canvas, view.state, view.config
@@ -199,8 +178,24 @@ class FocusPass(ForwardPass):
 
     masks: Tensor  # [B, m] columns of the masks that it computes (L: no column)
     last_decided: Tensor  # [B] the rightmost decided column that it computes (-1: none)
+    layers: int  # of the network
     # filled while it runs: ``stay`` [B, L] columns that all layers compute, ``width`` [B] how many the deep ones run
     deep: dict[str, Tensor]
+
+    def cost(self, scored_rows: Tensor) -> ForwardCost:
+        """By layer: all rows in the first, and those that stay in the others."""
+        stay = self.deep["stay"]
+        columns = torch.arange(stay.shape[1], device=stay.device)
+        last = torch.where(stay, columns, -1).amax(1, keepdim=True)
+        keys_seen = self.keys & (columns <= last)
+
+        def by_layer(first: Tensor, deeper: Tensor) -> Tensor:
+            return torch.cat([first[:, None], deeper[:, None].expand(-1, self.layers - 1)], 1)
+
+        queries = by_layer(self.queries.sum(1), stay.sum(1))
+        keys = by_layer(self.keys.sum(1), keys_seen.sum(1))
+        rows_run = by_layer(self.rows_run()[:, 0], self.deep["width"])
+        return ForwardCost(queries, keys, torch.zeros_like(queries), rows_run, scored_rows)
 
 
 class FocusMemory(BufferMemory):

@@ -102,10 +102,8 @@ class KeptTensors:
         self, declarations: Sequence[Kept], config: ModelConfig, rows: int, length: int, slots: int = 0
     ) -> None:
         self.config, self.rows, self.length, self.slots = config, rows, length, slots
-        self.pair = tuple(declaration for declaration in declarations if declaration.name in ("keys", "values"))
-        self.other_tensors = tuple(
-            declaration for declaration in declarations if declaration.name not in ("keys", "values")
-        )
+        self.pair = tuple(entry for entry in declarations if entry.name in ("keys", "values"))
+        self.other_tensors = tuple(entry for entry in declarations if entry not in self.pair)
         self.stores: list[KeyValues | None] = [None] * config.layers if self.pair else []  # keys and values, by layer
         self.besides = {declaration.name: KeptRows(length) for declaration in self.other_tensors}
         self.prefixes: list[tuple[int, KnownPrefix]] = []  # rows whose first columns are known, until they are written
@@ -136,9 +134,8 @@ class KeptTensors:
 
     def shape(self, declaration: Kept, layer: int) -> tuple[int, ...]:
         """Of a tensor for all rows, columns and slots."""
-        return declaration.shape(
-            self.config, layer, self.rows, self.length + 1 if declaration.by == "column" else self.slots
-        )
+        places = self.length + 1 if declaration.by == "column" else self.slots
+        return declaration.shape(self.config, layer, self.rows, places)
 
     def tensor(self, name: str, layer: int, like: Tensor) -> Tensor:
         """The tensor of a layer. Its first use makes it, on the device of ``like``."""
@@ -201,20 +198,14 @@ class KeptTensors:
 
     def _lendable(self) -> list[tuple[Kept, int]]:
         """What may be lent, in its order: keys and values of each layer in turn, then each of the others."""
-        layers, others_lent = (
-            range(self.config.layers),
-            [declaration for declaration in self.other_tensors if declaration.lent],
-        )
-        pairs = [(declaration, layer) for layer in layers for declaration in self.pair]
-        return pairs + [
-            (declaration, layer) for declaration in others_lent for layer in layers[declaration.from_layer :]
-        ]
+        layers, others_lent = range(self.config.layers), [entry for entry in self.other_tensors if entry.lent]
+        pairs = [(entry, layer) for layer in layers for entry in self.pair]
+        return pairs + [(entry, layer) for entry in others_lent for layer in layers[entry.from_layer :]]
 
     def missing_buffers(self) -> list[tuple[int, ...]] | None:
         """The shapes of what may be lent, if it is still missing."""
-        if None not in self.stores and all(
-            self.besides[declaration.name].layers for declaration in self.other_tensors if declaration.lent
-        ):
+        lent = [self.besides[entry.name].layers for entry in self.other_tensors if entry.lent]
+        if None not in self.stores and all(lent):
             return None
         shapes = [(entry, self.shape(entry, layer)) for entry, layer in self._lendable()]
         return [shape if entry.dtype is None else (entry.numbers(shape),) for entry, shape in shapes]

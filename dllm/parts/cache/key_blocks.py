@@ -90,8 +90,7 @@ def attend_by_blocks(
 ) -> Tensor:
     """``attend_blocks``, by flex attention on a GPU that has a kernel for it."""
     tiles = size % 128 == 0 or size in (16, 32, 64)
-    uses_flex = query.is_cuda and tiles and query.dtype in FLEX_DTYPES
-    if uses_flex:
+    if query.is_cuda and tiles and query.dtype in FLEX_DTYPES:
         return attend_by_flex(query, keys, values, pattern, valid, size)
     return attend_blocks(query, keys, values, pattern, valid, size, most)
 
@@ -104,9 +103,8 @@ def attend_blocks(
     no block of queries attends to more blocks."""
     pattern, (n, heads) = live(pattern, valid, size), query.shape[1:3]
     keys, values = (F.pad(tensor, (0, 0, 0, -n % size)).unflatten(2, (-1, size)) for tensor in (keys, values))
-    keys, values = (
-        tensor.repeat_interleave(heads // tensor.shape[1], 1) for tensor in (keys, values)
-    )  # [b, H, blocks, size, h]
+    # [b, H, blocks, size, h]
+    keys, values = (tensor.repeat_interleave(heads // tensor.shape[1], 1) for tensor in (keys, values))
     is_key = F.pad(valid, (0, -n % size)).unflatten(1, (-1, size))  # [b, blocks, size]
     row, head = torch.arange(len(query), device=query.device)[:, None, None], torch.arange(heads, device=query.device)
     out = []

@@ -116,10 +116,8 @@ class ForwardPass:
         """What it computed, per candidate and layer, after its calls. scored_rows [N]: how many rows the head ran on.
         By default all layers compute the same; else what they say that ``ran``, each padded to its widest row."""
         if ran := self.found.get("ran"):
-            queries, valid = (
-                torch.stack([count.to(self.valid.device) for count in ran], 1),
-                self.valid.sum(1, keepdim=True),
-            )
+            queries = torch.stack([count.to(self.valid.device) for count in ran], 1)
+            valid = self.valid.sum(1, keepdim=True)
             rows_run = queries.amax(0).expand_as(queries)
             return ForwardCost(queries, valid.expand_as(queries), queries * (queries == valid), rows_run, scored_rows)
         queries = self.queries.sum(1, keepdim=True)

@@ -114,6 +114,12 @@ class SparsePass(ForwardPass):
     most: int  # no row chooses more now
     key_slots: Tensor  # [B, C - 1] slots that rows which compute their blocks see
 
+    def cost(self, scored_rows: Tensor) -> ForwardCost:
+        queries, valid = (columns.sum(1, keepdim=True) for columns in (self.queries, self.valid))
+        full = self.full[:, None]
+        keys = torch.where(full, valid, (self.size + self.count)[:, None])
+        return ForwardCost(queries, keys, torch.where(full, queries, 0), self.rows_run(), scored_rows)
+
 
 class SparseSession(Session):
     """Keys and values of B rows in C slots: those of the open blocks, the kept ones, and at last one for padding.
@@ -224,13 +230,6 @@ class SparseSession(Session):
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         assert isinstance(forward, SparsePass) and isinstance(call, SparseCall)
         return SparseMemory(self, forward, call)
-
-    def cost(self, forward: ForwardPass, scored_rows: Tensor) -> ForwardCost:
-        assert isinstance(forward, SparsePass)
-        queries, valid = (columns.sum(1, keepdim=True) for columns in (forward.queries, forward.valid))
-        full = forward.full[:, None]
-        keys = torch.where(full, valid, (forward.size + forward.count)[:, None])
-        return ForwardCost(queries, keys, torch.where(full, queries, 0), forward.rows_run(), scored_rows)
 
     def store(self, layer: int, key: Tensor) -> KeyValues:
         """Keys and values of a layer whose keys are like ``key`` [b, n, H_kv, h]."""

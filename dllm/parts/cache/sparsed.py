@@ -262,6 +262,6 @@ class PatternMemory(NoCacheMemory):
 
 
 def put_where(which: Tensor, values: Tensor, target: Tensor, rows: Tensor | None) -> None:
-    """Write those of ``found`` [b, ...] that are ``which`` [b] to their ``rows`` [b] (None: all) of ``held``."""
+    """Write those of ``values`` [b, ...] that are ``which`` [b] to their ``rows`` [b] (None: all) of ``target``."""
     merged = torch.where(which.view(-1, *[1] * (values.dim() - 1)), values, select_or_all(target, rows))
     target[slice(None) if rows is None else rows] = merged

@@ -64,9 +64,7 @@ class Window(Buffered):
         self.active_tokens, self.window_tokens, self.refresh_interval = active_tokens, window_tokens, refresh_interval
         self.range, self.everywhere, self.candidates = queries == "range", refresh_scope == "all", refresh_candidates
         self.recent_includes_refresh, self.eos_as_published = recent_includes_refresh, eos_as_published
-        if (
-            self.range or eos_as_published
-        ):  # where the range ends, and whether a phase begins, the turn before alone tells
+        if self.range or eos_as_published:  # its end, and whether a phase begins, the turn before alone tells
             self.traits = self.traits.but(bounds_late=False, bounds_by_masks=False, full_on_open=True)
 
     def state(self, canvas: Canvas) -> State:
