@@ -87,7 +87,8 @@ class Forward:
         cache, eos = parts.cache, parts.eos
         needs = (*parts.sampler.needs(), *parts.blocks.needs(), *eos.needs(), *cache.needs(), *parts.length.needs())
         statistics = frozenset(name for need in needs for name in need.statistics)
-        proposer, extras = Proposer.of(parts.sampling, ids, statistics, model), extras_of(model, ids, parts, needs)
+        proposer = Proposer(parts.sampling, ids, statistics, model.triton)
+        extras = tuple(extras_of(model, ids, parts, needs))
         shared = shared_by(parts.sampler, model.device)
         shrinks = eos.traits.shrinks or parts.length.traits.changes
         return Forward(model, cache, proposer, needs, extras, parts.steady, shrinks, network or model, shared)

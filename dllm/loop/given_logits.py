@@ -6,7 +6,7 @@ Letters: B rows, k columns of a block, V tokens of the vocabulary, n scored colu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 import torch
@@ -24,7 +24,6 @@ from dllm.contract.readouts import Lookup, Readout, Statistic
 from dllm.contract.setting import Sampling, Setting
 from dllm.contract.shapes import Shapes
 from dllm.contract.shared_values import Shared, shared_by
-from dllm.contract.traits import SamplerTraits
 from dllm.loop.extras.base import ScoredCandidates
 from dllm.loop.pace import never_ends
 from dllm.loop.proposals import Proposer, lookup_stored, scatter_columns
@@ -64,15 +63,11 @@ def reason_against(sampler: Sampler) -> str | None:
         return "computes extra queries beside the canvas"
     if any(readout.reads_hidden and not readout.reads_attention and readout.behind_head for readout in readouts):
         return "reads hidden states"
-    if any(need.region != "block" for need in needs):
-        return f"reads scores outside the open block ({next(n.region for n in needs if n.region != 'block')})"
+    if (region := next((need.region for need in needs if need.region != "block"), None)) is not None:
+        return f"reads scores outside the open block ({region})"
     if sampler.traits.tokens == "given":
         return "writes the tokens of known answers, which belong to prompts"
-    return next((reason for trait, reason in REASONS_AGAINST.items() if _holds(sampler.traits, trait)), None)
-
-
-def _holds(traits: SamplerTraits, trait: str) -> bool:
-    return bool(getattr(traits, trait))
+    return next((reason for trait, reason in REASONS_AGAINST.items() if getattr(sampler.traits, trait)), None)
 
 
 @dataclass(frozen=True)
@@ -176,12 +171,8 @@ class GivenLogits:
     def _score(self, rows: Rows, logits: Tensor) -> ScoredCandidates:
         """What the forward says of the blocks."""
         canvas, owner, nothing = rows.candidates, rows.owner, rows.candidates.no_positions
-        scores = self._scores(
-            canvas,
-            reduce(Tensor.__or__, (need.mask(canvas, rows.blocks) for need in self.needs)),
-            rows.blocks.turn,
-            logits,
-        )
+        scored = reduce(Tensor.__or__, (need.mask(canvas, rows.blocks) for need in self.needs))
+        scores = self._scores(canvas, scored, rows.blocks.turn, logits)
         run = ForwardPass([], owner, nothing, nothing, canvas.valid, canvas.tokens[:, :0], False, {})
         none = torch.zeros_like(canvas.start)
         cost = ForwardCost(none[:, None], none[:, None], none[:, None], none[:, None], none)
@@ -190,13 +181,12 @@ class GivenLogits:
     def _scores(self, canvas: Canvas, scored: Tensor, turn: Tensor, logits: Tensor) -> Scores:
         columns = packed(scored, canvas.columns)
         inside = columns.clamp(max=self.length - 1)
-        scored_logits = logits.gather(
-            1, inside[..., None].expand(-1, -1, logits.shape[-1])
-        )  # a copy, whose bans are ours
+        # a copy, whose bans are ours
+        scored_logits = logits.gather(1, inside[..., None].expand(-1, -1, logits.shape[-1]))
         statistics = scatter_columns(self.proposer(scored_logits, canvas, turn, inside), columns, self.length)
         token, confidence = statistics.pop("token"), statistics.pop("confidence")
         source = GivenScores(canvas, columns, scored_logits)
         readings: dict[Readout[object], object] = {
             readout: readout.read(source) for readout in self.readouts if not isinstance(readout, Statistic)
         }
-        return replace(Scores(scored, token, confidence, scored & canvas.undecided, statistics), readings=readings)
+        return Scores(scored, token, confidence, scored & canvas.undecided, statistics, readings)

@@ -19,7 +19,7 @@ from dllm.contract.canvas import Canvas
 
 class Pace(NamedTuple):
     """remaining: positions that a row has still to decide. fewest: the least that it ever had. turns: those it has had.
-    still: turns in a row that have brought no fewer. after: turns since there were ``fewest``. patience: how many
+    still: turns in a row that have brought no fewer. behind: turns since there were ``fewest``. patience: how many
     still turns its parts may take; limit: how many turns they may take to come back to ``fewest``, where they take
     back what they commit."""
 

@@ -103,24 +103,20 @@ def is_long(request: Request, chunk: int) -> bool:
     return request.answer_start > chunk and any(request.masked)
 
 
-def computed_prefix(network: Transformer, request: Request, chunk: int) -> KnownPrefix | None:
-    """The final columns of a long prompt, all chunks one after the other; None: it is not long, or none is final."""
-    if not is_long(request, chunk):
-        return None
-    prefill = Prefill(network, request, None, chunk)
-    while prefill.columns_to_compute:
-        prefill.step()
-    return prefill.prefix()
-
-
 def computed_prefixes(network: Transformer, requests: Sequence[Request], chunk: int) -> list[KnownPrefix | None]:
-    """``computed_prefix`` of each, which samples of one prompt share: the first one has computed it."""
-    prefixes = dict[tuple[int, ...], KnownPrefix | None]()
-    out = list[KnownPrefix | None]()
+    """The final columns of each prompt, all chunks one after the other; None: it is not long, or none is final. Samples
+    of one prompt share them: the first one has computed them."""
+    prefixes, out = dict[tuple[int, ...], KnownPrefix | None](), list[KnownPrefix | None]()
     for request in requests:
         key = request.answer_start, *request.tokens
-        out.append(prefixes[key] if key in prefixes else computed_prefix(network, request, chunk))
-        prefixes[key] = None if out[-1] is None else replace(out[-1], spent=(0, 0, 0, 0, 0))
+        prefix = prefixes.get(key)
+        if key not in prefixes and is_long(request, chunk):
+            prefill = Prefill(network, request, None, chunk)
+            while prefill.columns_to_compute:
+                prefill.step()
+            prefix = prefill.prefix()
+        out.append(prefix)
+        prefixes[key] = None if prefix is None else replace(prefix, spent=(0, 0, 0, 0, 0))
     return out
 
 
@@ -142,12 +138,10 @@ class _ChunkMemory(Memory):
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         if self.stores[layer] is None:
             stores = blank(fresh.key, 1, self.size)
-            for store, columns_before in zip(stores, self._prefix_of(layer), strict=False):
+            known = () if self.prefix_before is None else self.prefix_before.layers[layer]
+            for store, columns_before in zip(stores, known, strict=False):
                 store[0, :, : len(columns_before)] = columns_before.transpose(0, 1)
             self.stores[layer] = stores
         device = fresh.query.device
         slots, visible = self.copies(self.slots, device), self.copies.of(self.visible, device)
         return StaticMemory(visible, slots, self.reach, self.stores).exchange(layer, fresh, columns)
-
-    def _prefix_of(self, layer: int) -> Sequence[Tensor]:
-        return () if self.prefix_before is None else self.prefix_before.layers[layer]

@@ -98,10 +98,6 @@ class Proposer:
     statistics: frozenset[str] = frozenset()  # names of those that parts read
     triton: bool = False  # compute statistics by the fused kernel
 
-    @staticmethod
-    def of(sampling: Sampling, ids: Ids, names: frozenset[str], model: Transformer) -> Proposer:
-        return Proposer(sampling, ids, names, model.triton)
-
     def __call__(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> dict[str, Tensor]:
         """Token and statistics, each [B, n], of logits [B, n, V] for target ``columns`` [B, n] in ``turn`` [B].
 

@@ -157,23 +157,17 @@ class Rows:
         """The rows of these numbers, ascending, with all that belongs to them."""
         index = torch.tensor(rows, dtype=torch.int64, device=self.next_positions.device)
         owner, candidates = self.owner.select(index)
-        return Rows(
-            self.candidates.select(candidates),
-            owner,
-            select(self.blocks, index),
-            select(self.state, index),
-            select(self.cache_state, index),
-            select(self.lengths, index),
-            self.next_positions[index],
-            select(self.ledger, index),
-            select(self.carried, index),
-            select(self.plan, index),
-            self.session.select(index),
-            self.constraints.select(rows),
-            tuple(self.host_views[row] for row in rows if self.host_views),
-            tuple(self.paces[row] for row in rows),
-            tuple(report.select(rows) for report in self.reports),
-            tuple(first_places([self.leaders[row] for row in rows if self.leaders])),
+        return replace(
+            self,
+            **{name: select(getattr(self, name), index) for name in BY_ROW},
+            candidates=self.candidates.select(candidates),
+            owner=owner,
+            session=self.session.select(index),
+            constraints=self.constraints.select(rows),
+            host_views=tuple(self.host_views[row] for row in rows if self.host_views),
+            paces=tuple(self.paces[row] for row in rows),
+            reports=tuple(report.select(rows) for report in self.reports),
+            leaders=tuple(first_places([self.leaders[row] for row in rows if self.leaders])),
         )
 
     def change_lengths(self, turn: Turn, parts: Parts, ids: Ids) -> tuple[Rows, Turn]:
@@ -219,24 +213,19 @@ class Rows:
 
     def join(self, fresh: Rows) -> Rows:
         """These rows, then those of ``fresh``, which were started with the same parts and have had no turn yet."""
-        blocks = replace(join(self.blocks, fresh.blocks), shapes=self.blocks.shapes.join(fresh.blocks.shapes))
-        return Rows(
-            self.candidates.join(fresh.candidates),
-            self.owner.join(fresh.owner),
-            blocks,
-            join(self.state, fresh.state),
-            join(self.cache_state, fresh.cache_state),
-            join(self.lengths, fresh.lengths),
-            join(self.next_positions, fresh.next_positions),
-            join(self.ledger, fresh.ledger),
-            join(self.carried, fresh.carried),
-            join(self.plan, fresh.plan),
-            self.session.join(fresh.session),
-            self.constraints.join(fresh.constraints),
-            self.host_views + fresh.host_views,
-            self.paces + fresh.paces,
-            tuple(report.join(len(fresh)) for report in self.reports),
-            self._led_with(fresh),
+        joined = {name: join(getattr(self, name), getattr(fresh, name)) for name in BY_ROW}
+        joined["blocks"] = replace(joined["blocks"], shapes=self.blocks.shapes.join(fresh.blocks.shapes))
+        return replace(
+            self,
+            **joined,
+            candidates=self.candidates.join(fresh.candidates),
+            owner=self.owner.join(fresh.owner),
+            session=self.session.join(fresh.session),
+            constraints=self.constraints.join(fresh.constraints),
+            host_views=self.host_views + fresh.host_views,
+            paces=self.paces + fresh.paces,
+            reports=tuple(report.join(len(fresh)) for report in self.reports),
+            leaders=self._led_with(fresh),
         )
 
     def led_by(self, leaders: Sequence[int]) -> Rows:
@@ -320,15 +309,5 @@ def first_places(groups: Iterable[Hashable]) -> list[int]:
     return [first.setdefault(group, place) for place, group in enumerate(groups)]
 
 
-ON_DEVICE = (
-    "candidates",
-    "owner",
-    "blocks",
-    "state",
-    "cache_state",
-    "lengths",
-    "next_positions",
-    "ledger",
-    "carried",
-    "plan",
-)
+BY_ROW = ("blocks", "state", "cache_state", "lengths", "next_positions", "ledger", "carried", "plan")
+ON_DEVICE = ("candidates", "owner", *BY_ROW)

@@ -86,4 +86,4 @@ def test_a_plain_decode_passes_every_file_of_the_list() -> None:
     ran = {Path(file) for file in seen if file.startswith(str(own))}
     assert [file for file in listed() if own / file.relative_to(ROOT / "dllm") not in ran] == []
     extras = {file.stem for file in ran if file.parent.name == "extras"}
-    assert extras <= {"base", "chosen", "waiting_rows"}, "a plain decode runs one extra, which finds that no row waits"
+    assert extras <= {"base", "chosen", "row_facts"}, "a plain decode runs one extra, which finds that no row waits"

@@ -7,32 +7,25 @@ from collections.abc import Iterator, Sequence
 from dllm.compose.fitted import Parts
 from dllm.contract import Need
 from dllm.contract.needs import readouts_of
-from dllm.contract.process import process_of
+from dllm.contract.process import Uniform
 from dllm.contract.readouts import AttentionMap, Shadow
 from dllm.loop.extras.base import Extra
 from dllm.loop.extras.capture import AttentionReadout
+from dllm.loop.extras.extra_queries import Drafts, ShadowQueries
 from dllm.loop.extras.guidance import DoubtGuidance, Guidance
 from dllm.loop.extras.mixed_inputs import MixedInputs
 from dllm.loop.extras.readings import InnerLayers, Readings
-from dllm.loop.extras.renoising import Noise, RuleTemperature
-from dllm.loop.extras.row_lengths import RowLengths
+from dllm.loop.extras.row_facts import Noise, RowLengths, RuleTemperature, Waiting
 from dllm.loop.extras.self_conditioning import CarriedEmbeddings
-from dllm.loop.extras.shadow_queries import ShadowQueries
-from dllm.loop.extras.verified_drafts import Drafts
-from dllm.loop.extras.waiting_rows import Waiting
 from dllm.models.network.transformer import Transformer
 from dllm.models.text.ids import Ids
 
 
-def extras_of(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need]) -> tuple[Extra, ...]:
+def extras_of(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need]) -> Iterator[Extra]:
     """In the order in which they take part."""
-    return tuple(_extras(model, ids, parts, needs))
-
-
-def _extras(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need]) -> Iterator[Extra]:
     readouts, traits, sampling = readouts_of(needs), parts.sampler.traits, parts.sampling
     if model.config.process == "uniform":
-        yield Noise(process_of(model.config))
+        yield Noise(Uniform(model.config.vocab))
     if traits.renoises:
         yield RuleTemperature(parts.sampler)
     yield Waiting()

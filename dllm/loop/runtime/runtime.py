@@ -71,14 +71,9 @@ def _asks(c: Selection) -> bool:
 
 def _changes(c: Selection) -> str:
     """What changes its number with the text."""
-    readouts = readouts_of(c.needs_by_group["sampler"])
-    return (
-        "several candidates"
-        if c.does.branches
-        else "extra queries"
-        if any(readout.extra_queries for readout in readouts)
-        else ""
-    )
+    if c.does.branches:
+        return "several candidates"
+    return "extra queries" if any(read.extra_queries for read in readouts_of(c.needs_by_group["sampler"])) else ""
 
 
 # What compiled or recorded layers and turns cannot do.

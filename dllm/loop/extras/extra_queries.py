@@ -1,4 +1,4 @@
-"""Extra queries that read committed positions as if they were masks."""
+"""Queries of a forward that the canvas does not have: shadows of committed positions, and drafts to be verified."""
 
 from __future__ import annotations
 
@@ -44,3 +44,26 @@ class ShadowQueries(Extra):
         logits = self.model.head(hidden.last(columns.shape[1]))
         token = tokens.gather(1, columns.clamp(max=tokens.shape[1] - 1)).unsqueeze(-1)
         return logits.double().log_softmax(-1).gather(-1, token).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class Drafts(Extra):
+    """Drafts that the forward verifies, where the cache's plan says that they are: each is what was proposed there
+    last."""
+
+    placeholder: int  # the id that a mask shows
+
+    def before(self, work: Work) -> Work:
+        beside, rows = work.plan.beside, work.rows
+        if beside is None:
+            return work
+        return work.on(beside.on(work.canvas, rows.owner.per_candidate(rows.ledger.proposal)))
+
+    def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
+        if call.masks is None:
+            return inputs
+        return replace(inputs, tokens=inputs.tokens.masked_fill(call.masks, self.placeholder))
+
+    def finish(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
+        beside = work.plan.beside
+        return result if beside is None else replace(result, scores=replace(result.scores, drafts=beside.drafts))
