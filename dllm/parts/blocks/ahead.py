@@ -81,7 +81,7 @@ class Ahead(Fixed):
         return replace(blocks, open_end=end, in_open=in_open)
 
     def _far_enough(self, masks: Tensor, length: Tensor) -> Tensor:
-        """Rows [B] whose last open block, of ``length`` [B] columns with ``left`` [B] masks, opens the next one."""
+        """Rows [B] whose last open block, of ``length`` [B] columns with ``masks`` [B], opens the next one."""
         return length - masks >= self.opening_share * length
 
     def _open_end(self, canvas: Canvas, end: Tensor, blocks: BlockState) -> Tensor:

@@ -27,8 +27,8 @@ class Blocks:
     """Base of all schedules. A subclass implements ``containing``, which says what block holds a column; opening and
     closing are shared. B rows, N candidates, L columns.
 
-    Order of calls: ``resolved`` and ``check`` before weights are read, ``start`` once for a batch. Then in every turn:
-    ``resize`` with the scores of the forward, ``revise`` after the step, and ``advance`` after the end-of-text policy.
+    Order of calls: ``resolved`` before weights are read, ``start`` once for a batch. Then in every turn: ``resize``
+    with the scores of the forward, ``revise`` after the step, and ``advance`` after the end-of-text policy.
 
     min_forwards: a full block stays open until it has had this many forwards (2: Fast-dLLM's cached LLaDA loop; S:
     loops that always run S steps). ``traits`` say what other parts must know of a schedule.
@@ -149,16 +149,11 @@ class Blocks:
 
     def _containing(self, canvas: Canvas, column: Tensor, blocks: BlockState) -> tuple[Tensor, Tensor, Tensor]:
         """``containing``, whose answer is refused (UserError) where it is not a block."""
-        block, name_of_blocks = (
-            self.containing(canvas, column, blocks.index + 1, blocks.params),
-            f"{{blocks={name_of(self)}}}",
-        )
+        block, who = self.containing(canvas, column, blocks.index + 1, blocks.params), f"{{blocks={name_of(self)}}}"
         if not isinstance(block, tuple) or len(block) != 3:
-            raise Refusal(
-                f"{name_of_blocks}: containing() returned {type(block).__name__}, and must return begin, end, number."
-            )
+            raise Refusal(f"{who}: containing() returned {type(block).__name__}, and must return begin, end, number.")
         for name, value in zip(("begin", "end", "number"), block, strict=True):
-            is_laid(value, f"{name_of_blocks}: {name} of containing()", tuple(column.shape), (torch.int64,), column)
+            is_laid(value, f"{who}: {name} of containing()", tuple(column.shape), (torch.int64,), column)
         return block
 
     def _open_end(self, canvas: Canvas, end: Tensor, blocks: BlockState) -> Tensor:

@@ -18,8 +18,7 @@ from dllm.models.text.ids import Ids
 
 class EndOfText:
     """Base of all policies. The loop calls ``cut`` once a turn, after the step's commits and before blocks close. A
-    policy implements ``cut``; it keeps no state. Order of calls: ``resolved`` when the model's ids are known, ``check``
-    before weights are read, then ``cut``.
+    policy implements ``cut``; it keeps no state. ``resolved`` is called first, when the model's ids are known.
     """
 
     traits: EosTraits

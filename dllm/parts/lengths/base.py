@@ -20,8 +20,8 @@ Search = Generator[int, float, int]  # sizes to try, how sure the model is of ea
 
 class Length:
     """Base of all parts that say how long rows are. The loop calls ``change`` at the end of every turn if the traits
-    say so. Order of calls: ``resolved`` when the model's ids are known, ``check`` before weights are read, ``start``
-    once for a batch, then in every turn ``change``. B rows, L columns.
+    say so. Order of calls: ``resolved`` when the model's ids are known, ``start`` once for a batch, then in every
+    turn ``change``. B rows, L columns.
     """
 
     traits: LengthTraits

@@ -34,8 +34,8 @@ TOO_MANY_LAYERS = Clash(
 
 
 class Sampler:
-    """Base of all samplers. Order of calls: ``resolved`` and ``check`` before weights are read, ``prepare`` for every
-    request, ``start`` once for a batch, then in every turn ``choose`` (if the last step made several candidates) and
+    """Base of all samplers. Order of calls: ``resolved`` before weights are read, ``prepare`` for every request,
+    ``start`` once for a batch, then in every turn ``choose`` (if the last step made several candidates) and
     ``propose``, which calls ``step``. A rule implements ``step``, and ``start`` if it has state; the rest has defaults.
     B rows, N candidates, L columns.
 
@@ -163,8 +163,8 @@ def margin(scores: Scores) -> Tensor:
 
 
 def ranking(scores: Scores, score: str) -> Tensor:
-    """What ``score`` ranks by [B, L], higher first: ``low_confidence`` (the probability; LLaDA's name), ``margin``
-    (p1 - p2) or ``entropy`` (lowest first)."""
+    """What ``score`` ranks by [B, L], higher first: ``confidence`` (the probability; ``low_confidence`` is LLaDA's
+    name), ``margin`` (p1 - p2) or ``entropy`` (lowest first)."""
     if score == "margin":
         return margin(scores)
     return -scores.statistic("entropy") if score == "entropy" else scores.confidence

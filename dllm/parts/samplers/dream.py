@@ -50,9 +50,7 @@ class Dream(Static):
         in_range("sampler.alg_temp", alg_temp, 0.0)
         super().__init__(steps, ALGORITHMS[alg])
         self.alg, self.eps, self.alg_temp = alg, eps, alg_temp
-        self._grid_cache: dict[
-            tuple[int, torch.device], Tensor
-        ] = {}  # its grids, by the size of the largest and the device
+        self._grid_cache = dict[tuple[int, torch.device], Tensor]()  # by the size of the largest and the device
         if alg_temp > 0:
             self.traits = self.traits.but(
                 stateless=False, deterministic=False, by_confidence=False, ranks_by="", thresholds=True

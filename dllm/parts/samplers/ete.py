@@ -17,6 +17,7 @@ from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.readouts import AllLogits, Statistic
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.parts.samplers.base import Sampler
+from dllm.parts.samplers.lopa import candidates_in_order
 
 
 class ETE(Sampler):
@@ -103,9 +104,8 @@ class ETE(Sampler):
         """One candidate per explored token. A single one if the token would finish the canvas, or for ``prior``."""
         finished = ~(view.canvas.undecided & ~commit & ~explored).any(1)
         several = explored.any(1) & ~finished & (self.score != "prior")
-        counts = torch.where(several, ids.shape[1], 1)
-        row = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
-        branch = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
+        owner, branch = candidates_in_order(torch.where(several, ids.shape[1], 1))
+        row = owner.row
         tokens = torch.where(explored[row], ids[row, branch][:, None], view.scores.token[row])
         confidence = torch.where(explored[row], chances[row, branch][:, None], view.scores.confidence[row])
         prior = chances.log().expand(-1, self.width) if chances.shape[1] == 1 else chances.log()
@@ -114,7 +114,7 @@ class ETE(Sampler):
             tokens=tokens,
             confidence=confidence,
             accepted=exploit[row],
-            owner=Owner(row, len(counts)),
+            owner=owner,
             state={"prior": prior},
         )
 

@@ -62,10 +62,8 @@ class FlashVerify(Sampler):
             return view.step(
                 commit, accepted=accepted, next_positions=next_positions, state={"draft": view.scores.token}
             )
-        verified, likely = (
-            drafts.any(1, keepdim=True),
-            view.scores.statistic("current").exp() * (view.open & (drafts > 0)),
-        )
+        verified = drafts.any(1, keepdim=True)
+        likely = view.scores.statistic("current").exp() * (view.open & (drafts > 0))
         confirmed = run_of(likely, drafts, state["gamma"]) & view.open
         draft = torch.where(verified, state["draft"], view.scores.token)
         return view.step(

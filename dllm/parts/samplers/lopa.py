@@ -12,7 +12,7 @@ from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.traits import SamplerTraits, Schedule
-from dllm.parts.samplers.base import Sampler, margin, ranking_statistics
+from dllm.parts.samplers.base import Sampler, ranking, ranking_statistics
 
 
 class LoPA(Sampler):
@@ -59,7 +59,7 @@ class LoPA(Sampler):
         return super().start(canvas, blocks) | {"creation": creation}
 
     def step(self, view: View, state: State) -> Step:
-        rate = self.rate(view)
+        rate = ranking(view.scores, self.score)
         accepted = view.open & (view.scores.confidence > state["threshold"][:, None])
         anchor = accepted | (argmax_mask(rate, view.open) & ~accepted.any(1, keepdim=True))
         candidates, masks = view.open & ~anchor, (view.canvas.undecided & view.blocks.in_open & ~anchor).sum(1)
@@ -82,17 +82,11 @@ class LoPA(Sampler):
             state={"creation": F.pad(creation, (1, 0), value=1.0)},
         )
 
-    def rate(self, view: View) -> Tensor:
-        """How sure the model is of each position [B, L], higher is surer."""
-        if self.score == "margin":
-            return margin(view.scores)
-        return -view.scores.statistic("entropy") if self.score == "entropy" else view.scores.confidence
-
     def choose(self, view: View, owner: Owner, state: State) -> Tensor:
         """The candidate of the largest value; ties to the earlier lookahead."""
         rows, number = owner.table()
         rows = rows.roll(-1, 1)  # the anchor loses every tie
-        lowest = self.rate(view).masked_fill(~view.open, torch.inf).sort(dim=1).values
+        lowest = ranking(view.scores, self.score).masked_fill(~view.open, torch.inf).sort(dim=1).values
         masks = view.open.sum(1)
         count = (self.share * masks.double()).floor().long().clamp(min=1)
         # A running sum, whose order no padding changes.

@@ -112,7 +112,12 @@ class Prophet(Wrapper):
         if self.region != "anchor":
             return request
         assert self.anchor, "resolved() comes before prepare()"
-        self._leaves_room(len(request.tokens) - request.answer_start)
+        if (self.begin or 0) >= (length := len(request.tokens) - request.answer_start):
+            raise Refusal(
+                f"{{sampler.anchor_position}} leaves no room after the anchor in an answer of {length} positions. "
+                "Choose a smaller one.",
+                [self.anchor_position],
+            )
         return with_tokens(request, dict(enumerate(self.anchor, start=request.answer_start + self.anchor_position)))
 
     def needs(self) -> tuple[Need, ...]:
@@ -133,14 +138,6 @@ class Prophet(Wrapper):
             "sampler.region=none. Set that, or name the columns of the answer itself (sampler.region=offset "
             "sampler.start=N sampler.length=M)."
         )
-
-    def _leaves_room(self, length: int) -> None:
-        if (self.begin or 0) >= length:
-            raise Refusal(
-                f"{{sampler.anchor_position}} leaves no room after the anchor in an answer of {length} positions. "
-                "Choose a smaller one.",
-                [self.anchor_position],
-            )
 
     def shared(self) -> Mapping[str, Tensor | Module]:
         """bars [3], breaks [2]: thresholds and breakpoints."""

@@ -8,13 +8,13 @@ from torch import Tensor
 from dllm.common.best_first import Addition, Weighed, best_first
 from dllm.common.errors import in_range
 from dllm.common.ranking import few_largest
-from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.readouts import AllLogits, Statistic
 from dllm.contract.traits import Schedule
 from dllm.parts.samplers.base import Sampler
 from dllm.parts.samplers.freedave import FreeDave
+from dllm.parts.samplers.lopa import candidates_in_order
 
 
 class Scout(FreeDave):
@@ -57,7 +57,7 @@ class Scout(FreeDave):
         memory |= {"step_number": step_number, "draft": written, "hits": hits, "tries": tries}
         trees = self._trees(view, base, step_number, written, (hits + 1) / (tries + 5))
         counts = torch.tensor([1 + len(tree) for tree in trees], device=base.device)
-        owner = Owner(torch.arange(len(trees), device=base.device).repeat_interleave(counts), len(trees))
+        owner, _ = candidates_in_order(counts)
         commit, tokens = owner.per_candidate(base).clone(), owner.per_candidate(written).clone()
         drafts = [draft for tree in trees for draft in (frozenset[Addition](), *tree)]
         added = [(at, *addition) for at, draft in enumerate(drafts) for addition in draft]
