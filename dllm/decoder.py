@@ -298,18 +298,12 @@ class Decoder:
         >>> found["town"].choice
         'Cairo'
         """
-        given: dict[str, Any] = {
-            "estimator": estimator,
-            "slot": slot,
-            "free": free,
-            "temperature": temperature,
-            "calibration": calibration,
-        }
         if not isinstance(questions or {}, Mapping):
             raise UserError(f"questions={questions!r} must be a mapping from names, such as {{'q': Choice(...)}}.")
         if twice := sorted({*(questions or {})} & {*named}):
             raise UserError(f"two questions are called {twice[0]!r}. Give each its own name.")
-        return self.decide_many([state], {**(questions or {}), **named}, **given)[0]
+        given = {"estimator": estimator, "slot": slot, "free": free, "temperature": temperature}
+        return self.decide_many([state], {**(questions or {}), **named}, **given, calibration=calibration)[0]
 
     def decide_many(
         self,
@@ -370,17 +364,9 @@ class Decoder:
         """``copies`` requests of each prompt in turn, with these seeds."""
         if constraints is None:
             constraints = [self.constraint] * len(prompts)
-        if len(constraints) != len(prompts):
-            raise UserError(
-                f"there are {len(constraints)} constraints for {len(prompts)} prompts. Give one each, None where free."
-            )
         if any(constraints):
             refuse_stop(self.stop)
-        each = ((prompt, one) for prompt, one in zip(prompts, constraints, strict=True) for _ in range(copies))
-        return [
-            replace(self.request(prompt, seed), constraint=one)
-            for seed, (prompt, one) in zip(seeds, each, strict=False)
-        ]
+        return self.prompts.requests(prompts, constraints, seeds, copies)
 
     def encode(self, prompt: str | list[Message] | list[int]) -> list[int]:
         """Token ids of a prompt. Raises UserError if it has none, or if the model has no tokenizer."""

@@ -6,7 +6,7 @@ infilling alike. Only the chat template makes special tokens. To use others, giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -90,6 +90,20 @@ class Prompts:
                 "{gen_length:name}."
             )
         return request
+
+    def requests(
+        self, prompts: Sequence[Prompt], constraints: Sequence[Hashable | None], seeds: Iterable[int], copies: int
+    ) -> list[Request]:
+        """``copies`` requests of each prompt in turn, under its constraint, with these seeds."""
+        if len(constraints) != len(prompts):
+            raise UserError(
+                f"there are {len(constraints)} constraints for {len(prompts)} prompts. Give one each, None where free."
+            )
+        pairs = [pair for pair in zip(prompts, constraints, strict=True) for _ in range(copies)]
+        return [
+            replace(self.request(prompt, seed), constraint=constraint)
+            for seed, (prompt, constraint) in zip(seeds, pairs, strict=False)
+        ]
 
     def encode(self, prompt: AskedPrompt) -> list[int]:
         """Token ids of a prompt, which must hold at least one. Raises TooLong, before it is tokenized, for a text whose
