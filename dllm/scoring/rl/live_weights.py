@@ -112,7 +112,10 @@ def reload(model: Model, folder: str | Path) -> Model:
     config = read_model_config(path, block, family=model.config.described_by)
     _refuse_reload(model, config, folder)
     if config.family == MASKED_LM_FAMILY:
-        _reload_object(model, path)
+        from dllm.models.network.masked_lm import load_masked_lm  # BERT's classes, which nothing else needs
+
+        network = model.transformer
+        network.load_state_dict(load_masked_lm(path, model.config, network.device, network.dtype).state_dict())
     else:
         _, tensors, _ = prepared(path, config, None)
         with TensorReader(tensors) as reader:
@@ -310,10 +313,3 @@ def _places(network: Transformer) -> Iterator[_Place]:
                 sizes = cast("list[int]", network.get_submodule(owner).sizes)
             rows = {f"{module}.weight": size for module, size in zip(names, sizes, strict=True)}
             yield _Place(rows, part.packed, part.repack)
-
-
-def _reload_object(model: Model, path: Path) -> None:
-    from dllm.models.network.masked_lm import load_masked_lm  # BERT's classes, which nothing else needs
-
-    network = model.transformer
-    network.load_state_dict(load_masked_lm(path, model.config, network.device, network.dtype).state_dict())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -240,7 +240,9 @@ def _questions(decisions: DecisionBody, template: Any) -> tuple[dict[str, Questi
     questions, default_names = dict[str, Question](), set[str]()
     names = {question.name for question in decisions.questions}
     for number, question in enumerate(decisions.questions):
-        name = question.name or free_name(f"q{number + 1}", names)
+        name = question.name or f"q{number + 1}"
+        while not question.name and name in names:  # with a sign more where it is taken
+            name += "_"
         default_names |= {name} - names
         template_of_question = template.get(name) if isinstance(template, Mapping) else template
         if template_of_question is not None and not isinstance(template_of_question, str):
@@ -249,13 +251,6 @@ def _questions(decisions: DecisionBody, template: Any) -> tuple[dict[str, Questi
     if isinstance(template, Mapping) and (unknown := [name for name in template if name not in questions]):
         raise ApiError(400, f"diffusion.template names {unknown[0]!r}, which is not a question.", "diffusion.template")
     return questions, frozenset(default_names)
-
-
-def free_name(name: str, names: Collection[object]) -> str:
-    """The name, with a sign more where it is taken."""
-    while name in names:
-        name += "_"
-    return name
 
 
 def _question(place: str, question: OfQuestion, labels: Any, template: str | None) -> Question:

@@ -24,7 +24,7 @@ from dllm.models.bundle import Model
 from dllm.prompts import Prompts
 from dllm.scoring.decisions.reading import ReadCanvas, ReadQuery, read_canvases
 from dllm.serve.dialects.request_parts import Defaults, PartsBuilder
-from dllm.serve.engine.jobs import Event, Job, RequestParts
+from dllm.serve.engine.jobs import Job, RequestParts
 from dllm.serve.engine.lane import Entry, SettingBatch
 
 AGREES = 10.0  # seconds in which a failed turn must have failed on every rank
@@ -194,7 +194,7 @@ class Follower:
         for number in order.leaves:
             lane.drop(number)
         for number, data in order.joins:
-            lane.add(Entry(number, job_of(data, self.setting_of(data["setting"])), _deliver_nothing))
+            lane.add(Entry(number, job_of(data, self.setting_of(data["setting"])), lambda event: None))  # no clients
         turn = lane.turn()
         for entry in [] if turn is None else lane.finish(turn):
             lane.collector.forget(entry.number)
@@ -223,7 +223,3 @@ def _agrees(links: Links, number: int) -> bool:
         return links.hear(AGREES) == ("agreed", number)
     except Empty:
         return False
-
-
-def _deliver_nothing(event: Event) -> None:
-    """A follower has no clients."""

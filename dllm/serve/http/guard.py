@@ -9,7 +9,6 @@ import ipaddress
 import time
 import traceback
 from collections.abc import Collection
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -43,7 +42,8 @@ class Guard:
             await self.app(scope, receive, send)
             return
         ident, began, status = request_id(Headers(scope=scope).get("x-request-id")), time.monotonic(), 0
-        line = AccessLine(ident, scope["method"], scope["path"], client_of(scope))
+        client = scope.get("client")  # after a proxy, the proxy
+        line = AccessLine(ident, scope["method"], scope["path"], str(client[0]) if client else "-")
         scope.setdefault("state", {}).update(ident=ident, line=line)
 
         async def sending(message: Message) -> None:
@@ -93,12 +93,6 @@ class Guard:
             return None
         sentence = "the API key is missing or wrong. Send it as the header Authorization: Bearer KEY."
         return ApiError(401, sentence, code="invalid_api_key")
-
-
-def client_of(scope: Scope) -> str:
-    """The address that a request came from; after a proxy, the proxy's."""
-    client: Any = scope.get("client")
-    return str(client[0]) if client else "-"
 
 
 def is_foreign(method: str, headers: Headers, origins: Collection[str]) -> bool:
