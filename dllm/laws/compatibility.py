@@ -98,6 +98,7 @@ class GeneralWording(Wording):
 
 
 REFUSED = "!"  # begins a cell that holds a reason
+Table = dict[str, dict[str, str]]  # cache -> sampler or policy -> cell
 
 
 @dataclass
@@ -156,6 +157,16 @@ def table_cell(kind: ModelKind, sampler: Any, cache: Any, schedules: dict[str, A
     return REFUSED + GeneralWording().filled(reason.says, reason.facts)
 
 
+def fitting_table(
+    kind: ModelKind, columns: Mapping[str, tuple[Any, Any]], caches: dict[str, Any], schedules: dict[str, Any]
+) -> Table:
+    """columns: sampler and end-of-text policy of each."""
+    return {
+        cache: {name: table_cell(kind, sampler, built, schedules, eos) for name, (sampler, eos) in columns.items()}
+        for cache, built in caches.items()
+    }
+
+
 def equal_columns(columns: Mapping[str, list[str]]) -> dict[tuple[str, ...], list[str]]:
     """Columns with equal cells as one, by the names that share it: first ``confidence`` and ``none``."""
     names_by_cells = grouped((tuple(cells), name) for name, cells in columns.items())
@@ -163,9 +174,6 @@ def equal_columns(columns: Mapping[str, list[str]]) -> dict[tuple[str, ...], lis
         sorted(names, key=lambda name: (name not in ("confidence", "none"), name)) for names in names_by_cells.values()
     ]
     return {tuple(names): list(cells) for names, cells in zip(first, names_by_cells, strict=True)}
-
-
-Table = dict[str, dict[str, str]]  # cache -> sampler or policy -> cell
 
 
 def markdown_table(table: Table, reasons: Reasons, first: Table | None = None) -> Iterator[str]:
@@ -200,7 +208,8 @@ def refused_everywhere(table: Table, reasons: Reasons) -> tuple[list[str], Table
         rows = throughout(table)
         table = {cache: row for cache, row in table.items() if cache not in rows}
         for words, cells in (("With every cache", columns), ("In every column", rows)):
-            lines += [f"{words} ({reasons.shown(cell)}): {in_code(names)}" for cell, names in by_value(cells)]
+            by_cell = grouped((cell, name) for name, cell in cells.items())
+            lines += [f"{words} ({reasons.shown(cell)}): {in_code(names)}" for cell, names in by_cell.items()]
         if not columns and not rows:
             return lines, table
 
@@ -216,10 +225,6 @@ def throughout(table: Table) -> dict[str, str]:
 
 def transposed(table: Table) -> Table:
     return {name: {cache: row[name] for cache, row in table.items()} for name in next(iter(table.values()), {})}
-
-
-def by_value(values: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    return [(cell, [name for name in values if values[name] == cell]) for cell in dict.fromkeys(values.values())]
 
 
 def in_code(names: Iterable[str]) -> str:
@@ -242,25 +247,12 @@ def compatibility_page() -> str:
     reasons, lines, tables = Reasons(), [PAGE_HEAD], list[Table]()
     for kind in ModelKind.all():
         fit, names_refused = by_process(kind, samplers)
-        tables.append(
-            {
-                name: {
-                    other: table_cell(kind, sampler, cache, schedules, policies["none"])
-                    for other, sampler in fit.items()
-                }
-                for name, cache in caches.items()
-            }
-        )
+        columns = {name: (sampler, policies["none"]) for name, sampler in fit.items()}
+        tables.append(fitting_table(kind, columns, caches, schedules))
         first = tables[0] if len(tables) > 1 and fit.keys() == tables[0]["none"].keys() else None
         lines += [f"## {kind.title}", "", *markdown_table(tables[-1], reasons, first), names_refused, ""]
-    kind = ModelKind.all()[0]
-    ends = {
-        name: {
-            other: table_cell(kind, samplers["confidence"], cache, schedules, policy)
-            for other, policy in policies.items()
-        }
-        for name, cache in caches.items()
-    }
+    columns = {name: (samplers["confidence"], policy) for name, policy in policies.items()}
+    ends = fitting_table(ModelKind.all()[0], columns, caches, schedules)
     lines += ["## End-of-text policies (LLaDA, `sampler=confidence`)", "", *markdown_table(ends, reasons)]
     lines += ["## Reasons", "", *(f"{number}. {sentence}" for sentence, number in reasons.numbers.items())]
     return "\n".join(lines) + "\n"
