@@ -163,8 +163,7 @@ def plan(name: str, answer: int, samples: Sequence[Sample]) -> list[tuple[int, b
     if name in BY_WEIGHTS:
         reuse = [(s.place, s.flops) for s in samples if not s.full]
         first = next(s.flops for s in samples if s.full)
-        later = np.interp(range(1, answer), *zip(*sorted(reuse), strict=True))
-        return [(0, True, first), *((place, False, float(flops)) for place, flops in enumerate(later, 1))]
+        return [(0, True, first), *((place, False, at(sorted(reuse), place)) for place in range(1, answer))]
     tiny = replace(
         CONFIG,
         width=16,
@@ -202,8 +201,12 @@ def integrate(samples: Sequence[Sample], whole: Sequence[tuple[int, bool, float]
             (statistics.mean(s.place for s in group), statistics.median(s.seconds / s.flops for s in group))
             for group in by_place.values()
         ]
-    points = {kind: [*zip(*(rates[kind] or rates[not kind]), strict=True)] for kind in rates}
-    return sum(flops * float(np.interp(place, *points[full])) for place, full, flops in whole)
+    return sum(flops * at(rates[full] or rates[not full], place) for place, full, flops in whole)
+
+
+def at(points: Sequence[tuple[float, float]], place: float) -> float:
+    """Linear interpolation between the points, constant outside."""
+    return float(np.interp(place, [x for x, _ in points], [y for _, y in points]))
 
 
 def peak(model: Transformer, name: str, answer: int) -> tuple[float, float]:

@@ -1,10 +1,10 @@
-"""Decisions of a server alone and beside decodes: ``python -m experiments.bench.decisions [--exact]``.
+"""Decisions of a server alone and beside decodes: ``python -m experiments.bench.decisions``.
 
 It starts ``dllm serve`` with mini-llada in a process of its own. 100 requests ask 10 questions each about their prompt,
 five records: the town and the age of every record, among 16. They come one at a time, then from 8 clients at once, then
 so beside 16 clients who decode records all the time; last those clients decode alone. Prints decisions a second, the
 latency of a request and of a decode, and how far any probability is from the one of the first pass. Exit code 1: a
-choice differs, or a probability by more than 3e-6 (``--exact``: at all).
+choice differs, or a probability by more than 3e-6.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from experiments.support.scripts import counted, refusing
 
 RECORDS, ALTERNATIVES, CLIENTS, DECODES = 5, 16, 8, 16
 HEADS = ("situation", "decisions a second", "request p50, s", "p95", "decode p50, s", "p95", "furthest probability")
-ALLOWED = 3e-6  # between a batch and another; 0 in exact mode
+ALLOWED = 3e-6  # between a batch and another
 
 Answers = list[list[dict[str, Any]]]
 
@@ -143,17 +143,15 @@ async def situations(url: str, asked: Sequence[dict[str, Any]]) -> list[tuple[st
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=counted, default=100, help="requests of 10 decisions")
-    parser.add_argument("--exact", action="store_true", help="task.exact=true: every answer to the last bit")
-    given = parser.parse_args(arguments)
-    asked = bodies(given.count, 1)
-    with started(f"task.max_rows={DECODES}", f"task.exact={str(given.exact).lower()}") as (url, _):
+    asked = bodies(parser.parse_args(arguments).count, 1)
+    with started(f"task.max_rows={DECODES}") as (url, _):
         found = asyncio.run(situations(url, asked))
     print(markdown.head(HEADS))
     first = found[0][1]
     for situation, one in found:
         print(one.line(situation, first))
     apart = [furthest(one.answers, first.answers) for _, one in found[1:3]]
-    return int(max(apart) > (0 if given.exact else ALLOWED))
+    return int(max(apart) > ALLOWED)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -211,25 +212,18 @@ def line(case: Case, way: str, times: tuple[float, float], machine: Machine) -> 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--only", nargs="+", help="kernels whose names begin so")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
+    repeats = parser.parse_args(arguments).repeats
+    torch.set_num_threads(1)
     gpu = torch.cuda.is_available()
     device, dtype = torch.device("cuda" if gpu else "cpu"), torch.bfloat16 if gpu else torch.float32
     ways = {"torch": False} | ({"triton": True} if use_triton("auto", device) else {})
     machine = measured_rates(device, dtype)
-    name = torch.cuda.get_device_name() if gpu else f"CPU, {options.threads} threads, load {os.getloadavg()[0]:.1f}"
+    name = torch.cuda.get_device_name() if gpu else f"CPU, one thread, load {os.getloadavg()[0]:.1f}"
     print(f"{name}, {str(dtype)[6:]}, ceiling {machine.flops / 1e12:.2f} TFLOP/s, {machine.bytes / 1e9:.0f} GB/s")
     print("kernel               shape                 way         p50 us     p95 us      GB/s   TFLOP/s  of ceiling")
     for case in cases(not gpu, device, dtype):
-        if options.only and not case.name.startswith(tuple(options.only)):
-            continue
         for way, on in ways.items():
-            print(
-                line(case, way, timed(lambda on=on, case=case: case.run(on), device, options.repeats), machine),
-                flush=True,
-            )
+            print(line(case, way, timed(partial(case.run, on), device, repeats), machine), flush=True)
     return 0
 
 

@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -27,9 +27,10 @@ from dllm.models.network.visibility import AnswerBlocks
 from dllm.models.weights.quantize import quantize_part
 from experiments.bench.step import as_loaded, bundled, prompt_of, random_model
 from experiments.support import markdown
-from experiments.support.scripts import counted, refusing
+from experiments.support.scripts import refusing
 
 BLOCK, PER_STEP = 32, 4
+PROMPT, ANSWER = 32, 64  # tokens
 HEADS = (
     "weights",
     "attention",
@@ -51,14 +52,6 @@ def tiny_a2d() -> ModelConfig:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Times:
-    """Of one decode."""
-
-    forwards: int  # of the network
-    cpu: float  # seconds of all threads
-
-
 def network(config: ModelConfig, weights: str) -> Model:
     """Random weights, kept as ``dllm.load`` keeps them. weights: one of ``KINDS``."""
     found = random_model(config, torch.device("cpu"), torch.float32 if weights == "float32" else torch.bfloat16)
@@ -73,8 +66,8 @@ def network(config: ModelConfig, weights: str) -> Model:
     return bundled(as_loaded(found))
 
 
-def timed(model: Model, cache: str, prompt: int, answer: int, per_step: int) -> Times:
-    """One answer, after one forward that does not count."""
+def timed(model: Model, cache: str, prompt: int, answer: int, per_step: int) -> tuple[int, float]:
+    """Forwards of one answer, and seconds of all threads, after one forward that does not count."""
     rule = part("sampler", "static", per_step=per_step)
     decoder = Decoder(model, rule, part("blocks", "fixed", block_length=BLOCK), cache, "none", gen_length=answer)
     ids = prompt_of(prompt, 0, min(50_000, model.config.vocab - 2))
@@ -82,7 +75,7 @@ def timed(model: Model, cache: str, prompt: int, answer: int, per_step: int) -> 
         model.transformer.encode(torch.tensor([ids]))
     begin = time.process_time()
     (result,) = decoder([ids])
-    return Times(result.nfe, time.process_time() - begin)
+    return result.nfe, time.process_time() - begin
 
 
 def rows(config: ModelConfig, weights: str, prompt: int, answer: int) -> list[list[str]]:
@@ -90,34 +83,23 @@ def rows(config: ModelConfig, weights: str, prompt: int, answer: int) -> list[li
     model, found = network(config, weights), []
     for cache, kind in (("none", FULL), ("dual", FULL), ("finished", AnswerBlocks(BLOCK))):
         model.transformer.config = own = replace(config, attention=kind)
-        one, several = (timed(replace(model, config=own), cache, prompt, answer, count) for count in (1, PER_STEP))
+        way = replace(model, config=own), cache, prompt, answer
+        (forwards, one), (_, several) = timed(*way, 1), timed(*way, PER_STEP)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        found.append(
-            [
-                weights,
-                kind.name,
-                cache,
-                f"{one.cpu / one.forwards:.2f}",
-                f"{one.cpu / answer:.2f}",
-                f"{several.cpu / answer:.2f}",
-                f"{memory:.1f}",
-            ]
-        )
+        seconds = one / forwards, one / answer, several / answer
+        found.append([weights, kind.name, cache, *(f"{each:.2f}" for each in seconds), f"{memory:.1f}"])
     return found
 
 
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prompt", type=counted, default=32, help="tokens of the prompt")
-    parser.add_argument("--answer", type=counted, default=64, help="tokens of the answer")
     parser.add_argument("--weights", nargs="+", default=["float32"], choices=KINDS)
-    parser.add_argument("--threads", type=counted, default=1)
     options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    title = f"Random weights of 0.6B, prompt {options.prompt}, answer {options.answer}"
-    print(f"{title}, {options.threads} threads, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}\n", flush=True)
-    table = [row for weights in options.weights for row in rows(tiny_a2d(), weights, options.prompt, options.answer)]
+    torch.set_num_threads(1)
+    title = f"Random weights of 0.6B, prompt {PROMPT}, answer {ANSWER}"
+    print(f"{title}, one thread, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}\n", flush=True)
+    table = [row for weights in options.weights for row in rows(tiny_a2d(), weights, PROMPT, ANSWER)]
     print(markdown.table(HEADS, table))
     print(f"\nload {os.getloadavg()[0]:.1f}")
     return 0

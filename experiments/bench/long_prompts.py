@@ -3,8 +3,7 @@
 A random model on one thread of a CPU. By prompt length: seconds of the CPU and FLOPs of a row's first forward (with the
 chunks of its prompt) and of a later one, which a decode repeats; the most memory that its tensors took, the largest of
 them, and what the session keeps, as in bfloat16. ``--whole`` decodes to the end: seconds of all forwards, their number
-and FLOPs. ``--sizes`` computes nothing of large tensors: FLOPs and memory, in seconds instead of hours. ``--later``
-computes the later forward alone, of keys that are zeros: its seconds, in a minute instead of an hour.
+and FLOPs. ``--sizes`` computes nothing of large tensors: FLOPs and memory, in seconds instead of hours.
 
 ``--shape layer`` is one layer of LLaDA-8B, ``mini`` mini-llada; ``tiny`` has eight features: what has an entry for each
 pair of columns outgrows all else there, and it counts queries and keys. FLOPs are those of LLaDA-8B, whose 32 layers
@@ -15,14 +14,14 @@ figure grows, fitted to all lengths. ``elastic`` drifts in no layer (``gamma=0``
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -55,7 +54,6 @@ SHAPES = {
     "tiny": replace(LAYER, width=8, heads=1, kv_heads=1, head_dim=8, rotary_dim=8, mlp_width=8),
 }
 CAUSAL: AttentionKind = BlockCausal(ANSWER)
-Computed = Literal["all", "later", "none"]  # which forwards compute large tensors: every one, the later one, not one
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,6 @@ CASES = {
 BY_FORWARD = ("first s", "later s", "first TFLOP", "later TFLOP")
 OF_ALL = ("all s", "last s", "forwards", "all TFLOP")
 MEMORY = ("most MiB", "largest MiB", "kept MiB a layer")
-SHOWN: dict[Computed, slice] = {"all": slice(None), "later": slice(1, 2), "none": slice(2, None)}  # of the figures
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ def model_of(shape: str, kind: AttentionKind) -> Model:
     return bundled(random_model(config, torch.device("cpu"), torch.float32))
 
 
-def taken(model: Model, case: Case, length: int, whole: bool = False, computed: Computed = "all") -> Taken:
+def taken(model: Model, case: Case, length: int, whole: bool = False, computed: bool = True) -> Taken:
     """Of a prompt of ``length`` tokens. whole: of all forwards; ``flops`` then are their number and what all took."""
     cache, sessions = part("cache", case.cache, **dict(case.options)), list[Any]()
     parts = Parts(
@@ -116,13 +113,12 @@ def taken(model: Model, case: Case, length: int, whole: bool = False, computed: 
     runner = Runner.of(model, parts, Runtime("eager"))
     request = Request.answer(prompt_of(length, below=900), ANSWER, model.ids.placeholder)
     seconds, turns, mib = list[float](), list[Turn](), 2.0**20
-    with TensorSizes(computed == "all", written=computed == "later") as sizes:
+    with TensorSizes(computed) as sizes:
         running, began = runner.stream([request], 1, lambda place, joined: None), time.process_time()
         for turn in islice(running, None if whole else case.later + 1):
             now = time.process_time()
             seconds.append(now - began)
             turns = [*turns[:1], turn]
-            sizes.computed |= computed == "later" and len(seconds) == case.later
             began = time.process_time()
     spent = spent_by_llada(turns[0]), spent_by_llada(turns[-1])
     flops = (float(len(seconds)), spent[1]) if whole else (spent[0], flops_of_llada(turns[-1].cost))
@@ -176,45 +172,33 @@ def power(lengths: Sequence[int], values: Sequence[float]) -> str:
     """The power of the length with which values grow, by least squares of logarithms."""
     if min(values) <= 0 or len(values) < 2:
         return ""
-    x, y = ([math.log(one) for one in some] for some in (lengths, values))
-    mean = sum(x) / len(x), sum(y) / len(y)
-    slope = sum((a - mean[0]) * (b - mean[1]) for a, b in zip(x, y, strict=True)) / sum((a - mean[0]) ** 2 for a in x)
-    return f"L^{slope:.2f}"
+    return f"L^{np.polyfit(np.log(lengths), np.log(values), 1)[0]:.2f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parsed(arguments)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--caches", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--lengths", nargs="+", type=int, default=[1 << n for n in range(10, 16)])
+    parser.add_argument("--whole", action="store_true", help="decode to the end")
+    parser.add_argument("--sizes", action="store_true", help="FLOPs and memory alone, nothing computed")
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     heads = *(OF_ALL if options.whole else BY_FORWARD), *MEMORY
-    shown = SHOWN[options.computed]
-    shown = slice(shown.start, -1 if options.whole else shown.stop)  # nothing is kept of a row that has ended
+    # Without numbers seconds say nothing, and nothing is kept of a row that has ended.
+    shown = slice(2 if options.sizes else 0, -1 if options.whole else None)
     print(markdown.head(("cache", "prompt", *heads[shown])), flush=True)
     for name in options.caches:
         case, found = CASES[name], list[list[float]]()
         model = model_of(options.shape, case.kind)
         taken(model, case, 64)  # loads all code
         for length in options.lengths:
-            found.append(taken(model, case, length, options.whole, options.computed).figures[shown])
+            found.append(taken(model, case, length, options.whole, not options.sizes).figures[shown])
             cells = f"`{name}`", f"{length:,}", *(f"{float(f'{figure:.3g}'):,g}" for figure in found[-1])
             print(markdown.line(cells), flush=True)
         columns = zip(*found, strict=True)
         print(markdown.line(("", "grows with", *(power(options.lengths, list(column)) for column in columns))))
     return 0
-
-
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=SHAPES, default="tiny")
-    parser.add_argument("--caches", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--lengths", nargs="+", type=int, default=[1 << n for n in range(10, 16)])
-    parser.add_argument("--whole", action="store_true", help="decode to the end")
-    some = parser.add_mutually_exclusive_group()
-    for flag, computed, what in (
-        ("--sizes", "none", "FLOPs and memory alone, nothing computed"),
-        ("--later", "later", "seconds of the later forward alone"),
-    ):
-        some.add_argument(flag, dest="computed", action="store_const", const=computed, default="all", help=what)
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,16 @@
 """What decodes take of memory beside what ``dllm check`` says: ``python -m experiments.bench.memory``.
 
 Random models of several shapes, on one thread of a CPU. ``allocated``: the most bytes that PyTorch's allocator had
-given out at once in three turns, which is exact; the weights are not among them. ``--resident``: by which the process
-grew, in a process of its own, where small cases drown in what the C library keeps.
+given out at once in three turns, which is exact; the weights are not among them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -113,28 +109,6 @@ def allocated(case: MemoryCase, model: Model) -> int:
     return most
 
 
-def resident(case: MemoryCase) -> int:
-    """By how many bytes a process of its own grew at most."""
-    command = [sys.executable, "-m", "experiments.bench.memory", "--alone", json.dumps(vars(case))]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
-
-
-def grown(case: MemoryCase) -> int:
-    """The same of this process, which has done nothing yet."""
-    model = case.model()
-    decode(replace(case, length=ANSWER + 8), model, 1)  # loads all code
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew, at what is resident
-    before = peak_resident()
-    decode(case, model, case.rows)
-    return peak_resident() - before
-
-
-def peak_resident() -> int:
-    """The most bytes of this process that were resident. Linux alone; ru_maxrss is no less than that of the process
-    which started this one, so that growth below it reads as 0."""
-    return 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
-
-
 CASES = [
     *(
         MemoryCase(shape, cache, rows, length, dtype)
@@ -157,29 +131,16 @@ CASES = [
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--resident", action="store_true", help="measure by the size of a process, too")
-    parser.add_argument("--alone", type=json.loads, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    parser.parse_args(arguments)
     torch.set_num_threads(1)
-    if options.alone is not None:
-        print(grown(MemoryCase(**options.alone)))
-        return 0
-    print(markdown.head(("model", "cache", "rows x length", "kind", "temperature", "said MiB", "allocated MiB", "ratio",
-                         *(["grown MiB"] if options.resident else []))), flush=True)  # fmt: skip
+    heads = ("model", "cache", "rows x length", "kind", "temperature", "said MiB", "allocated MiB", "ratio")
+    print(markdown.head(heads), flush=True)
     for case in CASES:
         model = case.model()
         said, found = predicted(case, model), allocated(case, model)
-        cells = [
-            case.shape,
-            case.cache,
-            f"{case.rows} x {case.length}",
-            case.dtype,
-            f"{case.temperature:g}",
-            f"{said / 2**20:.1f}",
-            f"{found / 2**20:.1f}",
-            f"{said / found:.2f}",
-        ]
-        print(markdown.line([*cells, *([f"{resident(case) / 2**20:.1f}"] if options.resident else [])]), flush=True)
+        kind = case.shape, case.cache, f"{case.rows} x {case.length}", case.dtype, f"{case.temperature:g}"
+        sizes = f"{said / 2**20:.1f}", f"{found / 2**20:.1f}", f"{said / found:.2f}"
+        print(markdown.line((*kind, *sizes)), flush=True)
     return 0
 
 

@@ -16,13 +16,13 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from dllm import Decoder, Model, load, part
 from dllm.contract import Turn
+from dllm.record.environment import processor_name
 from experiments.bench.by_hand import BY_HAND, decoded
 from experiments.bench.operations import Launches
 from experiments.support import markdown
@@ -121,14 +121,6 @@ def measured(model: Model, plain: Model, ids: list[int], cache: str, repeats: in
     ]
 
 
-def processor() -> str:
-    """The processor's name and what it multiplies in hardware, as Linux names them."""
-    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
-    told = {name.strip(): value.strip() for name, _, value in reversed(lines)}
-    units = [one for one in ("avx2", "avx512f", "avx512_vnni", "amx_bf16", "amx_int8") if one in told.get("flags", "")]
-    return f"{told.get('model name', 'unknown')}, model {told.get('model', '?')} ({', '.join(units)})"
-
-
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -139,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model, plain = (load("mini-llada", pack=pack) for pack in (True, False))
     ids = decoder(model, "none").encode("Latin square:\nA,B,C,D")
     print(
-        f"{processor()}; torch {torch.__version__}, one thread, load {os.getloadavg()[0]:.1f}. mini-llada, prompt "
+        f"{processor_name()}; torch {torch.__version__}, one thread, load {os.getloadavg()[0]:.1f}. mini-llada, prompt "
         f"{len(ids)}, answer {ANSWER}, blocks of {BLOCK}, one token a turn; CPU ms a turn: each turn's "
         f"least of {options.repeats} decodes, and the median of all:\n",
         flush=True,

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 LARGE = 1 << 20  # bytes
-MAPPED = 1 << 26  # bytes; the C library asks the system for memory as large
+MAPPED = 1 << 26  # bytes; the C library asks the system for memory as large, and gets zeros
 
 
 class TensorSizes(TorchDispatchMode):
@@ -19,14 +19,13 @@ class TensorSizes(TorchDispatchMode):
 
     Attributes:
         computed: large tensors are computed; else they are zeros, so that sizes of an hour's forward take seconds.
-        written: those zeros take memory, so that what is computed of them later reads as much as of numbers.
         largest: bytes of the largest tensor.
         most: bytes that were alive at once.
     """
 
-    def __init__(self, computed: bool = True, written: bool = False) -> None:
+    def __init__(self, computed: bool = True) -> None:
         super().__init__()
-        self.computed, self.written, self.largest, self.alive, self.most = computed, written, 0, 0, 0
+        self.computed, self.largest, self.alive, self.most = computed, 0, 0, 0
         self.known = weakref.WeakSet[Any]()  # storages that are counted
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -34,7 +33,7 @@ class TensorSizes(TorchDispatchMode):
         with self:  # operations that are made of others count as these, which inference mode hides
             if (parts := func.decompose(*args, **kwargs)) is not NotImplemented:
                 return parts
-        out = None if self.computed else left_out(func, args, kwargs, self.written)
+        out = None if self.computed else left_out(func, args, kwargs)
         out = func(*args, **kwargs) if out is None else out
         given = {one.untyped_storage() for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
         for storage in {one.untyped_storage() for one in tree_leaves(out) if isinstance(one, Tensor)} - given:
@@ -53,9 +52,9 @@ class TensorSizes(TorchDispatchMode):
         self.alive -= size
 
 
-def left_out(func: Any, args: Any, kwargs: Any, written: bool) -> Any:
-    """Zeros in the place of what an operation computes of large tensors of numbers; None: it has to run. Unless they
-    are ``written``, the system gives such memory out as zeros and takes none for it."""
+def left_out(func: Any, args: Any, kwargs: Any) -> Any:
+    """Zeros in the place of what an operation computes of large tensors of numbers; None: it has to run. The system
+    takes no memory for zeros that nobody writes."""
     given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
     if not any(one.is_floating_point() and one.nbytes >= LARGE for one in given):
         return None
@@ -69,13 +68,13 @@ def left_out(func: Any, args: Any, kwargs: Any, written: bool) -> Any:
     except (RuntimeError, NotImplementedError):  # what it returns depends on the numbers
         return None
     small = [one for one in tree_leaves(found) if not (isinstance(one, Tensor) and one.is_floating_point())]
-    return None if small else tree_map_only(Tensor, lambda one: zeros(one, written), found)
+    return None if small else tree_map_only(Tensor, zeros, found)
 
 
 def without_numbers(one: Tensor) -> Tensor:
     return torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device="meta")
 
 
-def zeros(one: Tensor, written: bool) -> Tensor:
+def zeros(one: Tensor) -> Tensor:
     made = torch.empty_strided(one.size(), one.stride(), dtype=one.dtype)
-    return made.zero_() if written or made.nbytes < MAPPED else made
+    return made.zero_() if made.nbytes < MAPPED else made
