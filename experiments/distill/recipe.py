@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from dllm.common.coerce import coerce, words_of
@@ -229,9 +229,3 @@ def read(text: str, kind: str) -> Any:
             except ValueError:
                 continue
     return text
-
-
-def options_of(recipe: Recipe) -> list[str]:
-    """The command's options that differ from the defaults."""
-    usual = asdict(Recipe(data=recipe.data))
-    return [f"{key}={value}" for key, value in asdict(recipe).items() if key == "data" or value != usual[key]]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -18,8 +16,7 @@ from dllm.models.text.ids import Ids
 from experiments.distill.data import Example, sequence
 from experiments.distill.recipe import Place, Recipe
 from experiments.distill.student import Student
-from experiments.support.course import CLIP, Course, draw, learning
-from experiments.support.scripts import refusing
+from experiments.support.course import CLIP, Course, learning
 
 TERMS = ("cross_entropy", "entropy", "right")
 
@@ -157,14 +154,6 @@ def by_length(numbers: Sequence[int], examples: Sequence[Example], micro: int) -
 SHOWN = {"cross_entropy": "cross entropy, nats", "entropy": "entropy where right, nats", "right": "share right"}
 
 
-@refusing
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
-    print(*(draw(folder, SHOWN) for folder in parser.parse_args(arguments).folders), sep="\n")
-    return 0
-
-
 SHARE = (1 - 1e-3) * 0.5 + 1e-3  # of the segment's tokens are masked in the first view, as in the released code
 
 
@@ -198,7 +187,3 @@ def complementary(ids: Tensor, prompt: int, block: int | None, mask_id: int, gen
     half = (torch.rand(len(ids), generator=generator) < SHARE) & inside
     loss = torch.stack([half, inside & ~half])
     return Views(torch.where(loss | (column >= end), mask_id, ids), loss)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,10 +13,10 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
@@ -30,15 +30,17 @@ from dllm.prompts import Prompt
 from dllm.tasks.mini import tasks, wordings
 from dllm.tasks.mini.items import Sample
 from experiments.mini.decoders import decoder, settings_of
+from experiments.support.held_out import answered
 from experiments.support.scripts import refusing
 
 TOKENS_PER_STEP = (1, 2, 4, 8, 32)
 WORDINGS = ("plain", *wordings.SOURCES)
-NAMES = ("known", "new", "spelt", "unseen")
 CANVASES = (32, 64, 128, 256)
 BLOCKS = (8, 16, 32)
 BY_BLOCK, WHOLE = ("none", "prefix", "dual", "dkv"), ("none", "elastic", "window")  # caches that go by blocks; others
 BATCH = 32
+ERRORS = Console(stderr=True)
+Setting = TypeVar("Setting")
 Right = dict[str, list[float]]  # task -> 1 or 0 for each item
 
 
@@ -59,9 +61,7 @@ class Asked:
 
 def answers(model: Model, items: Sequence[Sample], length: int, **parts: Any) -> list[float]:
     """The score of each item, 1 or 0."""
-    decoder = Decoder(model, gen_length=length, batch_size=BATCH, **parts)
-    prompts: list[Prompt] = [item.messages for item in items]
-    return [float(tasks.score(item, row.text)["score"]) for item, row in zip(items, decoder(prompts), strict=True)]
+    return answered(Decoder(model, gen_length=length, batch_size=BATCH, **parts), items)[1]
 
 
 def whole(model: Model, items: Sequence[Sample], per_step: int, length: int) -> list[float]:
@@ -73,65 +73,60 @@ def whole(model: Model, items: Sequence[Sample], per_step: int, length: int) -> 
 
 def decoded(model: Model, items: Sequence[Sample], words: Sequence[str], length: int) -> list[float]:
     """The score of each item, decoded as the ``words`` of a command line say."""
-    prompts: list[Prompt] = [item.messages for item in items]
-    rows = decoder(model, words, length, BATCH)(prompts)
-    return [float(tasks.score(item, row.text)["score"]) for item, row in zip(items, rows, strict=True)]
+    return answered(decoder(model, words, length, BATCH), items)[1]
+
+
+def scored(
+    settings: Iterable[Setting],
+    scores: Callable[[Setting, str], list[float]],
+    names: Callable[[Setting], Iterable[str]] = lambda _: tasks.TASKS,
+    label: Callable[[Setting], str] = str,
+) -> dict[str, Right]:
+    """By setting and task, with a bar for each setting. names: the tasks of a setting."""
+    return {
+        label(one): {task: scores(one, task) for task in track(list(names(one)), label(one), console=ERRORS)}
+        for one in settings
+    }
 
 
 def by_way(asked: Asked) -> dict[str, Right]:
     """By ways to decode a causal model."""
-    return {
-        label: {
-            task: decoded(asked.model, asked.items(task), words, tasks.longest(task))
-            for task in shown(label, tasks.TASKS)
-        }
-        for label, words in settings_of(asked.model).items()
-    }
+    ways = settings_of(asked.model)
+    return scored(ways, lambda way, task: decoded(asked.model, asked.items(task), ways[way], tasks.longest(task)))
 
 
 def by_speed(asked: Asked) -> dict[str, Right]:
     """By tokens a step, in blocks of 32 as LLaDA is decoded: short answers are one. At the most tokens long answers
     also in one block."""
-    in_blocks = {
-        str(k): {
-            task: answers(
-                asked.model, asked.items(task), tasks.longest(task), sampler=Static(per_step=k), blocks=fixed(32)
-            )
-            for task in shown(k, tasks.TASKS)
-        }
-        for k in TOKENS_PER_STEP
-    }
-    most, label = TOKENS_PER_STEP[-1], f"{TOKENS_PER_STEP[-1]}, one block"
-    long = {
-        task: whole(asked.model, asked.items(task), most, tasks.longest(task))
-        for task in shown(label, tasks.LONG_ANSWERS)
-    }
-    return {**in_blocks, label: long}
+
+    def in_blocks(count: int, task: str) -> list[float]:
+        how = {"sampler": Static(per_step=count), "blocks": fixed(32)}
+        return answers(asked.model, asked.items(task), tasks.longest(task), **how)
+
+    def at_once(_: str, task: str) -> list[float]:
+        return whole(asked.model, asked.items(task), TOKENS_PER_STEP[-1], tasks.longest(task))
+
+    most = f"{TOKENS_PER_STEP[-1]}, one block"
+    return scored(TOKENS_PER_STEP, in_blocks) | scored([most], at_once, lambda _: tasks.LONG_ANSWERS)
 
 
 def by_wording(asked: Asked) -> dict[str, Right]:
     """By wording, known names, one token a step."""
-    return {
-        wording: {
-            task: whole(asked.model, asked.items(task, wording=wording), 1, tasks.longest(task))
-            for task in shown(wording, tasks.TASKS)
-        }
-        for wording in WORDINGS
-    }
+    model = asked.model
+    return scored(
+        WORDINGS, lambda wording, task: whole(model, asked.items(task, wording=wording), 1, tasks.longest(task))
+    )
 
 
 def by_names(asked: Asked) -> dict[str, Right]:
     """By names, one token a step; a spelt name takes three or four tokens, so that lists of them get twice the canvas,
     and records of them are left out: they would take 256 forwards."""
     tokens = {"known": 1, "new": 1, "spelt": 2, "unseen": 2}
-    return {
-        names: {
-            task: whole(asked.model, asked.items(task, names=names), 1, tokens[names] * tasks.longest(task))
-            for task in shown(names, tasks.OF_NAMES)
-            if tokens[names] == 1 or task not in tasks.LONG_ANSWERS
-        }
-        for names in NAMES
-    }
+    return scored(
+        tokens,
+        lambda names, task: whole(asked.model, asked.items(task, names=names), 1, tokens[names] * tasks.longest(task)),
+        lambda names: [task for task in tasks.OF_NAMES if tokens[names] == 1 or task not in tasks.LONG_ANSWERS],
+    )
 
 
 def by_size(asked: Asked) -> dict[str, Right]:
@@ -141,24 +136,21 @@ def by_size(asked: Asked) -> dict[str, Right]:
         drawn = [item for size in range(2, 9) for item in asked.items(task, sizes=(size, size))]
         for item in {item.prompt: item for item in drawn}.values():  # a task without that size gives its nearest again
             found.setdefault(item.size, {}).setdefault(task, []).append(item)
-    return {
-        str(size): {
-            task: whole(asked.model, found[size][task], 1, tasks.longest(task)) for task in shown(size, found[size])
-        }
-        for size in sorted(found)
-    }
+    return scored(
+        sorted(found),
+        lambda size, task: whole(asked.model, found[size][task], 1, tasks.longest(task)),
+        lambda size: found[size],
+    )
 
 
 def by_canvas(asked: Asked) -> dict[str, Right]:
     """By length of the canvas; half of the items, the threshold of sampler=confidence, blocks of 32."""
-    return {
-        str(length): {
-            task: answers(asked.model, asked.items(task)[::2], length, sampler="confidence", blocks=fixed(32))
-            for task in shown(length, tasks.TASKS)
-            if length >= tasks.longest(task)
-        }
-        for length in CANVASES
-    }
+    how = {"sampler": "confidence", "blocks": fixed(32)}
+    return scored(
+        CANVASES,
+        lambda length, task: answers(asked.model, asked.items(task)[::2], length, **how),
+        lambda length: [task for task in tasks.TASKS if length >= tasks.longest(task)],
+    )
 
 
 def by_cache(asked: Asked) -> dict[str, Right]:
@@ -174,24 +166,17 @@ def by_cache_carefully(asked: Asked) -> dict[str, Right]:
 
 def under(asked: Asked, sampler: str | Sampler, settings: Sequence[tuple[str, int]]) -> dict[str, Right]:
     """Under caches, each in blocks of its length (0: whole)."""
-    return {
-        label(cache, block): {
-            task: answers(
-                asked.model,
-                asked.items(task),
-                tasks.longest(task),
-                sampler=sampler,
-                cache=cache,
-                blocks=blocks_of(block),
-            )
-            for task in shown(f"{cache} {block}", tasks.TASKS)
-        }
-        for cache, block in settings
-    }
+
+    def scores(setting: tuple[str, int], task: str) -> list[float]:
+        cache, block = setting
+        how = {"sampler": sampler, "cache": cache, "blocks": blocks_of(block)}
+        return answers(asked.model, asked.items(task), tasks.longest(task), **how)
+
+    return scored(settings, scores, label=label_of)
 
 
-def label(cache: str, block: int) -> str:
-    return f"{cache} {block or 'whole'}"
+def label_of(setting: tuple[str, int]) -> str:
+    return f"{setting[0]} {setting[1] or 'whole'}"
 
 
 def savings(asked: Asked) -> dict[str, dict[str, float]]:
@@ -202,14 +187,13 @@ def savings(asked: Asked) -> dict[str, dict[str, float]]:
     items = [item for task in tasks.LONG_ANSWERS for item in asked.items(task)[::10]]
     prompts: list[Prompt] = [item.messages for item in items]
     found = {}
-    for cache, block in track(
-        [(cache, 32) for cache in BY_BLOCK] + [(cache, 0) for cache in WHOLE], "savings", console=Console(stderr=True)
-    ):
+    settings = [*((cache, 32) for cache in BY_BLOCK), *((cache, 0) for cache in WHOLE)]
+    for cache, block in track(settings, "savings", console=ERRORS):
         decoder = Decoder(asked.model, Static(), blocks_of(block), cache, "none", gen_length=128)
         passes = [decoder(prompts) for _ in range(3)]
         seconds = min(sum(row.seconds for row in rows) for rows in passes) / len(items)
         queries = sum(row.query_tokens for row in passes[0]) / len(items)
-        found[label(cache, block)] = {"query_tokens": queries, "seconds": seconds}
+        found[label_of((cache, block))] = {"query_tokens": queries, "seconds": seconds}
     return found
 
 
@@ -254,22 +238,6 @@ def parts_of(model: Model) -> list[str]:
     return list(CAUSAL) if model.config.attention.causal else [name for name in PARTS if name != "way"]
 
 
-def shown(what: object, names: Iterable[str]) -> Iterator[str]:
-    """The names, with a bar."""
-    yield from track(list(names), f"{what}", console=Console(stderr=True))
-
-
-def quick(model: Model, count: int = 8) -> dict[str, float]:
-    """Percentages with sampler=confidence in blocks of 32, of causal models one token a forward: a glance."""
-    found = {}
-    for task in tasks.TASKS:
-        items, length = tasks.generate(task, 1, count), tasks.longest(task)
-        causal = model.config.attention.causal
-        right = whole(model, items, 1, length) if causal else answers(model, items, length, blocks=fixed(32))
-        found[task] = 100 * sum(right) / count
-    return found
-
-
 def weights_digest(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
 
@@ -281,15 +249,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), help="those of the model's kind by default")
     parser.add_argument("--count", type=int, default=0, help="items per task and setting (0: each part's own number)")
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the held-out items")
-    parser.add_argument("--quick", action="store_true", help="print a glance at each task and write nothing")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     model = load(given.model)
-    if given.quick:
-        found = quick(model, given.count or 8)
-        print("  ".join(f"{task} {score:.0f}" for task, score in found.items()))
-        print(f"mean {sum(found.values()) / len(found):.1f}")
-        return 0
     file, weights = model.path / "scores.json", weights_digest(model.path)
     kept = json.loads(file.read_text()) if file.is_file() else {}
     if kept.get("weights") != weights:

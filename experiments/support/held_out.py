@@ -33,4 +33,4 @@ def answered(decoder: Decoder, items: Sequence[Sample], **asked: Any) -> Answers
     """What a decoder answers. asked: what else it is called with."""
     prompts: list[Prompt] = [item.messages for item in items]
     rows = list(decoder(prompts, **asked))
-    return rows, [mini.score(item, row.text)["score"] for item, row in zip(items, rows, strict=True)]
+    return rows, [float(mini.score(item, row.text)["score"]) for item, row in zip(items, rows, strict=True)]
