@@ -33,7 +33,7 @@ from experiments.bench.languages import END, LANGUAGES, TRAINED, trained
 from experiments.support import markdown
 from experiments.support.scripts import refusing
 
-ROWS, AT_ONCE = 32, 4
+ROWS, AT_ONCE, BLOCK = 32, 4, 32
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -43,28 +43,26 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.thread_time() - begin, value
 
 
-def turns(language: TokenLanguage, answer: Sequence[int], block: int, draw: random.Random) -> Iterator[float]:
+def turns(language: TokenLanguage, answer: Sequence[int], draw: random.Random) -> Iterator[float]:
     """Seconds of every turn of a row that becomes ``answer``, and of its start."""
     seconds, row = timed(lambda: RowSets(language, [MASK] * len(answer)))
     seconds += timed(lambda: check(row, "bench"))[0]
-    for begin in range(0, len(answer), block):
-        left = list(range(begin, min(begin + block, len(answer))))
+    for begin in range(0, len(answer), BLOCK):
+        left = list(range(begin, min(begin + BLOCK, len(answer))))
         while left:
             chosen = draw.sample(left, min(AT_ONCE, len(left)))
-
-            def turn(left: list[int] = left, chosen: list[int] = chosen) -> bool:
-                row.allowed(left)
-                kept = row.admit(chosen, [answer[at] for at in chosen])
-                row.write(chosen, [answer[at] for at in chosen])
-                return all(kept)
-
-            spent, kept = timed(turn)
-            assert kept, "a text of the language was refused"
+            ids = [answer[at] for at in chosen]
+            begun = time.thread_time()
+            row.allowed(left)
+            admitted = row.admit(chosen, ids)
+            row.write(chosen, ids)
+            spent = time.thread_time() - begun
+            assert all(admitted), "a text of the language was refused"
             yield seconds + spent
             seconds, left = 0.0, [at for at in left if at not in chosen]
 
 
-def measure(name: str, tokenizer: Tokenizer, table: Vocabulary, end: int, gen_length: int, block: int) -> list[str]:
+def measure(name: str, tokenizer: Tokenizer, table: Vocabulary, end: int, gen_length: int) -> list[str]:
     """The cells of a line of the table."""
     constraint, text = LANGUAGES[name]
     bytes_seconds, automaton = timed(lambda: automaton_of(constraint))
@@ -77,7 +75,7 @@ def measure(name: str, tokenizer: Tokenizer, table: Vocabulary, end: int, gen_le
         ids = tokenizer.encode(text(draw))
         if len(ids) <= gen_length:
             rows.append([*ids, *[end] * (gen_length - len(ids))])
-    first, *others = [list(turns(language, row, block, draw)) for row in rows]
+    first, *others = [list(turns(language, row, draw)) for row in rows]
     later = 1000 * np.array([spent for row in others for spent in row])
     batch = 1000 * np.array([sum(spent) for spent in zip(*others, strict=True)])
     spans = (1000 * np.array(first), later, batch)
@@ -97,19 +95,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tokenizer", type=Path, help="a checkpoint's folder; by default one is trained")
     parser.add_argument("--languages", nargs="+", default=list(LANGUAGES), choices=LANGUAGES)
     parser.add_argument("--gen-length", type=int, default=256)
-    parser.add_argument("--block-length", type=int, default=32)
     options = parser.parse_args(arguments)
     tokenizer = Tokenizer.from_folder(options.tokenizer or trained(TRAINED))
     end = tokenizer.backend.token_to_id(END)
     assert end is not None, "the vocabulary has the id that ends a text"
     seconds, table = timed(lambda: Vocabulary.of(tokenizer, ends=[end]))
     seconds += timed(lambda: (table.trie, table.fingerprint))[0]
-    size, length, block = len(table), options.gen_length, options.block_length
-    print(f"{size:,} tokens, tables {seconds:.2f} s; answer {length}, blocks of {block}, load {os.getloadavg()[0]:.1f}")
+    size, length = len(table), options.gen_length
+    print(f"{size:,} tokens, tables {seconds:.2f} s; answer {length}, blocks of {BLOCK}, load {os.getloadavg()[0]:.1f}")
     names = (f"{when}, {kind}" for when in ("first row ms", "later rows ms", "32 rows ms") for kind in ("mean", "most"))
     print(markdown.head(("language", "states", "classes", "bytes s", "tokens s", "file s", *names)))
     for name in options.languages:
-        print(markdown.line(measure(name, tokenizer, table, end, length, block)), flush=True)
+        print(markdown.line(measure(name, tokenizer, table, end, length)), flush=True)
     return 0
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,12 +23,6 @@ SHAPES = {
 }
 VOCABULARY, PROMPT, ANSWER, ROUNDS = 32_000, 128, 32, 2
 HEADS = ("shape", "rows", "tokens equal", "generate, CPU ms a token", "dllm, CPU ms a token", "times as fast")
-
-
-def seconds_of(decode: Callable[[], list[list[int]]]) -> tuple[float, list[list[int]]]:
-    began = time.process_time()
-    tokens = decode()
-    return time.process_time() - began, tokens
 
 
 def row(folder: Path, name: str, rows: int) -> list[str]:
@@ -66,8 +59,9 @@ def row(folder: Path, name: str, rows: int) -> list[str]:
     ways, least, tokens = [generate, decode], [float("inf")] * 2, [[[0]]] * 2
     for number in range(ROUNDS):
         for at in (number % 2, 1 - number % 2):
-            seconds, tokens[at] = seconds_of(ways[at])
-            least[at] = min(least[at], seconds)
+            began = time.process_time()
+            tokens[at] = ways[at]()
+            least[at] = min(least[at], time.process_time() - began)
     counted = [one / rows / ANSWER * 1000 for one in least]
     same = sum(one == other for one, other in zip(*tokens, strict=True))
     return [name, str(rows), f"{same} of {rows}", *(f"{one:.2f}" for one in counted), f"{least[0] / least[1]:.2f}"]

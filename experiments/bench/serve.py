@@ -1,4 +1,4 @@
-"""A server under load: ``python -m experiments.bench.serve [--connections 500] [--soak 20] [--streams 1 8 32]``.
+"""A server under load: ``python -m experiments.bench.serve [--soak 20] [--streams 1 8 32]``.
 
 It starts ``dllm serve`` with the small model in a process of its own. Prints what became of many connections at once,
 and how long /health took meanwhile. A soak then asks at random times, at 0.8 of what the server answered in the crowd,
@@ -34,6 +34,7 @@ import httpx
 from dllm import Decoder, load
 
 CHAT = "/v1/chat/completions"
+CONNECTIONS, LOAD = 500, 0.8  # of the crowd; of the soak, as a share of the crowd's throughput
 MAX_GROWTH = 0.02  # of memory between minute 2 and the end
 NAMES = ("Kai", "Emma", "Hugo", "Nell", "Ada", "Otto")
 ANSWERS, LENGTH, ROUNDS = 64, 64, 3  # of ``--streams``: requests of a round, masks of each answer, rounds
@@ -202,19 +203,16 @@ def cpu_seconds(process: int) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--connections", type=int, default=500)
     parser.add_argument("--soak", type=float, default=0.0, help="minutes")
-    parser.add_argument("--load", type=float, default=0.8, help="of the soak, as a share of the crowd's throughput")
     parser.add_argument("settings", nargs="*", help="of the server, such as task.max_rows=32")
     parser.add_argument("--streams", type=int, nargs="+", default=(), help="clients at once")
     given = parser.parse_args(arguments)
-    if given.streams:
-        with started(*given.settings) as (url, process):
-            return 0 if streams(url, process, given.streams) else 1
     with started(*given.settings) as (url, process):
-        rate, sound = asyncio.run(crowd(url, given.connections))
+        if given.streams:
+            return 0 if streams(url, process, given.streams) else 1
+        rate, sound = asyncio.run(crowd(url, CONNECTIONS))
         if given.soak:
-            sound &= asyncio.run(soak(url, process, given.soak, given.load * rate))
+            sound &= asyncio.run(soak(url, process, given.soak, LOAD * rate))
     return 0 if sound else 1
 
 

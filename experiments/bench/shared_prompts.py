@@ -119,7 +119,12 @@ HEADS = ("prefix_gib", "prefill_chunk", "requests a CPU second", "query rows", "
 
 @refusing
 def main() -> int:
-    options = arguments()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sizes = {"width": 128, "layers": 2, "count": 24, "prompt": 2048, "own": 32, "answer": 16}
+    for name, usual in (*sizes.items(), ("whole", 8192)):  # whole: the longest prompt that is computed whole, too
+        parser.add_argument(f"--{name}", type=counted, default=usual)
+    parser.add_argument("--lengths", type=int, nargs="*", default=[1024, 2048, 4096, 8192, 16384, 32768])
+    options = parser.parse_args()
     torch.set_num_threads(1)
     model, dice = model_of(options.width, options.layers), random.Random(1)
     common, mask = prompt_of(options.prompt), model.ids.placeholder
@@ -144,26 +149,13 @@ def main() -> int:
         f"taking its known tokens over takes a request {1e3 * copied:.1f} ms of the CPU, and computing them "
         f"{1e3 * computed:.0f} ms"
     )
-    sizes = list[list[str]]()
+    rows_of = list[list[str]]()
     for length in options.lengths:
         request = Request.answer(prompt_of(length), 8, mask)
         whole = f"{largest_whole(model, request) / 2**20:.1f}" if length <= options.whole else "-"
-        sizes.append([f"{length}", whole, f"{largest_in_chunks(model, request, 256) / 2**20:.1f}"])
-    print("\n" + markdown.table(("prompt", "largest tensor, whole, MiB", "in chunks of 256, MiB"), sizes))
+        rows_of.append([f"{length}", whole, f"{largest_in_chunks(model, request, 256) / 2**20:.1f}"])
+    print("\n" + markdown.table(("prompt", "largest tensor, whole, MiB", "in chunks of 256, MiB"), rows_of))
     return 0
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--count", type=counted, default=24)
-    parser.add_argument("--prompt", type=counted, default=2048)
-    parser.add_argument("--own", type=counted, default=32)
-    parser.add_argument("--answer", type=counted, default=16)
-    parser.add_argument("--lengths", type=int, nargs="*", default=[1024, 2048, 4096, 8192, 16384, 32768])
-    parser.add_argument("--whole", type=int, default=8192, help="the longest prompt that is computed whole, too")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
 
 PROMPT, FIRST, BLOCK = 64, 100, 32  # FIRST: id of the prompt's first token
+LLAMA_KIND = "Q4_0"
 ROOT = Path(__file__).parents[2]
 WEIGHTS = ("bfloat16", "int8", "int4", "int8-rows", "int4-rows")  # rows: ``model.activations=int8``
 HEADS = ("weights", "tokens", "a forward", "forwards", "wall s", "CPU s", "tokens per CPU s")
@@ -41,13 +42,11 @@ class Spent:
     cpu: float  # seconds of all its threads
 
 
-def spent(command: Sequence[str], threads: int) -> Spent:
-    """Run a command to its end. Raises UserError where it fails."""
+def spent(command: Sequence[str]) -> Spent:
+    """Run a command to its end, on one thread. Raises UserError where it fails."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)}
-        )
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     except OSError as error:
         raise UserError(f"{command[0]} does not run ({error.strerror}). Name a program that was built.") from None
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -57,7 +56,7 @@ def spent(command: Sequence[str], threads: int) -> Spent:
     return Spent(wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
-def ours(folder: Path, weights: str, tokens: int, per_step: int, threads: int) -> tuple[int, Spent]:
+def ours(folder: Path, weights: str, tokens: int, per_step: int) -> tuple[int, Spent]:
     """Forwards and seconds of a decode by ``run.py``."""
     kind, _, rows = weights.partition("-")
     narrow = [] if kind == "bfloat16" else [f"model.quantize={kind}", *(["model.activations=int8"] if rows else [])]
@@ -80,23 +79,21 @@ def ours(folder: Path, weights: str, tokens: int, per_step: int, threads: int) -
                 "sampler=static",
                 f"sampler.per_step={per_step}",
                 *narrow,
-            ],
-            threads,
+            ]
         )
         (results,) = runs.rglob("results.jsonl")
         return int(json.loads(results.read_text().splitlines()[0])["nfe"]), took
 
 
-def theirs(program: Path, file: Path, tokens: int, per_step: int, threads: int) -> tuple[int, Spent]:
+def theirs(program: Path, file: Path, tokens: int, per_step: int) -> tuple[int, Spent]:
     """Forwards and seconds of a decode by llama.cpp's program, whose canvas is as long as a physical batch."""
     canvas, forwards = PROMPT + tokens, -(-tokens // per_step)
     took = spent(
         [
-            str(program), "-m", str(file), "-p", "a" * PROMPT, "-ngl", "0", "-t", str(threads), "--temp",
+            str(program), "-m", str(file), "-p", "a" * PROMPT, "-ngl", "0", "-t", "1", "--temp",
             "0", "-c", str(canvas), "-b", str(canvas), "-ub", str(canvas), "--diffusion-steps", str(forwards),
             "--diffusion-eps", "0.001",
         ],
-        threads,
     )  # fmt: skip
     return forwards, took
 
@@ -106,26 +103,19 @@ def found(options: argparse.Namespace) -> Iterator[list[str]]:
     asked = [(tokens, per_step) for tokens in options.tokens for per_step in options.per_step]
     for weights in options.weights:
         for tokens, per_step in asked:
-            yield told(weights, tokens, per_step, *ours(options.folder, weights, tokens, per_step, options.threads))
-    for kind in options.llama_kinds if options.llama_diffusion else ():
+            yield told(weights, tokens, per_step, *ours(options.folder, weights, tokens, per_step))
+    if options.llama_diffusion:
         with tempfile.TemporaryDirectory(dir=options.scratch) as place:
             file = Path(place) / "model.gguf"
-            llama_cpp.write(file, kind, options.layers, spelt=True)
+            llama_cpp.write(file, LLAMA_KIND, options.layers, spelt=True)
             for tokens, per_step in asked:
-                took = theirs(options.llama_diffusion, file, tokens, per_step, options.threads)
-                yield told(f"llama.cpp {kind}", tokens, per_step, *took)
+                took = theirs(options.llama_diffusion, file, tokens, per_step)
+                yield told(f"llama.cpp {LLAMA_KIND}", tokens, per_step, *took)
 
 
 def told(weights: str, tokens: int, per_step: int, forwards: int, took: Spent) -> list[str]:
-    return [
-        weights,
-        str(tokens),
-        str(per_step),
-        str(forwards),
-        f"{took.wall:.0f}",
-        f"{took.cpu:.0f}",
-        f"{tokens / took.cpu:.2f}",
-    ]
+    seconds = f"{took.wall:.0f}", f"{took.cpu:.0f}", f"{tokens / took.cpu:.2f}"
+    return [weights, str(tokens), str(per_step), str(forwards), *seconds]
 
 
 @refusing
@@ -135,13 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=WEIGHTS)
     parser.add_argument("--tokens", nargs="+", type=counted, default=[64, 256], help="of the answer (64 256)")
     parser.add_argument("--per-step", nargs="+", type=counted, default=[1, 3], help="tokens a forward (1 3)")
-    parser.add_argument("--threads", type=counted, default=1)
     parser.add_argument("--llama-diffusion", type=Path, metavar="PROGRAM", help="llama.cpp's, measured beside")
-    parser.add_argument("--llama-kinds", nargs="+", choices=llama_cpp.KINDS, default=["Q4_0"])
     parser.add_argument("--layers", type=counted, default=32, help="of llama.cpp's file: as many as the checkpoint has")
     parser.add_argument("--scratch", type=Path, help="where llama.cpp's file may be, 4 to 16 GB")
     options = parser.parse_args(arguments)
-    print(f"{options.threads} threads, load {os.getloadavg()[0]:.1f}\n\n{markdown.head(HEADS)}", flush=True)
+    print(f"One thread, load {os.getloadavg()[0]:.1f}\n\n{markdown.head(HEADS)}", flush=True)
     for row in found(options):
         print(markdown.line(row), flush=True)
     print(f"\nload {os.getloadavg()[0]:.1f}")

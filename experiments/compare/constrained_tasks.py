@@ -14,8 +14,6 @@ from itertools import permutations, product
 from statistics import fmean
 from typing import Any
 
-import torch
-
 from dllm import Decoder, load
 from dllm.constraints import Choice, Constraint, JsonSchema, automaton_of
 from dllm.models.bundle import Model
@@ -106,9 +104,7 @@ def lines(model: Model, task: str, count: int, seed: int) -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = comparison(__doc__, 48, "items per task")
     parser.add_argument("--tasks", nargs="+", default=list(CONSTRAINTS), choices=CONSTRAINTS)
-    parser.add_argument("--threads", type=int, default=1, help="torch threads")
     options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
     for model in map(load, options.models):
         print(f"### {model.name}, free and constrained\n\n{markdown.head(HEADS)}", flush=True)
         for task in options.tasks:

@@ -31,9 +31,9 @@ def test_a_checkpoint_and_a_program_are_measured_side_by_side(
 
 def test_a_program_that_fails_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not run .*Name a program that was built"):
-        spent([str(tmp_path / "none")], 1)
+        spent([str(tmp_path / "none")])
     program = tmp_path / "fails"
     program.write_text("#!/bin/sh\necho no such file >&2\nexit 3\n")
     program.chmod(0o755)
     with pytest.raises(UserError, match="ended with 3: .*no such file"):
-        spent([str(program)], 1)
+        spent([str(program)])
