@@ -221,7 +221,7 @@ class Prompts:
 
 def _refuse_gaps(request: Request, name: str) -> None:
     """Raise UserError for masks that are not a text's end, and for those that no token is before."""
-    first = list(request.masked).index(True) if any(request.masked) else len(request.masked)
+    first = request.first_mask
     if not first or not all(request.masked[first:]):
         where = "text after a gap" if first else "a text without a beginning"
         raise UserError(

@@ -49,16 +49,19 @@ class Request:
         return Request(tokens, [False] * len(prompt) + [True] * length, seed, len(prompt))
 
     @property
-    def answer_start(self) -> int:
-        if self.start is not None:
-            return self.start
+    def first_mask(self) -> int:
+        """Its column, or where the request ends if it has none."""
         return list(self.masked).index(True) if any(self.masked) else len(self.tokens)
+
+    @property
+    def answer_start(self) -> int:
+        return self.first_mask if self.start is None else self.start
 
     @property
     def infill_prefix(self) -> Sequence[int] | None:
         """Ids before the answer that begin an infilling's text. None: a plain answer, which ends at its first end of
         text: after its first gap, nothing is given."""
-        gap = list(self.masked).index(True) if any(self.masked) else len(self.tokens)
+        gap = self.first_mask
         if (self.start is not None and not self.infill) or all(self.masked[gap:]):
             return None
         return [] if self.start is not None else self.tokens[:gap]

@@ -19,8 +19,8 @@ from dllm.contract.setting import Sampling
 from dllm.loop.denoise import TakeTurn, denoise, start_rows, take_turn, turns
 from dllm.loop.forward import Forward
 from dllm.loop.rows import Rows
+from dllm.loop.runner import beginning_of, keep_pages
 from dllm.loop.runtime.runtime import Network
-from dllm.loop.shared_prompts import beginning_of, keep_pages
 from dllm.models.config import ModelConfig
 from dllm.models.network.transformer import Transformer
 from dllm.models.text.ids import Ids

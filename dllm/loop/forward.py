@@ -19,7 +19,7 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.shared_values import Shared, shared_by
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.extras.chosen import extras_of
-from dllm.loop.head import ScoredHead
+from dllm.loop.head import Aim, ScoredHead
 from dllm.loop.hidden import CallStates
 from dllm.loop.proposals import Proposer
 from dllm.loop.rows import Rows
@@ -101,7 +101,7 @@ class Forward:
         session_canvas = reduce(lambda canvas_so_far, extra: extra.session_canvas(canvas_so_far), self.extras, canvas)
         session = self.cache.start(session_canvas, self.model.config, self.shrinks)
         session.row_numbers.streams, session.steady = self.streams, self.steady
-        session = reduce(lambda inner, extra: extra.session(inner, len(canvas.row_id)), self.extras, session)
+        session = reduce(lambda inner, extra: extra.session(inner), self.extras, session)
         return canvas, session, reduce(lambda state, extra: state | extra.carried(canvas), self.extras, State())
 
     @property
@@ -142,12 +142,12 @@ class Forward:
         if work.plan.shapes.leaders:
             run.rows.session.kept.follow(work.plan.shapes.leaders)
         in_blocks = all(need.region == "block" for need in self.needs)
-        aim = self.stage(ScoredHead.aim_of, work, run.states(), self.model.config, in_blocks)
+        aim = self.stage(Aim.of, work, run.states(), self.model.config, in_blocks)
         for extra in extras:
             if (canvas := extra.again(work, aim.hidden)) is not None:
                 again = self._run(run.rows, replace(work, shown=canvas), extras)
                 states = again.states()
-                aim = aim.followed_by(self.stage(ScoredHead.aim_of, again.work, states, self.model.config, in_blocks))
+                aim = aim.followed_by(self.stage(Aim.of, again.work, states, self.model.config, in_blocks))
         return ScoredHead.run_on(self.model, self.proposer, work, run.forward, extras, aim)
 
     def finish(self, head: ScoredHead) -> ScoredCandidates:
@@ -164,9 +164,8 @@ class Forward:
         scored = reduce(Tensor.__or__, (need.mask(canvas, blocks) for need in self.needs))
         if not self.model.config.attention.everywhere:  # a mask that this forward does not predict has no score
             scored = scored & (plan.committable | ~canvas.masked)
-        return reduce(
-            lambda work, extra: extra.before(work), self.extras, Work(rows, canvas, canvas, blocks, plan, scored)
-        )
+        work = Work(rows, canvas, canvas, blocks, plan, scored)
+        return reduce(lambda so_far, extra: extra.before(so_far), self.extras, work)
 
     def _run(self, rows: Rows, work: Work, extras: Sequence[Extra]) -> NetworkRun:
         """The calls of the network."""

@@ -64,8 +64,6 @@ class ScoredHead:
     logits: Tensor | None  # [N, n, V] all logits, -inf for banned ids (None: nothing reads them)
     statistics: dict[str, Tensor]  # [N, n] of the proposals, by name
 
-    aim_of = staticmethod(Aim.of)
-
     @staticmethod
     def run_on(
         model: Transformer, proposer: Proposer, work: Work, run: ForwardPass, extras: Sequence[Extra], aim: Aim
@@ -75,9 +73,8 @@ class ScoredHead:
         states, canvas, blocks, logits = aim.states, work.canvas, work.blocks, None
         reads_logits = proposer.reads_logits
         shared = reads_logits and model.ranks.size > 1 and proposer.sampling.top_p in (None, 1.0)
-        if any(extra.stores_logits or (reads_logits and extra.looks_up) for extra in extras) or (
-            reads_logits and not shared
-        ):
+        stored = any(extra.stores_logits or (reads_logits and extra.looks_up) for extra in extras)
+        if stored or (reads_logits and not shared):
             logits = model.logits(states)
             for extra in extras:
                 logits = extra.mix(logits)

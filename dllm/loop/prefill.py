@@ -38,8 +38,7 @@ class Prefill:
         order = kind.order(masked.to(self.device), start.to(self.device))
         assert order is not None, "full attention has no pages"
         self.order, self.tokens = order, torch.tensor([list(request.tokens)], device=self.device)
-        first = list(request.masked).index(True)
-        pieces = kind.pieces(masked, start)[0]
+        first, pieces = request.first_mask, kind.pieces(masked, start)[0]
         final = int((pieces < pieces[first]).sum())
         self.ends = [end for end in kind.page_ends(request.answer_start, first) if end <= final]
         self.end = 0 if prefix is None else prefix.columns  # columns computed
@@ -58,9 +57,8 @@ class Prefill:
         behind = [end for end in self.ends if end > self.end]
         end = max((page_end for page_end in behind if page_end <= self.end + self.chunk), default=behind[0])
         columns = torch.arange(self.end, end, device=self.device)[None]
-        memory = _ChunkMemory(
-            self.stores, self.prefix_before, self.ends[-1] + 1, columns, end, self._visible(columns, end)
-        )
+        visible = self._visible(columns, end)
+        memory = _ChunkMemory(self.stores, self.prefix_before, self.ends[-1] + 1, columns, end, visible)
         positions = torch.arange(self.tokens.shape[1], device=self.device)[None]
         self.network(self.tokens[:, self.end : end], positions, memory, columns, **self._more(columns))
         queries = end - self.end
@@ -86,9 +84,8 @@ class Prefill:
             (keys[0, :, : self.end].transpose(0, 1), values[0, :, : self.end].transpose(0, 1))
             for keys, values in stores
         ]
-        return KnownPrefix(
-            self.end, layers, (self.columns_computed, self.columns_computed, self.pairs, self.columns_read, 0)
-        )
+        spent = self.columns_computed, self.columns_computed, self.pairs, self.columns_read, 0
+        return KnownPrefix(self.end, layers, spent)
 
     def _more(self, columns: Tensor) -> dict[str, Conditioning]:
         """What a network of two passes takes: a prompt runs as decided text."""

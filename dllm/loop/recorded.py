@@ -118,9 +118,8 @@ class RecordedTurns:
             buffers = self._buffers(rows, slot)
             buffers.place(needed_widths, near)
             if (kind, near) not in self.recorded:
-                rows = rows.with_tensors(
-                    [tensor.clone() for tensor in rows.tensors()]
-                )  # recording writes to those there
+                # recording writes to those there
+                rows = rows.with_tensors([tensor.clone() for tensor in rows.tensors()])
                 recording = self._record(rows_as_wide(rows, near, buffers.order), buffers, forward, parts)
                 for old in remember(self.recorded, (kind, near), recording, self.most):
                     old.release()
@@ -143,9 +142,8 @@ class RecordedTurns:
     def meet(self, kind: int, widths: Widths, rows: Rows, after: Rows) -> None:
         """Remember a turn of ``rows``, which became ``after``: the next one like it is recorded."""
         if shapes_of(after) == shapes_of(rows):  # else the next turn is of another kind
-            remember(
-                self.turns_met, (kind, widths_to_record(widths, len(rows.candidates.columns))), None, 4 * self.most
-            )
+            wider = widths_to_record(widths, len(rows.candidates.columns))
+            remember(self.turns_met, (kind, wider), None, 4 * self.most)
 
     def kind_of(self, rows: Rows, forward: Forward, slot: int) -> int:
         """A number for the turns of a decode's ``slot`` that differ in the widths of their rows alone."""
@@ -206,9 +204,8 @@ class RecordedTurns:
         turn = replace(turn, view=replace(turn.view, scores=replace(scores, readings=small)))
         row_numbers = dict(after.session.row_numbers.made)
         also_read = row_numbers, [dict(readout.tables) for readout in self.model.rotations], forward.shared
-        return RecordedTurn(
-            recording, buffers, replace(after, session=Session.__new__(Session)), turn, numbers, also_read
-        )
+        after = replace(after, session=Session.__new__(Session))
+        return RecordedTurn(recording, buffers, after, turn, numbers, also_read)
 
     def _choose_stage(
         self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts, reset: Callable[[], None]
@@ -271,9 +268,7 @@ def covering(candidates: Iterable[tuple[int, Widths]], kind: int, widths: Widths
     """The least of the known widths that suffice for a turn and are at most ``spare`` times what it needs."""
     most = spare * sum(widths)
     enough = (offer for other, offer in candidates if other == kind and sum(offer) <= most)
-    return min(
-        (widths_of_offer for widths_of_offer in enough if all(map(ge, widths_of_offer, widths))), key=sum, default=None
-    )
+    return min((offer for offer in enough if all(map(ge, offer, widths))), key=sum, default=None)
 
 
 def rows_as_wide(rows: Rows, widths: Widths, order: Tensor) -> Rows:

@@ -122,9 +122,8 @@ class SplitTurn:
             ahead = None
         if ahead is not None:
             ahead.recording.replay()
-        answers = host_answers(
-            self.run, rows, [None if question is None else question.read_row() for question in reports]
-        )
+        read = [None if report is None else report.read_row() for report in reports]
+        answers = host_answers(self.run, rows, read)
         key = tuple(inputs.memory.rounded(question) for inputs, question in zip(self.run.inputs, answers, strict=True))
         second = self.second_parts.get(key)
         if ahead is not None and second is ahead:
@@ -150,9 +149,8 @@ def host_answers(run: NetworkRun, rows: Rows, reports: Sequence[Sequence[int] | 
     """What the host must know of each call before it goes on, of ``rows`` that are as they were when it began. reports:
     by call, what it has read already."""
     memories, facts = [inputs.memory for inputs in run.inputs], rows.blocks.shapes.facts
-    return [
-        memory.answer(facts, report) for memory, report in zip(memories, reports or [None] * len(memories), strict=True)
-    ]
+    pairs = zip(memories, reports or [None] * len(memories), strict=True)
+    return [memory.answer(facts, report) for memory, report in pairs]
 
 
 def with_answers(run: NetworkRun, answers: Sequence[Any]) -> NetworkRun:
@@ -178,9 +176,7 @@ def sorted_by_width(needed_widths: Sequence[int]) -> list[int]:
 def copy_all(into: Sequence[Tensor], source: Sequence[Tensor]) -> None:
     """Copy tensors to others of the same shapes, in one launch for each kind of number. An empty one would make it a
     launch for each tensor."""
-    pairs = [
-        (target, other) for target, other in zip(into, source, strict=True) if target is not other and target.numel()
-    ]
+    pairs = [(to, of) for to, of in zip(into, source, strict=True) if to is not of and to.numel()]
     for _, same in groupby(sorted(pairs, key=lambda pair: str(pair[0].dtype)), key=lambda pair: pair[0].dtype):
         targets, sources = zip(*same, strict=True)
         torch._foreach_copy_(list(targets), list(sources))

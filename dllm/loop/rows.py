@@ -236,10 +236,8 @@ class Rows:
         """The leaders of these rows and of ``fresh`` ones after them."""
         if not (self.leaders or fresh.leaders):
             return ()
-        return (
-            *(self.leaders or range(len(self))),
-            *(len(self) + leader for leader in fresh.leaders or range(len(fresh))),
-        )
+        ours, theirs = self.leaders or range(len(self)), fresh.leaders or range(len(fresh))
+        return (*ours, *(len(self) + leader for leader in theirs))
 
     def planned(self) -> Rows:
         """The rows with the plan of the coming forward, if the host learns its widths from them."""
@@ -294,10 +292,9 @@ class Rows:
         reports, views = (*self.reports, HostReport.of(numbers)), tuple(row.later() for row in self.host_views)
         if len(reports) <= lag:
             return replace(self, host_views=views, reports=reports), ()
-        numbers_by_row, age = reports[0].read(), lag
-        views = tuple(
-            HostView.of(new[2:], age) if new else old for old, new in zip(views, numbers_by_row, strict=False)
-        )
+        numbers_by_row = reports[0].read()
+        pairs = zip(views, numbers_by_row, strict=False)
+        views = tuple(HostView.of(new[2:], lag) if new else old for old, new in pairs)
         paces = tuple(pace.after(new[1]) if new else pace for pace, new in zip(self.paces, numbers_by_row, strict=True))
         finished = tuple(row for row, numbers in enumerate(numbers_by_row) if numbers and numbers[0])
         return replace(self, host_views=views, paces=paces, reports=reports[1:]), finished

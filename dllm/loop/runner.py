@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,7 +26,7 @@ from dllm.loop.runtime.runtime import COMPILED, RECORDED, Runtime
 from dllm.models.bundle import Model
 from dllm.models.weights.quantize import check_runtime
 from dllm.parts.cache.base import Session
-from dllm.parts.cache.pages import KnownPrefix
+from dllm.parts.cache.pages import Beginning, KnownPrefix, PageStore
 from dllm.parts.eos.thinking_budget import refuse_budget
 from dllm.parts.samplers.base import Sampler
 
@@ -127,10 +127,8 @@ class Runner:
             refuse_budget(self.parts.sampling.thinking_budget)
         if self.parts.length.traits.changes:
             refuse_filled(self.parts, requests)
-        pad = self._pad
-        at_zero = self.model.config.attention.grid_at_zero
-        device = self.model.transformer.device
-        canvas = Canvas.of(requests, pad, device, at_zero, self.parts.sampling.temperature, names, step)
+        at_zero, device = self.model.config.attention.grid_at_zero, self.model.transformer.device
+        canvas = Canvas.of(requests, self._pad, device, at_zero, self.parts.sampling.temperature, names, step)
         constraints = self.constraints.batch(requests)
 
         def prepare(session: Session) -> None:
@@ -224,6 +222,26 @@ class Runner:
         ``turns`` of the loop. Raises UserError if the model's weights are damaged."""
         running = turns(rows, self.forward, self.parts, self.take, between, stuck, observe)
         yield from checked_finite(running, self.model.name)
+
+
+def beginning_of(request: Request, tenant: str = "") -> Beginning:
+    """What decides the keys of a request's first columns. tenant: whose pages it may use."""
+    return Beginning(request.tokens, request.first_mask, request.answer_start, tenant)
+
+
+@torch.inference_mode()
+def keep_pages(pages: PageStore, rows: Rows, numbers: Iterable[int], tenants: Iterable[str]) -> None:
+    """Keep what is final of the rows ``numbers`` after a turn, for the ``tenants`` whose they are: prompts, and answers
+    as far as a forward has computed them when they were decided. Does nothing for caches that do not share."""
+    if not rows.session.traits.shares or not rows.owner.is_single:
+        return
+    tokens, final = rows.session.final(rows.cache_state)
+    if rows.plan is not None:  # planned, but not computed yet
+        final = final & ~rows.plan.columns
+    counts = final.long().cumprod(1).sum(1)
+    for row, tenant in zip(numbers, tenants, strict=True):
+        count, start = int(counts[row]), int(rows.candidates.start[row])
+        pages.add(Beginning(tokens[row, :count].tolist(), count, start, tenant), row, rows.session.stores)
 
 
 def requests_per_batch(batch_size: int) -> int:

@@ -22,9 +22,8 @@ from dllm.compose.parts import part
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.loop.prefill import Prefill
-from dllm.loop.runner import Runner
+from dllm.loop.runner import Runner, beginning_of
 from dllm.loop.runtime.runtime import Runtime
-from dllm.loop.shared_prompts import beginning_of
 from dllm.models.bundle import Model
 from dllm.models.network.visibility import BlockCausal
 from dllm.record.stopwatch import machine_load

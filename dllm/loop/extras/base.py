@@ -53,7 +53,7 @@ class Extra:
 
         canvas = extra.first_canvas(canvas)                    # as the rows begin
         shown = extra.session_canvas(canvas)                   # what the cache's session opens on
-        session = extra.session(session, rows)                 # that session
+        session = extra.session(session)                       # that session
         carried = extra.carried(canvas)                        # what the rows hand to their first forward
 
     A forward calls the others in this order, each hook of all its extras in turn:
@@ -75,8 +75,8 @@ class Extra:
         """The canvas [B] as its first forward sees it."""
         return canvas
 
-    def session(self, session: Session, rows: int) -> Session:
-        """The cache's session of this many rows, opened on what ``session_canvas`` makes of their canvas."""
+    def session(self, session: Session) -> Session:
+        """The cache's session, opened on what ``session_canvas`` makes of the canvas."""
         return session
 
     def session_canvas(self, canvas: Canvas) -> Canvas:

@@ -40,7 +40,7 @@ class Guidance(Extra):
         blank = both.given & (torch.arange(len(both.row_id), device=rows.device) >= len(rows))[:, None]
         return replace(both, tokens=both.tokens.masked_fill(blank, self.placeholder))
 
-    def session(self, session: Session, rows: int) -> Session:
+    def session(self, session: Session) -> Session:
         return GuidedSession(session)
 
     def before(self, work: Work) -> Work:

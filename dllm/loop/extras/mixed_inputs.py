@@ -37,7 +37,7 @@ class MixedInputs(Extra):
     mask_id: int  # what the weights leave is this token's
     embeddings: Tensor | None = None  # [B, C, D] the mixtures of this forward (None: it has not begun)
 
-    def session(self, session: Session, rows: int) -> Session:
+    def session(self, session: Session) -> Session:
         session.soft = True
         return session
 

@@ -155,9 +155,8 @@ class Runtime:
         if self.name == "auto":
             return
         setting = Setting(config, parts.blocks, None, parts.sampling)
-        selection = Selection(
-            setting, parts.sampler, parts.cache, parts.eos, parts.length, runtime=self, device=device.type
-        )
+        chosen = parts.sampler, parts.cache, parts.eos, parts.length
+        selection = Selection(setting, *chosen, runtime=self, device=device.type)
         refuse_clashes(selection, ("", None, SHAPES), ("", None, REPEATS if self.name in FIXED else ()))
         if self.name in COMPILED:
             check_compiler(self.name, device)

@@ -16,8 +16,7 @@ from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.loop.prefill import Prefill, is_long
 from dllm.loop.rows import Rows
-from dllm.loop.runner import Runner
-from dllm.loop.shared_prompts import beginning_of, keep_pages
+from dllm.loop.runner import Runner, beginning_of, keep_pages
 from dllm.parts.cache.pages import KnownPrefix, PageStore
 from dllm.prompts import Prompts
 from dllm.record.collector import Collector
