@@ -110,9 +110,8 @@ class CacheTraits(Traits):
     verifies: Literal["", "beside", "in_place"] = ""
     # every column that is computed attends to keys that the cache holds, and its memory shows both (``Memory``)
     exposes_attention: bool = False
-    kinds: frozenset[str] = frozenset(
-        {"full"}
-    )  # names of the kinds of attention that it serves (``dllm.models.network.visibility``)
+    # names of the kinds of attention that it serves (``dllm.models.network.visibility``)
+    kinds: frozenset[str] = frozenset({"full"})
     attends_all: bool = False  # every forward attends to every valid column
     # every forward computes all of the open blocks, which may show mixtures; nothing rests on what those left once the
     # block has closed

@@ -38,9 +38,8 @@ class SideBySide(MaskParts):
     def mask(self, first: int, last: int) -> Tensor:
         candidate = torch.arange(self.queries.shape[1], device=self.queries.device) // self.width
         candidates = candidate[first:last]
-        return torch.cat(
-            [self.key_columns[:, candidates], (candidates[:, None] == candidate) & self.queries[:, None]], 2
-        )
+        own = (candidates[:, None] == candidate) & self.queries[:, None]
+        return torch.cat([self.key_columns[:, candidates], own], 2)
 
     def ranges(self, first: int, last: int) -> list[tuple[int, int]]:
         before, width = self.key_columns.shape[2], self.width
@@ -107,11 +106,8 @@ class CandidateCalls:
 def ranks(order: AttentionOrder, columns: Tensor, packing: CandidatePacking) -> ByRank:
     """Who sees whom among candidates of this ``order`` [N, L], which compute ``columns`` [N, n]. What is kept is
     decided in all candidates of a row, so it has the same rank in all."""
-    order_of_queries = order.at(columns)
-    rank_before = F.pad(order.rank[packing.candidates[:, 0]], (0, 1))
-    return ByRank(
-        torch.cat([rank_before, packing.pack(order_of_queries.rank)], 1), packing.pack(order_of_queries.reach)
-    )
+    queries, rank_before = order.at(columns), F.pad(order.rank[packing.candidates[:, 0]], (0, 1))
+    return ByRank(torch.cat([rank_before, packing.pack(queries.rank)], 1), packing.pack(queries.reach))
 
 
 def keep_candidates(stores: list[KeyValues | None], forward: ForwardPass, candidates: Tensor) -> None:

@@ -247,9 +247,8 @@ class FocusMemory(BufferMemory):
         queries_of_masks = gather_rows(query, torch.searchsorted(columns, masks))
         keys_of_masks = gather_rows(keys.transpose(1, 2), masks).transpose(1, 2)
         scale = query.shape[-1] ** -0.5 if fresh.scale is None else fresh.scale
-        return importance(
-            queries_of_masks, keys_of_masks, masks < self.session.length, scale, self.session.config.ranks
-        )
+        real, ranks = masks < self.session.length, self.session.config.ranks
+        return importance(queries_of_masks, keys_of_masks, real, scale, ranks)
 
     def _stay(self, second: Tensor) -> Tensor:
         """Which of the rows [b, n] go on: all decided columns, the masks that were chosen by their importance in both

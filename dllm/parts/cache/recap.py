@@ -54,9 +54,8 @@ class Recap(Buffered):
         since = (view.state["since"] | (view.masks ^ canvas.masked)) & ~full[:, None]
         masks = self._masks(view)
         columns = full[:, None] | since | masks | predictors(masks, canvas, view.config)
-        return view.plan(
-            columns, state={"since": since, "left": torch.where(full, self.local_steps, forwards_left - 1)}
-        )
+        left = torch.where(full, self.local_steps, forwards_left - 1)
+        return view.plan(columns, state={"since": since, "left": left})
 
     def _masks(self, view: CacheView) -> Tensor:
         """The masks [B, L] that a local forward computes."""

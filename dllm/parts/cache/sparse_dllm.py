@@ -261,9 +261,8 @@ class SparseMemory(Memory):
         mask, visible = self._slots(layer, device), self.copies.of(call.visible, device)
         visible = visible if mask is None else Visible(visible.mask & mask)  # type: ignore[operator]
         slots, rows = self.copies(call.slots, device), self.copies(call.buffers, device)
-        return StaticMemory(visible, slots, call.reach, self.session.stores, rows, call.ranges).attend(
-            layer, fresh, columns
-        )
+        access = StaticMemory(visible, slots, call.reach, self.session.stores, rows, call.ranges)
+        return access.attend(layer, fresh, columns)
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         call, device = self.call, fresh.query.device

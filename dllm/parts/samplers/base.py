@@ -156,17 +156,12 @@ def scored_masks(view: View) -> Tensor:
     return view.canvas.undecided & view.blocks.in_open & view.scores.scored
 
 
-def margin(scores: Scores) -> Tensor:
-    """Probability of the likeliest token minus that of the runner-up [B, L]. A confidence of -1
-    (``eos_last``) stays -1."""
-    return torch.where(scores.confidence < 0, scores.confidence, scores.statistic("first") - scores.statistic("second"))
-
-
 def ranking(scores: Scores, score: str) -> Tensor:
     """What ``score`` ranks by [B, L], higher first: ``confidence`` (the probability; ``low_confidence`` is LLaDA's
-    name), ``margin`` (p1 - p2) or ``entropy`` (lowest first)."""
+    name), ``margin`` (p1 - p2; a confidence of -1, by ``eos_last``, stays -1) or ``entropy`` (lowest first)."""
     if score == "margin":
-        return margin(scores)
+        gap = scores.statistic("first") - scores.statistic("second")
+        return torch.where(scores.confidence < 0, scores.confidence, gap)
     return -scores.statistic("entropy") if score == "entropy" else scores.confidence
 
 

@@ -16,8 +16,6 @@ from dllm.contract.clash import Clash
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.parts.samplers.base import Sampler
 
-Answers = Sequence[Sequence[int]]
-
 
 class Oracle(Sampler):
     """Commit the open positions whose proposal equals the reference. Else write the reference's token at

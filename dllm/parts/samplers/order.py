@@ -66,6 +66,5 @@ class Order(Scheduled):
         remaining = view.canvas.undecided & view.blocks.in_open & ~commit
         later = replace(view, open=remaining, blocks=view.blocks.after_forward())
         place = rank(state["priority"], remaining)[1]
-        return view.step(
-            commit, next_positions=torch.where(remaining & (place < self.quota(later, state)[:, None]), place + 1, 0)
-        )
+        ahead = remaining & (place < self.quota(later, state)[:, None])
+        return view.step(commit, next_positions=torch.where(ahead, place + 1, 0))

@@ -23,10 +23,9 @@ class Prior(Wrapper):
 
     def __init__(self, inner: Sampler, sigma: float = 10.0, over_thresholds: bool = False) -> None:
         in_range("sampler.sigma", sigma, 0.1, advice="It counts columns.")
-        plain = (
-            not (inner.traits.revocable or inner.traits.edits or inner.traits.branches) and inner.traits.by_confidence
-        )
-        if not plain or read_of_logits(inner.needs()):
+        traits = inner.traits
+        several = traits.revocable or traits.edits or traits.branches
+        if several or not traits.by_confidence or read_of_logits(inner.needs()):
             raise Refusal(
                 "{sampler} changes confidences only, and those of one canvas, so {sampler/inner} cannot use them. "
                 "Use an inner sampler that ranks by confidence: static, pc, or dream with "

@@ -110,9 +110,8 @@ def looked_at(view: View, before: Tensor, origin: Tensor) -> tuple[Tensor, Tenso
     now = before.new_zeros(len(before), width + 1, vocab)
     parts = list[tuple[Tensor, Tensor, Tensor]]()
     rows = torch.arange(len(before), device=origin.device)[:, None]
-    for logits, columns in zip(
-        all_logits.values.split(DISTRIBUTIONS, 1), all_logits.columns.split(DISTRIBUTIONS, 1), strict=True
-    ):
+    pieces = (tensor.split(DISTRIBUTIONS, 1) for tensor in (all_logits.values, all_logits.columns))
+    for logits, columns in zip(*pieces, strict=True):
         p = logits.double().softmax(-1)
         last = before[rows, (columns - origin[:, None]).clamp(0, width - 1)]
         parts.append((*mixture_of(p), jensen_shannon(last, p.float())))
@@ -120,15 +119,10 @@ def looked_at(view: View, before: Tensor, origin: Tensor) -> tuple[Tensor, Tenso
         now[rows, torch.where((place < 0) | (columns == length), width, place).clamp(max=width)] = p.float()
     tokens, shares, moved = (torch.cat(values, 1) for values in zip(*parts, strict=True))
     blank = view.canvas.tokens[..., None].expand(-1, -1, tokens.shape[2])
-    by_column = [
-        scatter_into(into, all_logits.columns, values)
-        for into, values in (
-            (blank, tokens),
-            (torch.zeros_like(blank).double(), shares),
-            (view.scores.confidence.float(), moved),
-        )
-    ]
-    return by_column[0], by_column[1], by_column[2], now[:, :-1]
+    tokens = scatter_into(blank, all_logits.columns, tokens)
+    shares = scatter_into(torch.zeros_like(blank).double(), all_logits.columns, shares)
+    moved = scatter_into(view.scores.confidence.float(), all_logits.columns, moved)
+    return tokens, shares, moved, now[:, :-1]
 
 
 def mixture_of(p: Tensor) -> tuple[Tensor, Tensor]:

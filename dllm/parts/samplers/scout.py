@@ -132,9 +132,8 @@ def equality(candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:
     """[B, K, K]: whether the successor of candidate i is candidate j > i. An end of text cuts a row once: where i is
     cut, j must be cut there, too."""
     at, real = rows.clamp(min=0), rows >= 0
-    tokens, then = (
-        torch.where(canvas.masked, -1, canvas.tokens)[at] for canvas in (candidates, successors)
-    )  # [B, K, L]
+    # [B, K, L]
+    tokens, then = (torch.where(canvas.masked, -1, canvas.tokens)[at] for canvas in (candidates, successors))
     end, cut = candidates.end[at], candidates.shortened[at]
     order = torch.arange(rows.shape[1], device=rows.device)
     same = (tokens[:, None] == then[:, :, None]).all(-1) & (~cut[:, :, None] | (end[:, None] == end[:, :, None]))

@@ -99,9 +99,8 @@ class TACG(Sampler):
         history). calm: for how many its divergence has stayed below ``kl``. slow, before [B, W, V]: the slow mean and
         the last logits, with no token before the first forward."""
         length = len(canvas.columns)
-        zero = canvas.tokens.new_zeros(
-            len(canvas.start), length if self.history == "answer" else min(length, blocks.widest(length))
-        )
+        width = length if self.history == "answer" else min(length, blocks.widest(length))
+        zero = canvas.tokens.new_zeros(len(canvas.start), width)
         nothing = canvas.masked.new_zeros(*zero.shape, 0)  # the type that every other one absorbs
         memory = {"token": zero, "streak": zero, "calm": zero}
         if self.form == "gate" and self.bonus > 0:
