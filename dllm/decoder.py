@@ -302,7 +302,7 @@ class Decoder:
             raise UserError(f"questions={questions!r} must be a mapping from names, such as {{'q': Choice(...)}}.")
         if twice := sorted({*(questions or {})} & {*named}):
             raise UserError(f"two questions are called {twice[0]!r}. Give each its own name.")
-        given = {"estimator": estimator, "slot": slot, "free": free, "temperature": temperature}
+        given: dict[str, Any] = {"estimator": estimator, "slot": slot, "free": free, "temperature": temperature}
         return self.decide_many([state], {**(questions or {}), **named}, **given, calibration=calibration)[0]
 
     def decide_many(

@@ -185,7 +185,7 @@ def _in_rows(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def _spread(bits: int, width: int, shift: Callable[[int, int], int]) -> int:
-    """The bits, and those up to ``width`` - 1 above each (``lshift``) or below (``rshift``)."""
+    """The bits, and those up to ``width`` - 1 above each, or below where ``shift`` goes right."""
     size = 1
     while size < width:
         step = min(size, width - size)
