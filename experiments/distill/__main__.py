@@ -12,14 +12,11 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator, InitProcessGroupKwargs
-from rich.console import Console
-from rich.table import Table
+from accelerate import Accelerator
 
 from dllm import Model, UserError, load
 from dllm.models.arithmetic import parse_device
@@ -35,11 +32,8 @@ from experiments.distill import chunks, decoding, student
 from experiments.distill.data import Data, Example
 from experiments.distill.recipe import RECIPES, Place, Recipe, parse
 from experiments.distill.train import SHOWN, Run
-from experiments.support.course import RECIPE, draw, log_of, refuse_other
+from experiments.support.course import RECIPE, accelerated, device_of, log_of, refuse_other, report, write
 from experiments.support.scripts import refusing
-
-REPORT = "report.json"
-BARRIER = timedelta(days=7)  # a process waits for the others' answers
 
 
 @dataclass(frozen=True)
@@ -88,9 +82,7 @@ class Phases:
 
     @property
     def device(self) -> str:
-        """Of this process. accelerate calls a CPU cpu:0, which safetensors refuses."""
-        device = self.accelerator.device
-        return "cpu" if device.type == "cpu" else str(device)
+        return device_of(self.accelerator)
 
     def loaded(self) -> Model:
         """The teacher."""
@@ -189,17 +181,11 @@ class Phases:
             "recipe": self.plan.made_from,
             "environment": place,
         }
-        chunks.write(self.out / REPORT, json.dumps(content, indent=1) + "\n")
-        table = Table("at threshold " + f"{recipe.threshold:g} nats", "before", "after")
-        for name in before:
-            table.add_row(
-                decoding.LABELS[name], *(f"{mean:.3f} ±{half:.3f}" for mean, half in (before[name], after[name]))
-            )
-        Console().print(table)
-        try:
-            self.say(str(draw(self.out, SHOWN)))
-        except UserError as error:
-            self.say(str(error))
+        rows = [
+            [decoding.LABELS[name], *(f"{mean:.3f} ±{half:.3f}" for mean, half in (before[name], after[name]))]
+            for name in before
+        ]
+        report(self.out, content, f"at threshold {recipe.threshold:g} nats", rows, SHOWN)
 
     def say(self, text: str) -> None:
         if self.accelerator.is_main_process:
@@ -224,8 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(plan.place.threads)
     out = Path(plan.place.out)
     out.mkdir(parents=True, exist_ok=True)
-    handlers = [InitProcessGroupKwargs(timeout=BARRIER)]
-    accelerator = Accelerator(cpu=plan.place.device == "cpu", kwargs_handlers=handlers)
+    accelerator = accelerated(plan.place.device == "cpu")
     share = plan.recipe.micro * accelerator.num_processes
     if plan.recipe.batch % share:
         raise UserError(
@@ -233,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{accelerator.num_processes} processes."
         )
     if accelerator.is_main_process:
-        chunks.write(out / RECIPE, json.dumps(plan.made_from, indent=1) + "\n")
+        write(out / RECIPE, json.dumps(plan.made_from, indent=1) + "\n")
     Phases(plan, accelerator).run()
     accelerator.end_training()
     return 0

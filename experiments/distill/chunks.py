@@ -6,13 +6,14 @@ What a part gives then depends on nothing but the part, in float32 too, where a 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import track
+
+from experiments.support.course import write
 
 Item = TypeVar("Item")
 PARTS_OF = 4  # batches of rows in a part: as a row ends, the next joins
@@ -57,13 +58,3 @@ def is_whole(folder: Path, parts: Sequence[list[Any]]) -> bool:
 
 def place(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.json"
-
-
-def write(file: Path, text: str) -> None:
-    """Written beside and moved into place: a kill leaves all of it or nothing."""
-    beside = file.with_suffix(".tmp")
-    with beside.open("w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    beside.replace(file)

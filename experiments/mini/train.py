@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +31,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 import dllm
-from dllm.common.errors import UserError
 from dllm.models.arithmetic import parse_device
 from dllm.models.network.transformer import Transformer
 from dllm.models.weights.weights import save_model
@@ -52,9 +50,10 @@ from experiments.mini.recipe import (
     recipe_of,
 )
 from experiments.mini.redraw import redraw_of
+from experiments.support.course import LOG, STATE, cut_log, refuse_changes, whole_file
 from experiments.support.scripts import refusing
 
-STATE, LOG, REPORT = "training.pt", "log.jsonl", "training.json"
+REPORT = "training.json"
 BASE = "base"  # the folder of the base that a command trains first
 TRAINED_FIRST = "mini-llada"  # a base that a command trains by itself
 SAVE_EVERY = 100  # steps between states, each with a line of the log
@@ -91,7 +90,6 @@ class State:
     cpu: float = 0.0
 
     def save(self, file: Path, made_from: dict[str, Any]) -> None:
-        """Written beside and moved into place: a kill leaves the old state or the new one."""
         content = {
             "model": self.model.state_dict(),
             "optimizers": [o.state_dict() for o in self.optimizers],
@@ -101,12 +99,8 @@ class State:
             "cpu": self.cpu,
             "made_from": made_from,
         }
-        beside = file.with_suffix(".tmp")
-        with beside.open("wb") as out:
+        with whole_file(file, "wb") as out:
             torch.save(content, out)
-            out.flush()
-            os.fsync(out.fileno())
-        beside.replace(file)
 
     def load(self, content: dict[str, Any]) -> None:
         self.model.load_state_dict(content["model"])
@@ -198,14 +192,12 @@ class Run:
     def _go_on(self) -> None:
         """Take over a state that is there, and forget what was logged after it. Raises UserError."""
         if not (self.folder / STATE).is_file():
-            (self.folder / LOG).unlink(missing_ok=True)
+            cut_log(self.folder, -1)
             return
         content = torch.load(self.folder / STATE, map_location=self.state.model.device, weights_only=True)
         refuse_other(self.folder, content["made_from"], self.made_from)
         self.state.load(content)
-        lines = [line for line in (self.folder / LOG).read_text().splitlines() if complete(line)]
-        kept = [line for line in lines if json.loads(line)["step"] <= self.state.step]
-        (self.folder / LOG).write_text("".join(line + "\n" for line in kept))
+        cut_log(self.folder, self.state.step)
 
     def step(self) -> None:
         recipe, state = self.recipe, self.state
@@ -276,27 +268,10 @@ def report_of(folder: Path) -> dict[str, Any] | None:
     return found
 
 
-def complete(line: str) -> bool:
-    """Whether a line of the log was written to its end."""
-    try:
-        return "step" in json.loads(line)
-    except ValueError:
-        return False
-
-
 def refuse_other(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Raises UserError for a state made from something else."""
-    changed = [key for key in now if before.get(key) != now[key]]
-    if not changed:
-        return
-    key = changed[0]
     named = {"data": "other data", "tokenizer": "another tokenizer", "base": "another base"}
-    what = named.get(key, f"{key}={before.get(key)!r}")
-    instead = "" if key in named else f", not {now[key]!r}"
-    raise UserError(
-        f"--out={str(folder)!r} holds a run begun with {what}{instead}; going on would mix the two. Give the recipe "
-        "and the commit of that run, or another folder."
-    )
+    refuse_changes(f"--out={str(folder)!r}", before, now, named, "the recipe and the commit of that run")
 
 
 def train(

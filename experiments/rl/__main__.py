@@ -12,30 +12,26 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator, InitProcessGroupKwargs
-from rich.console import Console
-from rich.table import Table
+from accelerate import Accelerator
 
 from dllm import Decoder, Model, UserError, load
 from dllm.app.runs.plan import RunPlan, weights_of
 from dllm.models.network.transformer import Transformer
 from dllm.record.environment import environment_stamp
 from dllm.tasks.mini import tasks
-from experiments.distill import chunks, student
+from experiments.distill import student
 from experiments.distill.recipe import refuse_rounding, usual_tune
 from experiments.rl.recipe import Recipe, Where, described, parse
 from experiments.rl.training import SHOWN, Run
-from experiments.support.course import RECIPE, draw, refuse_other
+from experiments.support.course import RECIPE, accelerated, device_of, refuse_other, report, write
 from experiments.support.held_out import answered
 from experiments.support.scripts import refusing
 
-BEFORE, REPORT = "before.json", "report.json"
-BARRIER = timedelta(days=7)  # processes wait while the first one measures
+BEFORE = "before.json"
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,7 @@ def train(job: Job, accelerator: Accelerator) -> Run:
     model = job.loaded(device, trainable=True)
     before = Path(job.where.out) / BEFORE
     if accelerator.is_main_process and not before.is_file():
-        chunks.write(before, json.dumps(job.measured(model)))
+        write(before, json.dumps(job.measured(model)))
     accelerator.wait_for_everyone()
     student.choose_learning(model.transformer, job)
     items = tasks.generate(recipe.task, job.seed + 2000, recipe.count, "train")
@@ -129,22 +125,10 @@ def finish(job: Job, run: Run, device: str) -> None:
         "recipe": job.made_from,
         "environment": place,
     }
-    chunks.write(out / REPORT, json.dumps(content, indent=1) + "\n")
-    table = Table(f"{job.recipe.task}, {job.recipe.held_out} held-out prompts", "before", "after")
-    for name in before:
-        table.add_row(name, f"{before[name]:.2f}", f"{after[name]:.2f}")
-    Console().print(table)
-    try:
-        print(draw(out, SHOWN))
-    except UserError as error:
-        print(error)
+    rows = [[name, f"{before[name]:.2f}", f"{after[name]:.2f}"] for name in before]
+    report(out, content, f"{job.recipe.task}, {job.recipe.held_out} held-out prompts", rows, SHOWN)
     option = f"model.path={path}" if adapter is None else f"model.adapter={adapter}"
     print(f"{adapter or path}: load it with {option}")
-
-
-def device_of(accelerator: Accelerator) -> str:
-    """Of this process. accelerate calls a CPU cpu:0, which safetensors refuses."""
-    return "cpu" if accelerator.device.type == "cpu" else str(accelerator.device)
 
 
 @refusing
@@ -157,12 +141,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(job.where.threads)
     out = Path(job.where.out)
     out.mkdir(parents=True, exist_ok=True)
-    on_cpu = str(job.decode.config["model"]["device"]) == "cpu"
-    accelerator = Accelerator(cpu=on_cpu, kwargs_handlers=[InitProcessGroupKwargs(timeout=BARRIER)])
+    accelerator = accelerated(str(job.decode.config["model"]["device"]) == "cpu")
     if job.recipe.groups % accelerator.num_processes:
         raise UserError(f"groups={job.recipe.groups} must be a multiple of the {accelerator.num_processes} processes.")
     if accelerator.is_main_process:
-        chunks.write(out / RECIPE, json.dumps(job.made_from, indent=1) + "\n")
+        write(out / RECIPE, json.dumps(job.made_from, indent=1) + "\n")
     run = train(job, accelerator)
     if accelerator.is_main_process:
         if run.is_over:

@@ -1,4 +1,4 @@
-"""What trainings share: a state from which a killed run goes on bit for bit, a log with its curves, and a bar."""
+"""What trainings share: a state from which a killed run goes on bit for bit, a log with its curves, and a report."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
-from accelerate import Accelerator
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from torch import nn
 
 from dllm.common.errors import UserError
 from dllm.common.installing import not_installed
 
-STATE, LOG, RECIPE = "training.pt", "log.jsonl", "recipe.json"
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+STATE, LOG, RECIPE, REPORT = "training.pt", "log.jsonl", "recipe.json", "report.json"
 CLIP = 1.0  # norm of the gradients
 
 
@@ -45,18 +49,15 @@ class Course:
 
     def _go_on(self) -> None:
         """Take over a state that is there, and forget what was logged after it."""
-        file, log = self.folder / STATE, self.folder / LOG
-        kept: list[str] = []
+        file = self.folder / STATE
         if file.is_file():
             device = next(iter(self.learning.values())).device
             content = torch.load(file, map_location=device, weights_only=True)
             self.network.load_state_dict(content["weights"], strict=False)
             self.optimizer.load_state_dict(content["optimizer"])
             self.step, self.starts, self.seconds = content["step"], content["starts"], content["seconds"]
-            lines = log.read_text().splitlines() if log.is_file() else []
-            kept = [line for line in lines if is_complete(line) and json.loads(line)["step"] <= self.step]
         if self.accelerator.is_main_process:
-            log.write_text("".join(line + "\n" for line in kept))
+            cut_log(self.folder, self.step if file.is_file() else -1)
 
     def note(self, values: Mapping[str, float]) -> None:
         """A line of the log."""
@@ -78,12 +79,8 @@ class Course:
             "starts": self.starts,
             "seconds": self._spent(),
         }
-        beside = (self.folder / STATE).with_suffix(".tmp")
-        with beside.open("wb") as out:
+        with whole_file(self.folder / STATE, "wb") as out:
             torch.save(content, out)
-            out.flush()
-            os.fsync(out.fileno())
-        beside.replace(self.folder / STATE)
 
     def _spent(self) -> list[float]:
         return [time.monotonic() - self.began[0], time.process_time() - self.began[1]]
@@ -114,24 +111,49 @@ def refuse_other(folder: Path, now: Mapping[str, Any]) -> None:
         if (folder / STATE).exists() or (folder / LOG).exists():
             raise UserError(f"out={str(folder)!r} holds another kind of run. Give another folder.")
         return
-    before = json.loads((folder / RECIPE).read_text())
-    changed = [key for key in now if before.get(key) != now[key]]
-    if changed:
-        key = changed[0]
-        what = {"questions": "other questions", "checkpoint": "other weights"}.get(key, f"{key}={before.get(key)!r}")
-        instead = "" if key in ("questions", "checkpoint") else f", not {now[key]!r}"
+    before, others = json.loads((folder / RECIPE).read_text()), {"questions": "questions", "checkpoint": "weights"}
+    named = {key: f"other {word}" for key, word in others.items()}
+    refuse_changes(f"out={str(folder)!r}", before, now, named, "the options of that run")
+
+
+def refuse_changes(
+    place: str, before: Mapping[str, Any], now: Mapping[str, Any], named: Mapping[str, str], way_out: str
+) -> None:
+    """Raise UserError where a run goes on with something else than it began with. named: entries whose values say
+    nothing to a reader, in words."""
+    key = next((key for key in now if before.get(key) != now[key]), None)
+    if key is not None:
+        begun = named.get(key, f"{key}={before.get(key)!r}, not {now[key]!r}")
         raise UserError(
-            f"out={str(folder)!r} holds a run begun with {what}{instead}; going on would mix the two. Give the options "
-            "of that run, or another folder."
+            f"{place} holds a run begun with {begun}; going on would mix the two. Give {way_out}, or another folder."
         )
 
 
-def is_complete(line: str) -> bool:
-    """Whether a line of the log was written to its end."""
-    try:
-        return "step" in json.loads(line)
-    except ValueError:
-        return False
+@contextmanager
+def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """A file that is written beside and moved into place: a kill leaves the old one or the new one."""
+    beside = file.with_suffix(".tmp")
+    with beside.open(mode) as out:
+        yield out
+        out.flush()
+        os.fsync(out.fileno())
+    beside.replace(file)
+
+
+def write(file: Path, text: str) -> None:
+    with whole_file(file) as out:
+        out.write(text)
+
+
+def cut_log(folder: Path, step: int) -> None:
+    """Forget what was logged after a step, and a line that was not written to its end."""
+    log, kept = folder / LOG, list[str]()
+    for line in log.read_text().splitlines() if log.is_file() else ():
+        try:
+            kept += [line] if json.loads(line)["step"] <= step else []
+        except (ValueError, KeyError, TypeError):
+            continue
+    log.write_text("".join(line + "\n" for line in kept))
 
 
 def log_of(folder: Path) -> list[dict[str, Any]]:
@@ -159,3 +181,30 @@ def draw(folder: Path, shown: Mapping[str, str]) -> Path:
     figure.savefig(folder / "curve.svg")
     pyplot.close(figure)
     return folder / "curve.svg"
+
+
+def accelerated(cpu: bool) -> Accelerator:
+    """The processes of a run. They wait for each other's decodes for days."""
+    from accelerate import Accelerator, InitProcessGroupKwargs
+
+    return Accelerator(cpu=cpu, kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(days=7))])
+
+
+def device_of(accelerator: Accelerator) -> str:
+    """Of this process. accelerate calls a CPU cpu:0, which safetensors refuses."""
+    return "cpu" if accelerator.device.type == "cpu" else str(accelerator.device)
+
+
+def report(
+    folder: Path, content: Mapping[str, Any], title: str, rows: Iterable[Iterable[str]], shown: Mapping[str, str]
+) -> None:
+    """report.json, a table of figures before and after, and the curves of ``shown``."""
+    write(folder / REPORT, json.dumps(content, indent=1) + "\n")
+    table = Table(title, "before", "after")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+    try:
+        print(draw(folder, shown), flush=True)
+    except UserError as error:
+        print(error, flush=True)
