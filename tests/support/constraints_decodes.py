@@ -129,10 +129,12 @@ def places(where: Tensor) -> list[int]:
     return where[0].nonzero()[:, 0].tolist()
 
 
-def same(found: Any, recorded: Any) -> bool:
-    """Equal, confidences to five digits."""
+def same(found: Any, recorded: Any, close: float = 2e-6) -> bool:
+    """Equal, numbers with a point within ``close``: confidences to five digits."""
     if isinstance(recorded, dict):
-        return found.keys() == recorded.keys() and all(same(found[key], recorded[key]) for key in recorded)
-    if isinstance(recorded, list):
-        return len(found) == len(recorded) and all(map(same, found, recorded))
-    return abs(found - recorded) < 2e-6 if isinstance(recorded, float) else bool(found == recorded)
+        return found.keys() == recorded.keys() and all(same(found[key], recorded[key], close) for key in recorded)
+    if isinstance(recorded, list) and isinstance(found, list):
+        return len(found) == len(recorded) and all(map(same, found, recorded, [close] * len(found)))
+    if isinstance(recorded, float) or isinstance(found, float):
+        return None not in (found, recorded) and abs(found - recorded) < close
+    return bool(found == recorded)

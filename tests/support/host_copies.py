@@ -36,15 +36,8 @@ class Trap(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         name = func.overloadpacket.__name__
-        by_mask = (
-            name.startswith("index")
-            and any(
-                isinstance(one, Tensor) and one.dtype == torch.bool
-                for one in (args[1] if len(args) > 1 else None) or ()
-            )
-            if name in ("index", "index_put", "index_put_")
-            else False
-        )
+        index = args[1] or () if name in ("index", "index_put", "index_put_") and len(args) > 1 else ()
+        by_mask = any(isinstance(one, Tensor) and one.dtype == torch.bool for one in index)
         if by_mask or name.startswith(ASKING):
             self.note()
         return func(*args, **(kwargs or {}))

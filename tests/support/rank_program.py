@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils._pytree import tree_leaves
 
 from dllm import Decoder, Model, load, part
 from dllm.parts import Ranks, RecordedTurns, Sampling, results
@@ -51,30 +49,10 @@ def decoded(whole: Model, name: str) -> list[Any]:
     return [(one.canvas, one.turns, one.nfe, one.query_tokens, one.flops, one.bytes) for one in decoder(PROMPTS)]
 
 
-@dataclass
-class WaitingGraph(FakeGraph):
-    """A recording that waits for the exchanges that it replays."""
-
-    log: list[str] = field(default_factory=list)
-
-    def replay(self) -> None:
-        self.log.append("replay")
-        for call in self.calls:
-            found = call.function(*call.args, **call.kwargs)
-            leaves = tree_leaves(found)
-            for one in leaves:
-                if isinstance(one, torch.ScriptObject) and hasattr(one, "wait"):
-                    one.wait()
-            made = [one for one in leaves if isinstance(one, torch.Tensor)]
-            if call.results:
-                for fixed, fresh in zip(call.results, made, strict=True):
-                    fixed.copy_(fresh)
-
-
 def recorded(network: Any, kv: str) -> tuple[list[Any], list[str]]:
     """Two decodes whose turns are recorded, and what was recorded and replayed, in order."""
     combination, log = Combination("static", "fixed", kv), list[str]()
-    take = RecordedTurns(network, lambda: WaitingGraph(log))
+    take = RecordedTurns(network, lambda: FakeGraph(log))
     for _ in range(2):
         found = results(network, parts_of(combination), requests(), Sampling(), 0, take=take)
     return [(one.canvas, one.turns, one.nfe, one.query_tokens) for one in found], log

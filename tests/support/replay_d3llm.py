@@ -146,8 +146,3 @@ class TwiceSession(ColumnSession):
     def _doubled(self, store: Tensor) -> Tensor:
         first, end = self.policy.twice
         return torch.cat([store[:, :, : self.length + 1], store[:, :, first:end]], 2)
-
-
-def duplicates(keys: list[int], length: int) -> int:
-    """The most columns that a forward attended to twice."""
-    return max(keys) - length

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from accidents import accident, named
+from constraints_decodes import same
 from flattened import load_model, read_model_config
 from mapped import parts_by
 from replay_params import mapping_of
@@ -265,15 +266,6 @@ def remix(case: Case, folder: Path) -> dict[str, Any]:
     }
 
 
-def alike(recorded: Any, found: Any) -> bool:
-    """Whether two values are equal, numbers with a point within ``CLOSE``."""
-    if isinstance(recorded, list) and isinstance(found, list):
-        return len(recorded) == len(found) and all(map(alike, recorded, found))
-    if isinstance(recorded, float) or isinstance(found, float):
-        return None not in (recorded, found) and abs(recorded - found) < CLOSE
-    return bool(recorded == found)
-
-
 def outcomes(data: Case, models: Path, sample: bool = False) -> Iterator[str | None]:
     """What is wrong with every case; sample: every third is decoded."""
     decode = {"dmax": dmax, "remix": remix}[data["method"]]
@@ -283,7 +275,7 @@ def outcomes(data: Case, models: Path, sample: bool = False) -> Iterator[str | N
             continue
         found = decode(case, models / case["model"])
         wrong = sorted(case.keys() - OF_CASE - found.keys())
-        wrong += [name for name, value in found.items() if name not in case or not alike(case[name], value)]
+        wrong += [name for name, value in found.items() if name not in case or not same(value, case[name], CLOSE)]
         yield f"{', '.join(wrong)} differ" if wrong else None
 
 

@@ -223,6 +223,13 @@ def compressed(called: str, kind: str, weights: Mapping[str, Any], pack: Callabl
     return Form(called, {"quantization_config": said}, lambda a, b: pack(a, b, *how))
 
 
+def whole(kind: str, bits: int, **said: Any) -> Form:
+    """Whole numbers of compressed-tensors. said: of their columns, as config.json has it."""
+    group, symmetric = said.get("group_size", -1), said.get("symmetric", True)
+    how = bits, group, symmetric, kind == "pack-quantized"
+    return compressed(f"INT{bits}", kind, {"num_bits": bits, **said}, whole_numbers, *how)
+
+
 def said_by(called: str, said: Mapping[str, Any], pack: Callable[..., Packed], *how: Any) -> Form:
     return Form(called, {"quantization_config": said}, lambda a, b: pack(a, b, *how))
 
@@ -250,52 +257,12 @@ FORMS: dict[str, Form] = {
     "fp8-block": compressed(
         "FP8", "float-quantized", {**WHOLE, "strategy": "block", "block_structure": [48, 24]}, floats8, (48, 24)
     ),
-    "int8": compressed(
-        "INT8", "int-quantized", {"num_bits": 8, "strategy": "channel"}, whole_numbers, 8, -1, True, False
-    ),
-    "int8-zeros": compressed(
-        "INT8",
-        "int-quantized",
-        {"num_bits": 8, "strategy": "channel", "symmetric": False},
-        whole_numbers,
-        8,
-        -1,
-        False,
-        False,
-    ),
-    "w4a16": compressed(
-        "INT4",
-        "pack-quantized",
-        {"num_bits": 4, "strategy": "group", "group_size": 32},
-        whole_numbers,
-        4,
-        32,
-        True,
-        True,
-    ),
-    "w4a16-zeros": compressed(
-        "INT4",
-        "pack-quantized",
-        {"num_bits": 4, "group_size": 64, "symmetric": False},
-        whole_numbers,
-        4,
-        64,
-        False,
-        True,
-    ),
-    "w4a16-short": compressed(
-        "INT4", "pack-quantized", {"num_bits": 4, "group_size": 128}, whole_numbers, 4, 128, True, True
-    ),  # the last group of 192 columns has half of them
-    "w3a16": compressed(
-        "INT3",
-        "pack-quantized",
-        {"num_bits": 3, "strategy": "channel", "symmetric": False},
-        whole_numbers,
-        3,
-        -1,
-        False,
-        True,
-    ),
+    "int8": whole("int-quantized", 8, strategy="channel"),
+    "int8-zeros": whole("int-quantized", 8, strategy="channel", symmetric=False),
+    "w4a16": whole("pack-quantized", 4, strategy="group", group_size=32),
+    "w4a16-zeros": whole("pack-quantized", 4, group_size=64, symmetric=False),
+    "w4a16-short": whole("pack-quantized", 4, group_size=128),  # the last group of 192 columns has half of them
+    "w3a16": whole("pack-quantized", 3, strategy="channel", symmetric=False),
     "nvfp4": compressed("NVFP4", "nvfp4-pack-quantized", {"num_bits": 4, "type": "float"}, nvfp4, False),
     "mxfp4": compressed("MXFP4", "mxfp4-pack-quantized", {"num_bits": 4, "type": "float"}, powers_of_two, False),
     "mxfp8": compressed("MXFP8", "mxfp8-quantized", {"num_bits": 8, "type": "float"}, powers_of_two, True),
