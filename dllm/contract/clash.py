@@ -8,7 +8,7 @@ from functools import cached_property, reduce
 from operator import and_, attrgetter
 from typing import Any
 
-from dllm.common.errors import Refusal, Set, name_of, valued
+from dllm.common.errors import IncompatibleParts, Refusal, Set, name_of, valued
 from dllm.contract.checks import needs_of
 from dllm.contract.needs import Need, readouts_of
 from dllm.contract.readouts import Readout
@@ -117,6 +117,13 @@ class Clash:
                 facts[name] = combination.fact(name)
         ways = tuple(way if isinstance(way, Set) else way(combination) for way in self.use)
         return self.kind(self.says, facts, ways, self.note, self.at)
+
+
+@dataclass(frozen=True)
+class Mismatch(Clash):
+    """Parts that each are fine and do not work together."""
+
+    kind: type[Refusal] = IncompatibleParts  # of the refusal
 
 
 # The group of a part and the part, whose own rows these are; None: rows of no part.

@@ -12,11 +12,10 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.clash import Clash, Selection
+from dllm.contract.clash import Clash, Mismatch, Selection
 from dllm.contract.reshape import Reshape
 from dllm.contract.setting import Setting
 from dllm.contract.shapes import HostView
@@ -186,28 +185,27 @@ class Cache:
 
     traits: CacheTraits
     clashes: ClassVar[tuple[Clash, ...]] = (
-        Clash(lambda c: _refusal_words(c, "region"),
-              "{cache} computes only the open blocks in most forwards, but a chosen part reads the region "
-              "{region:value} {when:value}.", kind=IncompatibleParts),
-        Clash(lambda c: _refusal_words(c, "committed"),
-              "{cache} computes masked positions, not the committed ones that a chosen part reads.",
-              kind=IncompatibleParts),
-        Clash(lambda c: _refusal_words(c, "shadows"),
-              "{cache} has no room for the extra queries of {sampler}.", kind=IncompatibleParts),
-        Clash(lambda c: _refusal_words(c, "attention"),
-              "{sampler} reads attention weights, and {cache} does not hold the keys that they are made of, or does "
-              "not attend with every row.", kind=IncompatibleParts),
-        Clash(lambda c: c.does.soft is not None and not c.part.traits.soft,
-              "{sampler} shows mixtures of tokens and the mask, which change while the canvas does not, and {cache} "
-              "keeps what it computed of the open block.", kind=IncompatibleParts),
-        Clash(lambda c: c.part.traits.verifies and not c.does.verifies,
-              "{cache} verifies drafts, and {sampler} makes none.", kind=IncompatibleParts),
-        Clash(lambda c: c.does.verifies != c.part.traits.verifies,
-              "{cache} has no forward that verifies what {sampler} drafts.", kind=IncompatibleParts),
-        Clash(lambda c: c.does.branches and not c.part.traits.branches,
-              "{cache} cannot share its rows among the several candidates of {sampler}.", kind=IncompatibleParts),
-        Clash(lambda c: c.attention.name not in c.part.traits.kinds and kinds_phrase(c.part.traits.kinds),
-              "{cache} is for models with {what:value} attention; this one is {kind:value}.", kind=IncompatibleParts),
+        Mismatch(lambda c: _refusal_words(c, "region"),
+                 "{cache} computes only the open blocks in most forwards, but a chosen part reads the region "
+                 "{region:value} {when:value}."),
+        Mismatch(lambda c: _refusal_words(c, "committed"),
+                 "{cache} computes masked positions, not the committed ones that a chosen part reads."),
+        Mismatch(lambda c: _refusal_words(c, "shadows"),
+                 "{cache} has no room for the extra queries of {sampler}."),
+        Mismatch(lambda c: _refusal_words(c, "attention"),
+                 "{sampler} reads attention weights, and {cache} does not hold the keys that they are made of, or does "
+                 "not attend with every row."),
+        Mismatch(lambda c: c.does.soft is not None and not c.part.traits.soft,
+                 "{sampler} shows mixtures of tokens and the mask, which change while the canvas does not, and {cache} "
+                 "keeps what it computed of the open block."),
+        Mismatch(lambda c: c.part.traits.verifies and not c.does.verifies,
+                 "{cache} verifies drafts, and {sampler} makes none."),
+        Mismatch(lambda c: c.does.verifies != c.part.traits.verifies,
+                 "{cache} has no forward that verifies what {sampler} drafts."),
+        Mismatch(lambda c: c.does.branches and not c.part.traits.branches,
+                 "{cache} cannot share its rows among the several candidates of {sampler}."),
+        Mismatch(lambda c: c.attention.name not in c.part.traits.kinds and kinds_phrase(c.part.traits.kinds),
+                 "{cache} is for models with {what:value} attention; this one is {kind:value}."),
     )  # fmt: skip
     shares = False  # what ``Session.final`` says of its columns may be taken over by other requests
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts, in_range
+from dllm.common.errors import in_range
 from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.clash import Clash
+from dllm.contract.clash import Mismatch
 from dllm.contract.shapes import HostView
 from dllm.models.config import ModelConfig
 from dllm.parts.cache.buffer import Buffered, CacheView
@@ -35,10 +35,9 @@ class Blockwise(Pruning, Buffered):
     traits = Buffered.traits.but(committed=True, branches=True, bounded_shapes=True, bounds_late=True)
     clashes = (
         *Pruning.clashes,
-        Clash(
+        Mismatch(
             lambda c: c.blocks.traits.slides,
             "{cache} computes everything when a block opens, but {blocks} opens one only, and moves it.",
-            kind=IncompatibleParts,
         ),
         MISSES_LEFT,
     )

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts, Set, in_choices, in_range
+from dllm.common.errors import Set, in_choices, in_range
 from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.clash import USE_FIXED, Clash
+from dllm.contract.clash import USE_FIXED, Mismatch
 from dllm.contract.shapes import HostView
 from dllm.models.config import ModelConfig
 from dllm.parts.cache.buffer import Buffered, CacheView
@@ -40,11 +40,10 @@ class Delayed(Buffered):
     )
     clashes = (
         *Buffered.clashes,
-        Clash(
+        Mismatch(
             lambda c: c.blocks.traits.slides or "block_length" not in c.blocks.per_request,
             "{cache} keeps blocks of one length, but {blocks} has none.",
             [USE_FIXED, Set("blocks", "ahead")],
-            kind=IncompatibleParts,
         ),
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts, Set, in_range
+from dllm.common.errors import Set, in_range
 from dllm.contract import ForwardPlan
-from dllm.contract.clash import Clash
+from dllm.contract.clash import Mismatch
 from dllm.parts.cache.buffer import Buffered, CacheView
 
 
@@ -20,23 +20,20 @@ class DKVGreedy(Buffered):
     traits = Buffered.traits.but(scores_all_at_open=True)
     clashes = (
         *Buffered.clashes,
-        Clash(
+        Mismatch(
             lambda c: not c.does.plans_ahead,
             "{cache} computes only what comes next, so {sampler} must know its order in advance.",
             [Set("sampler", "order")],
             at="cache",
-            kind=IncompatibleParts,
         ),
-        Clash(
+        Mismatch(
             lambda c: c.blocks.traits.slides,
             "{cache} computes what was announced, but {blocks} moves its block after every turn, and then other "
             "positions are next.",
-            kind=IncompatibleParts,
         ),
-        Clash(
+        Mismatch(
             lambda c: c.model.prediction_shift,
             "{cache} is not defined for models that predict from the position before (Dream).",
-            kind=IncompatibleParts,
         ),
     )
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts
 from dllm.contract import ForwardPlan
-from dllm.contract.clash import Clash
+from dllm.contract.clash import Mismatch
 from dllm.contract.shapes import HostView
 from dllm.models.config import ModelConfig
 from dllm.parts.cache.buffer import CacheView
@@ -21,10 +20,9 @@ class DKVPrefill(DKV):
 
     clashes = (
         *DKV.clashes,
-        Clash(
+        Mismatch(
             lambda c: not c.model.prediction_shift,
             "{cache} is defined for models that predict from the position before.",
-            kind=IncompatibleParts,
         ),
     )
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from dllm.common.errors import IncompatibleParts
 from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.clash import Clash
+from dllm.contract.clash import Mismatch
 from dllm.models.network.visibility import CAUSAL
 from dllm.parts.cache.buffer import Buffered, CacheView
 from dllm.parts.cache.columns import committable_next, order_of, predictors
@@ -32,11 +31,10 @@ class Finished(Buffered):
     )
     clashes = (
         *Buffered.clashes,
-        Clash(
+        Mismatch(
             lambda c: (c.model.prediction_shift or c.model.seed_shift) and any(need.committed for need in c.needs),
             "{cache} does not compute again what predicts a block's first position, and a chosen part reads the "
             "scores of committed ones.",
-            kind=IncompatibleParts,
         ),
     )
 

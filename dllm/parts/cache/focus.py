@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts, Set, in_range
+from dllm.common.errors import Set, in_range
 from dllm.common.rowwise import select_or_all
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
-from dllm.contract.clash import UNGUIDED, USE_FIXED, Clash, Selection
+from dllm.contract.clash import UNGUIDED, USE_FIXED, Mismatch, Selection
 from dllm.contract.shapes import bucket
 from dllm.models.config import ModelConfig
 from dllm.models.network.attention import Visible
@@ -67,25 +67,24 @@ class Focus(Buffered):
     )
     clashes = (
         *Buffered.clashes,
-        Clash(lambda c: c.model.layers < 3,
-              "{cache} compares two layers and saves rows of those after them, but this model has "
-              "{model.layers:value}.", kind=IncompatibleParts),
-        Clash(lambda c: c.model.prediction_shift or c.model.seed_shift,
-              "{cache} lets the row of a mask leave, but this model predicts a position from the row before it.",
-              kind=IncompatibleParts),
-        Clash(_splits,
-              "{cache} keeps the model's attention block of {length:value} columns until it is decided, which "
-              "{blocks}{own:value} may split.", [lambda c: USE_FIXED & Set("blocks.block_length", c.attention.block)],
-              kind=IncompatibleParts),
-        Clash(lambda c: not (c.does.ranks_by and c.does.thresholds) or c.does.revocable or c.does.edits
-              or c.does.commits_ahead,
-              "{sampler} goes by more than a threshold of each position, and {cache} shows a rule some masks of the "
-              "block alone.", kind=IncompatibleParts),
-        Clash(lambda c: c.sampling.guidance,
-              "{cache} lets columns leave a row, and {sampling.guidance} runs a second one in which others would.",
-              [UNGUIDED], kind=IncompatibleParts),
-        Clash(lambda c: any(read.layer is not None for read in c.reads),
-              "{cache} ends rows between layers, and a chosen part reads the states of one.", kind=IncompatibleParts),
+        Mismatch(lambda c: c.model.layers < 3,
+                 "{cache} compares two layers and saves rows of those after them, but this model has "
+                 "{model.layers:value}."),
+        Mismatch(lambda c: c.model.prediction_shift or c.model.seed_shift,
+                 "{cache} lets the row of a mask leave, but this model predicts a position from the row before it."),
+        Mismatch(_splits,
+                 "{cache} keeps the model's attention block of {length:value} columns until it is decided, which "
+                 "{blocks}{own:value} may split.",
+                 [lambda c: USE_FIXED & Set("blocks.block_length", c.attention.block)]),
+        Mismatch(lambda c: not (c.does.ranks_by and c.does.thresholds) or c.does.revocable or c.does.edits
+                 or c.does.commits_ahead,
+                 "{sampler} goes by more than a threshold of each position, and {cache} shows a rule some masks of the "
+                 "block alone."),
+        Mismatch(lambda c: c.sampling.guidance,
+                 "{cache} lets columns leave a row, and {sampling.guidance} runs a second one in which others would.",
+                 [UNGUIDED]),
+        Mismatch(lambda c: any(read.layer is not None for read in c.reads),
+                 "{cache} ends rows between layers, and a chosen part reads the states of one."),
     )  # fmt: skip
 
     def __init__(self, alpha: float | None = 1.5) -> None:

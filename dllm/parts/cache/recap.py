@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts, Set, in_choices, in_range
+from dllm.common.errors import Set, in_choices, in_range
 from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.clash import Clash
+from dllm.contract.clash import Mismatch
 from dllm.parts.cache.buffer import Buffered, CacheView
 from dllm.parts.cache.columns import predictors
 
@@ -25,11 +25,10 @@ class Recap(Buffered):
     traits = Buffered.traits.but(bounded_shapes=True)
     clashes = (
         *Buffered.clashes,
-        Clash(
+        Mismatch(
             lambda c: c.part.targets == "announced" and not c.does.plans_ahead,
             "{cache.targets} computes what the sampler announces, and {sampler} announces nothing.",
             [Set("sampler", "groups"), Set("sampler", "order"), Set("cache.targets", "block")],
-            kind=IncompatibleParts,
         ),
     )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts, Set, in_range
+from dllm.common.errors import Set, in_range
 from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.clash import Clash
+from dllm.contract.clash import Mismatch
 from dllm.parts.cache.buffer import Buffered, CacheView
 
 
@@ -24,11 +24,10 @@ class SlidingCache(Buffered):
     traits = Buffered.traits.but(committed=True, bounded_shapes=True)
     clashes = (
         *Buffered.clashes,
-        Clash(
+        Mismatch(
             lambda c: not c.blocks.traits.slides,
             "{cache} follows a window, but {blocks} opens blocks.",
             [Set("blocks", "sliding")],
-            kind=IncompatibleParts,
         ),
     )
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts, Set
+from dllm.common.errors import Set
 from dllm.contract import BlockState, ForwardPlan, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.clash import Clash
+from dllm.contract.clash import Mismatch
 from dllm.contract.traits import CacheTraits
 from dllm.models.config import ModelConfig
 from dllm.parts.cache.base import Cache, Session
@@ -26,11 +26,10 @@ class SpanCache(Cache):
     )
     clashes = (
         *Cache.clashes,
-        Clash(
+        Mismatch(
             lambda c: not c.does.spans,
             "{cache} cuts the canvas after a span that the sampler announces, and {sampler} announces none.",
             [Set("sampler", "slowfast")],
-            kind=IncompatibleParts,
         ),
     )
 

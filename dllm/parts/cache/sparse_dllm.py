@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts, Refusal, in_range, name_of
+from dllm.common.errors import Refusal, in_range, name_of
 from dllm.common.ranking import top_k_mask
 from dllm.common.rowwise import Owner, select_or_all
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
-from dllm.contract.clash import Clash
+from dllm.contract.clash import Mismatch
 from dllm.contract.setting import Setting
 from dllm.contract.shapes import bucket
 from dllm.contract.traits import CacheTraits
@@ -53,10 +53,9 @@ class SparseDLLM(Cache):
     )
     clashes = (
         *Cache.clashes,
-        Clash(
+        Mismatch(
             lambda c: c.blocks.traits.slides,
             "{cache} chooses what to keep in the second forward of a block, but {blocks} opens one only, and moves it.",
-            kind=IncompatibleParts,
         ),
         MISSES_LEFT,
     )

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts, Refusal, Set, in_choices, in_range
+from dllm.common.errors import Refusal, Set, in_choices, in_range
 from dllm.common.rowwise import Owner, select_or_all
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
-from dllm.contract.clash import Clash
+from dllm.contract.clash import Mismatch
 from dllm.contract.setting import Setting
 from dllm.contract.traits import CacheTraits
 from dllm.models.config import ModelConfig
@@ -56,7 +56,7 @@ class SparseD(Cache):
     )
     clashes = (
         *Cache.clashes,
-        Clash(
+        Mismatch(
             lambda c: (
                 c.part.full_forwards is None
                 and (own := getattr(c.sampler, "steps", None)) is not None
@@ -66,7 +66,6 @@ class SparseD(Cache):
             "{cache} counts the share {cache.skip} of {cache.steps}, and {sampler.steps} is another number.",
             [lambda c: Set("cache.steps", c.sampler.steps)],  # type: ignore[attr-defined]
             "Or set {cache.full_forwards:name}.",
-            kind=IncompatibleParts,
         ),
     )
 

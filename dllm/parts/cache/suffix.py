@@ -11,12 +11,12 @@ from math import pi, sqrt
 import torch
 from torch import Tensor
 
-from dllm.common.errors import IncompatibleParts, Refusal, Set, in_choices, in_range
+from dllm.common.errors import Refusal, Set, in_choices, in_range
 from dllm.common.noise import uniform
 from dllm.common.ranking import top_k_mask
 from dllm.contract import BlockState
 from dllm.contract.canvas import Canvas
-from dllm.contract.clash import Clash, Selection
+from dllm.contract.clash import Mismatch, Selection
 from dllm.contract.traits import CacheTraits
 from dllm.parts.cache.base import Cache
 
@@ -24,12 +24,11 @@ DROPS = ("none", "gaussian", "uniform")
 NOISE = 21  # keeps these draws apart from those of tokens, which hash a turn after the position
 
 
-MISSES_LEFT = Clash(
+MISSES_LEFT = Mismatch(
     lambda c: c.does.revocable and c.model.prediction_shift and not c.part.query_left,
     "{cache.query_left} predicts a block's first position only once, so a sampler that remasks it would wait for it "
     "forever.",
     [Set("cache.query_left", True)],
-    kind=IncompatibleParts,
 )
 
 
@@ -49,32 +48,28 @@ class Pruning(Cache):
 
     traits = CacheTraits(heads="local", leads=True)
     clashes = (
-        Clash(
+        Mismatch(
             lambda c: c.part.prunes and min({need.region for need in c.needs} - {"block"}, default=None),
             "{cache.suffix_window} leaves out masks after the open blocks, but a chosen part reads the region "
             "{what:value}.",
             [_whole_suffix],
             "(Policy eotp: or eos.scope=block.)",
-            kind=IncompatibleParts,
         ),
-        Clash(
+        Mismatch(
             lambda c: c.part.prunes and c.blocks.traits.slides,
             "{cache} chooses the masks that it leaves out when a block opens, but {blocks} has a single block, whose "
             "window would come to columns that stay left out.",
-            kind=IncompatibleParts,
         ),
         *Cache.clashes,
-        Clash(
+        Mismatch(
             lambda c: c.part.prunes and c.attention.sealed,
             "{cache} leaves out masks after the open blocks, but this model is {kind:value}, and the class counts "
             "positions without gaps.",
-            kind=IncompatibleParts,
         ),
-        Clash(
+        Mismatch(
             lambda c: c.part.prunes and c.attention.name != "full",
             "{cache} leaves out masks after the open blocks, but this model is {kind:value}: what is decoded does "
             "not see them.",
-            kind=IncompatibleParts,
         ),
     )
 
