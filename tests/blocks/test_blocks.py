@@ -27,6 +27,7 @@ from dllm.parts import (
     Parts,
     Request,
     Sampling,
+    Scores,
     Selection,
     Setting,
     State,
@@ -157,6 +158,19 @@ def test_no_block_is_wider_than_the_widest(blocks: Blocks) -> None:
     length = len(canvas.columns)
     assert max(widths) <= blocks.widest(length) <= length
     assert blocks.widest(10_000) < 10_000 or isinstance(blocks, Whole)
+
+
+@pytest.mark.parametrize("length", [8, 9, 10, 11])
+def test_adablock_looks_for_a_delimiter_in_whole_columns_of_its_window(length: int) -> None:
+    """int(ratio * length) columns, as published: a delimiter right after them ends no block."""
+    canvas, blocks = answer(2, length), AdaBlock(5, [9], window_ratio=0.25)
+    opened = blocks.start(canvas).after_forward()
+    for at in range(length):
+        token = canvas.tokens.clone()
+        token[0, 2 + at] = 9
+        scores = Scores(canvas.masked, token, torch.full(token.shape, 0.9).double(), canvas.masked, {})
+        end = int(blocks.resize(canvas, scores, opened).end) - 2
+        assert end == (at + 1 if at < length // 4 else 5)
 
 
 def test_whole_is_one_block() -> None:

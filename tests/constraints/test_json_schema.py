@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -97,6 +97,21 @@ def test_scalars_are_words_exactly_if_they_validate(seed: int) -> None:
         for text in TEXTS:
             if not outside(schema, text):
                 assert found.accepts(text.encode()) == judge.is_valid(json.loads(text)), (schema, text)
+
+
+def test_listed_objects_are_words_exactly_if_the_other_keywords_allow_them() -> None:
+    """Against jsonschema: each member by its property, by its pattern, or by what other members may be."""
+    listed = [
+        dict(zip(names, values, strict=True))
+        for size in range(3)
+        for names in combinations(("a", "b", "c"), size)
+        for values in product([1, None, "x"], repeat=size)
+    ]
+    schema = {"enum": listed, "properties": {"a": {"type": "integer"}}, "patternProperties": {"^b": {"type": "null"}},
+              "additionalProperties": {"type": "string"}}  # fmt: skip
+    found, judge = automaton(schema), Draft202012Validator(schema)
+    for value in listed:
+        assert found.accepts(json.dumps(value).encode()) == judge.is_valid(value), value
 
 
 def test_members_are_words_exactly_if_they_validate_in_their_order() -> None:

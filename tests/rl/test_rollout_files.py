@@ -72,6 +72,7 @@ def said(place: str, value: Any) -> Callable[[Held], None]:
 WRONG: dict[str, Callable[[Held], None]] = {
     "mask": said("mask_id", "x"),
     "no mask": said("mask_id", None),
+    "mask of 64 bits": said("mask_id", 2**63),
     "pad": said("pad_id", -1),
     "texts": said("texts", -1),
     "fewer texts": said("texts", ["a"]),
