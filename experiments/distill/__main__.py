@@ -61,7 +61,7 @@ class Plan:
                 "Use another model."
             )
         recipe = recipe.resolved(config, parameters)
-        student.refuse_without_peft(recipe)
+        student.refuse_without_peft(recipe.tuning)
         data = Data.of(recipe, Prompts(config, tokenizer, ids, recipe.model, recipe.gen_length, recipe.chat))
         made_from = {**asdict(recipe), "questions": data.digest, "checkpoint": fingerprint(folder)}
         refuse_other(Path(place.out), made_from)
@@ -150,9 +150,9 @@ class Phases:
             return
         base = locate(plan.recipe.model)
         if self.accelerator.is_main_process:
-            student.export(run.student.model, plan.recipe, base, out)
+            student.export(run.student.model, plan.recipe.tuning, base, out)
         self.accelerator.wait_for_everyone()
-        path, adapter = student.exported(plan.recipe, base, out)
+        path, adapter = student.exported(plan.recipe.tuning, base, out)
         facts = {
             "step": run.step,
             "starts": run.starts,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from itertools import count as count_from
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from dllm.common.coerce import is_whole
 from dllm.common.errors import UserError, in_words
 from dllm.models.text.ids import Ids
-from dllm.prompts import Message, Prompt, Prompts
+from dllm.prompts import Prompt, Prompts
 from dllm.tasks.mini import tasks
 from dllm.tasks.mini.items import Sample
 from experiments.distill.recipe import Recipe
@@ -61,13 +62,8 @@ class Data:
     def of(recipe: Recipe, prompts: Prompts) -> Data:
         """Raises UserError for data that cannot be read or do not fit the model."""
         if recipe.data == "mini":
-            train, held = (
-                [
-                    Question(f"{one.task} {number}", one.prompt, one.gen_length, judge=one.judge)
-                    for number, one in enumerate(items(split, count, recipe.seed))
-                ]
-                for split, count in (("train", recipe.count), ("test", recipe.held_out))
-            )
+            splits = (("train", recipe.count), ("test", recipe.held_out))
+            train, held = ([*items(split, count, recipe.seed)] for split, count in splits)
         else:
             train, held = divided(read_file(Path(recipe.data), recipe.gen_length), recipe)
         found = Data(*([encoded(one, prompts, recipe) for one in part] for part in (train, held)))
@@ -169,21 +165,13 @@ def sequence(example: Example, length: int | None, eos: int) -> list[int]:
     return whole if length is None else [*whole, *[eos] * length][:length]
 
 
-@dataclass(frozen=True)
-class MiniQuestion:
-    """A question of a task. gen_length: of its canvas. judge: 1.0 for a right answer, else 0.0."""
-
-    task: str
-    prompt: list[Message]
-    gen_length: int
-    judge: Callable[[str], float]
-
-
-def items(split: str, count: int, seed: int) -> Iterator[MiniQuestion]:
+def items(split: str, count: int, seed: int) -> Iterator[Question]:
     """``count`` items of every task, from ``split`` (``train`` or ``test``)."""
+    number = count_from()
     for task in tasks.TASKS:
         for sample in tasks.generate(task, seed + 2000, count, split):
-            yield MiniQuestion(task, sample.messages, tasks.longest(task), partial(score, sample))
+            where, length = f"{task} {next(number)}", tasks.longest(task)
+            yield Question(where, sample.messages, length, judge=partial(score, sample))
 
 
 def score(sample: Sample, text: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 from dllm.common.coerce import coerce, words_of
 from dllm.common.errors import UserError, in_choices, in_range, nearest
@@ -16,6 +16,18 @@ RELEASED: dict[str, dict[str, Any]] = {
     "llada": {"segment": "block", "beta": 2.0, "epochs": 6, "schedule": "constant", "warmup": 0.0, "rank": 128},
     "dream": {"segment": "answer", "beta": 1.0, "epochs": 3, "schedule": "cosine", "warmup": 0.05, "rank": 32},
 }
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What learns of a model. tune: lora or full. rank, alpha: of an adapter; its scale is alpha over rank. seed: of an
+    adapter's first weights."""
+
+    model: str
+    tune: str | None
+    rank: int | None
+    alpha: float | None
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -87,6 +99,10 @@ class Recipe:
         if self.batch % self.micro:
             raise UserError(f"batch={self.batch} must be a multiple of micro={self.micro}.")
 
+    @property
+    def tuning(self) -> Tuning:
+        return Tuning(self.model, self.tune, self.rank, self.alpha, self.seed)
+
     def resolved(self, config: ModelConfig, parameters: int) -> Recipe:
         """Without nulls that the layout or the size decides. Raises UserError for a model of another layout, and for
         full training in few bits."""
@@ -100,30 +116,6 @@ class Recipe:
         found = replace(found, alpha=found.rank if found.alpha is None else found.alpha)
         refuse_rounding(found.tune, found.dtype, found.learning_rate)
         return found
-
-
-class Tuning(Protocol):
-    """What learns of a model."""
-
-    @property
-    def model(self) -> str:
-        """The first weights."""
-
-    @property
-    def tune(self) -> str | None:
-        """``lora`` or ``full``."""
-
-    @property
-    def rank(self) -> int | None:
-        """Of an adapter."""
-
-    @property
-    def alpha(self) -> float | None:
-        """Of an adapter; over its rank it is the scale."""
-
-    @property
-    def seed(self) -> int:
-        """Of an adapter's first weights."""
 
 
 def usual_tune(parameters: int) -> str:

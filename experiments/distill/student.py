@@ -51,7 +51,7 @@ class Student(nn.Module):
 def build(folder: Path, config: ModelConfig, recipe: Recipe, device: str) -> Student:
     """The student with the teacher's weights. Raises UserError as ``load_model``."""
     model = load_model(folder, device, getattr(torch, recipe.dtype), config, fuse=False)
-    choose_learning(model, recipe)
+    choose_learning(model, recipe.tuning)
     return Student(model, Loss(recipe.beta or 0.0, recipe.certain))
 
 

@@ -7,6 +7,8 @@ kept in the pages, where ``python -m experiments.pages.parts`` writes them; the 
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -19,7 +21,10 @@ from dllm.compose.config_choices import choice_text, choices, wrappers
 from dllm.compose.parts import part
 from dllm.laws.compatibility import compatibility_page
 from dllm.loop.given_logits import reason_against
-from experiments.pages import metrics, model_choices, published_rows, request_fields, result_fields, words
+from dllm.record.results import NOT_STORED, Result
+from dllm.serve.engine.jobs import Stats
+from dllm.serve.http.prometheus import Metrics
+from experiments.pages import model_choices, published_rows, request_fields, words
 from experiments.pages.compared import compared
 from experiments.support.markdown import table
 from experiments.support.marked import write_marked
@@ -183,6 +188,26 @@ def sglang_section() -> str:
     return f"These samplers go through: {taken}.\n\n{table(head, refused, len(head))}\n"
 
 
+# -- what others declare ---------------------------------------------------------------------------------------
+
+FIELD = re.compile(r"^    (?:# (?P<above>.+)\n    )?(?P<name>\w+): [^#\n]+?(?:  # (?P<behind>.+))?$", re.MULTILINE)
+
+
+def result_fields() -> Iterator[tuple[str, str]]:
+    """Each field that a line of results.jsonl has, and its comment."""
+    fields = inspect.getsource(Result).partition("    @property")[0]
+    for found in FIELD.finditer(fields):
+        if found["name"] not in NOT_STORED:
+            yield f"`{found['name']}`", (found["behind"] or found["above"]).replace("``", "`")
+
+
+def metrics() -> Iterator[tuple[str, str, str]]:
+    """The figures of ``/metrics``, as they are registered."""
+    for family in Metrics(Stats, lambda: "ready").registry.collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        yield f"`{name}`", family.type, family.documentation
+
+
 # -- all of it --------------------------------------------------------------------------------------------------
 
 
@@ -196,10 +221,10 @@ def made(mark: str) -> str:
         "options": lambda: with_names(name, by_meaning(name, choices(name))) + compared_lines(name),
         "sglang": sglang_section,
         "words": words.section,
-        "result": result_fields.section,
+        "result": lambda: table(("key", "meaning"), result_fields(), 2) + "\n",
         "published": published_rows.section,
         "models": model_choices.section,
-        "metrics": metrics.section,
+        "metrics": lambda: table(("metric", "kind", "what it tells"), metrics(), 3) + "\n",
         "fields": lambda: request_fields.tables()[name],
         "compatibility": compatibility_page,
     }

@@ -10,10 +10,8 @@ import argparse
 import io
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -22,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from dllm import Decoder, Model, Result, load, part
+from dllm import Decoder, Result, part
 from dllm.common.palette import hexes
 from dllm.compose.parts import composed
 from dllm.contract import Need, Turn
@@ -30,8 +28,9 @@ from dllm.parts.samplers.confidence import Confidence
 from dllm.view.live import LiveView
 from dllm.view.page import Pane, trace_page
 from dllm.view.picture import Picture
+from experiments.bench.serve import started
 from experiments.pages.drawing import DIM, INK, Drawing
-from experiments.pages.films import cache_pictures, sampler_films
+from experiments.pages.films import cache_pictures, model_of, sampler_films
 from experiments.support.scripts import refusing
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
@@ -49,15 +48,10 @@ BAND_BLOCK, TAIL = 32, 12  # AdaBlock's block; positions shown after the text
 REGION_FILLS = ("#e4e4ea", "#31688e", "#e69f00", "#1b1b1f")  # decided, and masks of the three regions of confidence
 
 
-@cache
-def mini() -> Model:
-    return load("mini-llada")
-
-
 def decoded(prompt: str, length: int = 12, sampler: str = "confidence", **options: object) -> Result:
     """One traced answer as one block without an end-of-text policy."""
     rule = part("sampler", sampler, **options)
-    return Decoder(mini(), rule, "whole", eos="none", gen_length=length)(prompt, trace=True)[0]
+    return Decoder(model_of("mini-llada"), rule, "whole", eos="none", gen_length=length)(prompt, trace=True)[0]
 
 
 def film(result: Result, title: str, columns: int | None = None) -> str:
@@ -105,7 +99,7 @@ def film_one_by_one() -> str:
 
 def rule_film(name: str, **options: object) -> str:
     """A film of docs/four_rules.md: what its command decodes, to the first end of the text."""
-    result = Decoder(mini(), part("sampler", name, **options), gen_length=32)(SHUFFLE, trace=True)[0]
+    result = Decoder(model_of("mini-llada"), part("sampler", name, **options), gen_length=32)(SHUFFLE, trace=True)[0]
     return film(result, f"sampler={name}: {result.nfe} forwards", result.useful_tokens + 1)
 
 
@@ -129,7 +123,7 @@ def queries() -> str:
 def work_of(cache: str) -> list[int]:
     options = {"active_tokens": 8, "window_tokens": 16, "refresh_interval": 8} if cache == "window" else {}
     decoder = Decoder(
-        mini(),
+        model_of("mini-llada"),
         "static",
         part("blocks", "fixed", block_length=16),
         part("cache", cache, **options),
@@ -151,7 +145,7 @@ def terminal() -> str:
         color_system="truecolor",
         no_color=False,
     )
-    decoder = Decoder(mini(), part("sampler", "static"), gen_length=32)
+    decoder = Decoder(model_of("mini-llada"), part("sampler", "static"), gen_length=32)
     view = LiveView(console, decoder.prompts.text, decoder.model.ids)  # no watch: a speed differs from run to run
     prompt = str(composed([]).model.prompt).strip()
     turns = list(islice(decoder.turns(prompt), TERMINAL_TURNS))
@@ -183,7 +177,11 @@ def confidences() -> str:
     """Confidence of every mask in every forward of a long answer: a line per forward, a column per position."""
     forwards: list[dict[int, float]] = []
     decoder = Decoder(
-        mini(), Watched(0.9), part("blocks", "fixed", block_length=BAND_BLOCK), eos="fill_at_once", gen_length=128
+        model_of("mini-llada"),
+        Watched(0.9),
+        part("blocks", "fixed", block_length=BAND_BLOCK),
+        eos="fill_at_once",
+        gen_length=128,
     )
     (result,) = decoder(DEAL, observe=lambda turn: forwards.append(masks_of(turn)))
     text_length = min(result.useful_tokens + 1, len(result.canvas))  # the end counts
@@ -267,7 +265,7 @@ def playground_screenshots(folder: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     browser_path = shutil.which("chromium") or shutil.which("google-chrome")
-    with serving() as url, sync_playwright() as play:
+    with started() as (url, _), sync_playwright() as play:
         browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         scheme: Literal["light", "dark"]
         for name, scheme, compared in (("playground", "light", False), ("playground_two", "dark", True)):
@@ -286,27 +284,6 @@ def playground_screenshots(folder: Path) -> None:
             tab.fill("#step", str(int(tab.get_attribute("#step", "max") or 2) // 2))
             tab.screenshot(path=folder / f"{name}.png")
         browser.close()
-
-
-@contextmanager
-def serving() -> Iterator[str]:
-    """The address of a server with the small model, in a thread of this process."""
-    from dllm.app.command_line.main import resolved
-    from dllm.app.runs.service import plan_of, service_of
-    from dllm.serve.http.server import bound_socket, server_of
-    from dllm.serve.http.settings import ServeSettings
-
-    config = resolved(composed(["task=serve"]))
-    settings = ServeSettings(port=0)
-    service, listening = service_of(config, plan_of(config), settings), bound_socket(settings.host, settings.port)
-    server = server_of(service.app(), service.scheduler, settings)
-    thread = threading.Thread(target=server.run, args=([listening],))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 @refusing

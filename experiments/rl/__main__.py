@@ -24,7 +24,7 @@ from dllm.models.network.transformer import Transformer
 from dllm.record.environment import environment_stamp
 from dllm.tasks.mini import tasks
 from experiments.distill import student
-from experiments.distill.recipe import refuse_rounding, usual_tune
+from experiments.distill.recipe import Tuning, refuse_rounding, usual_tune
 from experiments.rl.recipe import Recipe, Where, described, parse
 from experiments.rl.training import SHOWN, Run
 from experiments.support.course import RECIPE, accelerated, device_of, refuse_other, report, write
@@ -44,21 +44,9 @@ class Job:
     made_from: dict[str, Any]  # what decides its outcome
 
     @property
-    def model(self) -> str:
-        return str(self.decode.config["model"]["path"])
-
-    @property
-    def tune(self) -> str:
-        assert self.recipe.tune is not None, "of resolves it"
-        return self.recipe.tune
-
-    @property
-    def rank(self) -> int:
-        return self.recipe.rank
-
-    @property
-    def alpha(self) -> float:
-        return self.recipe.alpha
+    def tuning(self) -> Tuning:
+        recipe = self.recipe
+        return Tuning(str(self.decode.config["model"]["path"]), recipe.tune, recipe.rank, recipe.alpha, self.seed)
 
     @property
     def seed(self) -> int:
@@ -74,7 +62,7 @@ class Job:
         kept = {key: value for key, value in decode.config.items() if key not in ("output", "name", "resume", "grids")}
         made_from = {**asdict(recipe), "decode": kept, **decode.content()}
         job = Job(recipe, where, decode, made_from)
-        student.refuse_without_peft(job)
+        student.refuse_without_peft(job.tuning)
         refuse_rounding(recipe.tune, decode.config["model"]["dtype"], recipe.learning_rate)
         refuse_other(Path(where.out), made_from)
         return job
@@ -102,7 +90,7 @@ def train(job: Job, accelerator: Accelerator) -> Run:
     if accelerator.is_main_process and not before.is_file():
         write(before, json.dumps(job.measured(model)))
     accelerator.wait_for_everyone()
-    student.choose_learning(model.transformer, job)
+    student.choose_learning(model.transformer, job.tuning)
     items = tasks.generate(recipe.task, job.seed + 2000, recipe.count, "train")
     decoder: Decoder = job.decode.decoder(model)
     run = Run(decoder, items, recipe, job.where, job.decode.options.samples, job.seed, accelerator)
@@ -113,8 +101,8 @@ def train(job: Job, accelerator: Accelerator) -> Run:
 def finish(job: Job, run: Run, device: str) -> None:
     """Write what was learnt, load it, measure it, and report."""
     base, out = job.decode.path, Path(job.where.out)
-    student.export(run.decoder.model.transformer, job, base, out)
-    path, adapter = student.exported(job, base, out)
+    student.export(run.decoder.model.transformer, job.tuning, base, out)
+    path, adapter = student.exported(job.tuning, base, out)
     after, before = job.measured(job.loaded(device, False, path, adapter)), json.loads((out / BEFORE).read_text())
     place = environment_stamp(run.accelerator.device, getattr(torch, job.decode.config["model"]["dtype"]), job.seed)
     content = {

@@ -28,7 +28,7 @@ SHORT = ["task=replace_random", "count=6", "held_out=2", "groups=2", "samples=4"
 def run_of(tmp_path: Path, **changes: Any) -> Run:
     model = load("mini-llada", trainable=True)
     job = rl.Job.of([*SHORT, f"out={tmp_path}", *(f"{name}={value}" for name, value in changes.items())])
-    student.choose_learning(model.transformer, job)
+    student.choose_learning(model.transformer, job.tuning)
     items = tasks.generate("replace_random", 1, 6, "train")
     return Run(job.decode.decoder(model), items, job.recipe, job.where, 4, 0, Accelerator(cpu=True))
 
