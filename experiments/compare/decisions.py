@@ -64,15 +64,10 @@ def records(
     return [(sample.messages, sample.answer, json.loads(sample.answer)) for sample in samples]
 
 
-def towns_of(rows: Sequence[Sequence[dict[str, str]]]) -> tuple[str, ...]:
-    """All towns, in order."""
-    return tuple(sorted({row["town"] for one in rows for row in one}))
-
-
 def towns_of_records(count: int, seed: int) -> Iterator[Item]:
     """The town in the first record, among those of all records of all items."""
     found = records(count, seed)
-    towns = towns_of([rows for _, _, rows in found])
+    towns = tuple(sorted({row["town"] for _, _, rows in found for row in rows}))
     for messages, answer, rows in found:
         before, _, behind = answer.partition(rows[0]["town"])
         yield Item(messages, before, behind, towns, rows[0]["town"])

@@ -1,6 +1,6 @@
 """Caches that read fewer keys, on what the mini models have longest: ``python -m experiments.compare.fewer_keys``.
 
-Scores of held-out items: of the tasks with the longest answers by cache, and of lists that follow ``--earlier`` other
+Scores of held-out items: of the tasks with the longest answers by cache, and of lists that follow two other
 turns with lists of their own, by the share of keys that stays: what the last turn asks for is a needle among them.
 """
 
@@ -19,7 +19,7 @@ from experiments.support.scripts import refusing
 
 BLOCK = 8  # columns of a block of keys: the prompts have 60 to 250
 KEPT, SELECTED = (1.0, 0.5, 0.25, 0.1, 0.05, 0.0), (0.75, 0.5, 0.25, 0.0)
-NEEDLE = "copy"
+NEEDLE, EARLIER = "copy", 2  # turns before the one that is asked
 
 
 def sparsed(select: float) -> Cache:
@@ -67,14 +67,12 @@ def scores(model: Model, cache: Cache, task: str, earlier: int, seed: int, count
 
 @refusing
 def main(arguments: list[str] | None = None) -> int:
-    parser = comparison(__doc__, 20, "items per task", ("mini-llada",))
-    parser.add_argument("--earlier", type=int, default=2, help="turns before the one that is asked")
-    given = parser.parse_args(arguments)
+    given = comparison(__doc__, 20, "items per task", ("mini-llada",)).parse_args(arguments)
     for name in given.models:
         model = load(name)
-        print(f"\n### {model.name}, {NEEDLE} after {given.earlier} turns\n\n{markdown.head(('cache', 'score'))}")
+        print(f"\n### {model.name}, {NEEDLE} after {EARLIER} turns\n\n{markdown.head(('cache', 'score'))}")
         for label, cache in shares():
-            right = scores(model, cache, NEEDLE, given.earlier, given.seed, given.count)
+            right = scores(model, cache, NEEDLE, EARLIER, given.seed, given.count)
             print(markdown.line((label, markdown.percent(right))), flush=True)
         print(f"\n### {model.name}, longest answers\n\n{markdown.head(('cache', *mini.LONG_ANSWERS))}")
         for label, cache in caches():

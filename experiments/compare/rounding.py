@@ -13,7 +13,6 @@ their inputs, on other items.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -32,10 +31,9 @@ from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
 from experiments.mini.decoders import decoder
 from experiments.support import markdown
-from experiments.support.held_out import answered
-from experiments.support.scripts import counted, refusing
+from experiments.support.held_out import answered, comparison
+from experiments.support.scripts import refusing
 
-MODELS = ("mini-llada", "mini-dream")
 KINDS = (None, "int8", "int4")
 HEADS = (("int8", "int8"), ("int4", "int8"), ("int4", "int4"))  # kinds of the layers, and of embedding and head
 LENGTH, BATCH = 32, 16
@@ -134,9 +132,11 @@ def rounded(name: str, how: Rounding, size: int, inputs: Mapping[str, Tensor]) -
     return model
 
 
-def model_rows(name: str, count: int) -> Iterator[list[str]]:
+def model_rows(name: str, count: int, seed: int) -> Iterator[list[str]]:
     """The cells of a model: one list for each kind and rounding."""
-    items, others = ([item for task in mini.TASKS for item in mini.generate(task, seed, count)] for seed in (1, 7))
+    items, others = (
+        [item for task in mini.TASKS for item in mini.generate(task, drawn, count)] for drawn in (seed, seed + 6)
+    )
     plain = load(name, pack=False)
     rows = canvases(plain, items)
     expected, inputs = logits(plain.transformer, rows), mean_squares(plain.transformer, canvases(plain, others))
@@ -230,14 +230,10 @@ def product_rows() -> Iterator[list[str]]:
 
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=list(MODELS), help="names or folders")
-    parser.add_argument("--count", type=counted, default=16, help="items per task")
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
+    given = comparison(__doc__, 16, "items per task").parse_args(arguments)
     for name in given.models:
         names = (f"{name}: weights", "error of logits, %", "top-1 agrees, %", "score, %")
-        print(markdown.table(names, model_rows(name, given.count)), "\n", flush=True)
+        print(markdown.table(names, model_rows(name, given.count, given.seed)), "\n", flush=True)
     print(markdown.table(("error of the weights, %", *dict(distributions())), weight_rows()), "\n")
     columns = ("error of products, %: rows", "steps", *WAYS, "twice, % of rows")
     print(markdown.table(columns, product_rows()))

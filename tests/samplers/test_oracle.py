@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from harness import DATA
+from harness import DATA, refuse_rule
 
 from dllm import Decoder, UserError, load
 from dllm.parts import Fixed, Oracle, Setting, read_model_config
 from tests.samplers.game import PROMPT, Game
-from tests.support.rule_clashes import refuse_rule
 
 
 def test_right_proposals_are_committed_whatever_their_confidence() -> None:

@@ -8,12 +8,11 @@ from math import log
 from pathlib import Path
 
 import pytest
-from harness import model
+from harness import model, refuse_rule
 
 from dllm import UserError
 from dllm.parts import PC, Frequencies, Selection, Setting, Whole, refuse_clashes
 from tests.samplers.game import Game
-from tests.support.rule_clashes import refuse_rule
 
 
 def test_early_positions_win_unless_the_model_is_much_surer() -> None:

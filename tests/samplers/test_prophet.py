@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from harness import DATA
+from harness import DATA, refuse_rule
 
 from dllm import UserError
 from dllm.parts import (
@@ -32,7 +32,6 @@ from dllm.parts import (
 )
 from tests.samplers.game import Game
 from tests.samplers.test_learn2pd import passing
-from tests.support.rule_clashes import refuse_rule
 
 
 def setting(length: int | None) -> Setting:

@@ -27,6 +27,7 @@ from dllm.parts import (
     Parts,
     Ranks,
     Request,
+    Sampler,
     Sampling,
     Selection,
     Setting,
@@ -42,6 +43,7 @@ from dllm.parts import (
     load_model,
     read_model_config,
     recorded,
+    refuse_clashes,
     results,
     sealed,
     validate,
@@ -173,6 +175,11 @@ def selected(combination: Combination, sampling: Sampling) -> Selection:
     kv, eos, config = build("cache", combination.cache), build("eos", combination.eos), model(combination.model).config
     length = build("length", combination.length).resolved(ids_of(config), config.max_length)
     return Selection(Setting(config, blocks, None, sampling), sampler, kv, eos, length)
+
+
+def refuse_rule(setting: Setting, rule: Sampler) -> None:
+    """Raise Refusal for what the rule's own class says against a setting."""
+    refuse_clashes(Selection(setting, rule), ("sampler", rule, rule.clashes))
 
 
 def turns(
