@@ -47,13 +47,8 @@ LEFT_OUT = ("finished", "focus", "dkv_greedy", "flash_verify", "linear_spec")
 WORK = Workload(1, 24, 32, 32, 1)
 LAYERS, WARM, TURNS = 32, 3, 4
 FEW, MORE = 2, 3  # layers of the two models
-IN_LAYERS = (
-    "_add_norm",
-    "_rope_scatter",
-    "_silu_times",
-    "_scores",
-    "_drift_sums",
-)  # interpreted they take most of a minute
+# Interpreted they take most of a minute.
+IN_LAYERS = ("_add_norm", "_rope_scatter", "_silu_times", "_scores", "_drift_sums")
 OUTPUTS = ("out", "total", "scores", "sums", "received", "alike")  # what these write anew
 
 

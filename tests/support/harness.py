@@ -68,13 +68,8 @@ MODELS = (
     "tiny-llada-d2f",
     "tiny-dream-d2f",  # both, since sampler=d2f goes with no others
 )
-MORE_MODELS = (
-    "tiny-a2d-bd3lm",
-    "tiny-fastdllm-v2",
-    "tiny-diffcoder",
-    "tiny-a2d-mdlm",
-    "tiny-rnd1",
-)  # under ``make laws`` only
+# Under ``make laws`` only.
+MORE_MODELS = ("tiny-a2d-bd3lm", "tiny-fastdllm-v2", "tiny-diffcoder", "tiny-a2d-mdlm", "tiny-rnd1")
 
 
 def make_filter(width: int) -> Path:
