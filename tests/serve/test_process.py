@@ -216,3 +216,15 @@ def test_settings_out_of_range_are_a_sentence(given: dict[str, Any], words: str)
     assert ServeSettings.of(TASK, {}) == ServeSettings(), "the file has the defaults of the class"
     with pytest.raises(UserError, match=words):
         ServeSettings.of({**TASK, **given}, {})
+
+
+@pytest.mark.parametrize(("name", "least", "below"), [
+    ("port", 0, -1), ("grace", 0, -0.1), ("prefix_gib", 0, -0.1),
+    *((name, 0.1, 0.09) for name in ("timeout", "read_timeout", "send_timeout", "compile_seconds")),
+    *((name, 1, 0) for name in ("max_connections", "max_tokens", "max_rows", "max_tokens_in_flight",
+                                "max_prefill_tokens", "prefill_chunk", "max_lanes", "max_waiting")),
+])  # fmt: skip
+def test_the_least_of_a_setting_is_taken_and_nothing_below(name: str, least: float, below: float) -> None:
+    ServeSettings.of({**TASK, name: least}, {})
+    with pytest.raises(UserError, match=rf"task\.{name}"):
+        ServeSettings.of({**TASK, name: below}, {})
