@@ -8,7 +8,20 @@ import pytest
 import torch
 
 from dllm import Decoder, load, part
-from dllm.parts import NOTHING_SHARED, Canvas, Model, Owner, Request, Scores, Trace, UserError, View, end_confidence
+from dllm.parts import (
+    NOTHING_SHARED,
+    Canvas,
+    Daedal,
+    Ids,
+    Model,
+    Owner,
+    Request,
+    Scores,
+    Trace,
+    UserError,
+    View,
+    end_confidence,
+)
 
 PROMPTS = [
     'Copy the list:\n["Kai", "Emma", "Hugo", "Ada", "Zoe"]',
@@ -81,6 +94,26 @@ def test_end_confidence_averages_the_last_ends() -> None:
     assert end_confidence(view, 61, 2).tolist() == torch.stack(wanted).float().tolist()
     wanted = [(sure[0, 2] + sure[0, 4] + sure[0, 5]) / 8, (sure[1, 2] + sure[1, 4]) / 8]
     assert torch.allclose(end_confidence(view, 61, 8), torch.stack(wanted).float())
+
+
+@pytest.mark.parametrize(("average", "doubted"), [(0.5, 0.0), (0.25, 0.0), (0.25, 0.125), (0.0, 0.125)])
+def test_daedal_grows_below_its_averages_and_expands_below_its_doubt(average: float, doubted: float) -> None:
+    """Strictly below, as published. All numbers here are exact in binary."""
+    canvas = Canvas.of([Request.answer([1], 4, 60)], 61)
+    rule = Daedal(limit=20, factor=3, checked=2, sure_end=0.25, sure_end_inside=0.5, doubt=0.125).resolved(
+        Ids(60, 61, ()), 100
+    )
+    sure, ends = torch.full((1, 5), average).double(), torch.full((1, 5), 61)
+    scores = Scores(
+        canvas.valid, ends, torch.full_like(sure, doubted), canvas.valid, {"likeliest": ends, "first": sure}
+    )
+    blocks = part("blocks", "whole").start(canvas)
+    view = View.of(canvas, scores, blocks, None, Owner.single(1, sure.device), NOTHING_SHARED)
+    step, state = view.step(canvas.no_positions), rule.start(canvas)
+    before, _ = rule.change(canvas, view, step, state)
+    assert int(before.append) == (3 if average < 0.25 else 0)
+    inside, _ = rule.change(canvas, view, step, {**state, "grown": ~state["grown"]})
+    assert int(inside.insert) == (2 if average < 0.5 and doubted < 0.125 else 0)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
