@@ -166,6 +166,12 @@ def bucket(width: int, length: int) -> int:
     return min(length, -(-width // step) * step)
 
 
+def shapes_for(lag: int | None, waits_on_open: bool) -> Shapes:
+    """Exact shapes (``lag`` None), or bounded ones, where the host learns ``lag`` turns late what a turn has filled.
+    waits_on_open: a row whose block has opened then waits until the host knows."""
+    return Shapes() if lag is None else Bounded(lag, lag if waits_on_open else 0)
+
+
 @dataclass(frozen=True)
 class HostView:
     """What the host knows of a row, from a report some turns old."""

@@ -14,7 +14,7 @@ from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
-from dllm.contract.shapes import Bounded, Shapes
+from dllm.contract.shapes import shapes_for
 from dllm.loop.forward import Forward
 from dllm.loop.head import ScoredHead
 from dllm.loop.pace import never_ends
@@ -77,7 +77,7 @@ def start_rows(
     nothing of it changes meanwhile (None: shapes are exact, and the host asks in every turn). constraints: those that
     the rows are under (None: all are free). prepare: is given the cache's session before the rows remember anything.
     """
-    shapes = Shapes() if lag is None else Bounded(lag, lag if parts.cache.traits.full_on_open else 0)
+    shapes = shapes_for(lag, parts.cache.traits.full_on_open)
     constraints = constraints or ConstrainedBatch.none(len(canvas.row_id))
     canvas, session, carried = forward.start(canvas)
     if prepare is not None:
