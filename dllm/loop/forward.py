@@ -19,7 +19,7 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.shared_values import Shared, shared_by
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.extras.chosen import extras_of
-from dllm.loop.head import Aim, ScoredHead
+from dllm.loop.head import ScoredHead
 from dllm.loop.hidden import CallStates
 from dllm.loop.proposals import Proposer
 from dllm.loop.rows import Rows
@@ -142,12 +142,12 @@ class Forward:
         if work.plan.shapes.leaders:
             run.rows.session.kept.follow(work.plan.shapes.leaders)
         in_blocks = all(need.region == "block" for need in self.needs)
-        aim = self.stage(Aim.of, work, run.states(), self.model.config, in_blocks)
+        aim = self.stage(ScoredHead.aim_of, work, run.states(), self.model.config, in_blocks)
         for extra in extras:
             if (canvas := extra.again(work, aim.hidden)) is not None:
                 again = self._run(run.rows, replace(work, shown=canvas), extras)
                 states = again.states()
-                aim = aim.followed_by(self.stage(Aim.of, again.work, states, self.model.config, in_blocks))
+                aim = aim.followed_by(self.stage(ScoredHead.aim_of, again.work, states, self.model.config, in_blocks))
         return ScoredHead.run_on(self.model, self.proposer, work, run.forward, extras, aim)
 
     def finish(self, head: ScoredHead) -> ScoredCandidates:

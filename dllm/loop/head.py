@@ -64,6 +64,8 @@ class ScoredHead:
     logits: Tensor | None  # [N, n, V] all logits, -inf for banned ids (None: nothing reads them)
     statistics: dict[str, Tensor]  # [N, n] of the proposals, by name
 
+    aim_of = staticmethod(Aim.of)
+
     @staticmethod
     def run_on(
         model: Transformer, proposer: Proposer, work: Work, run: ForwardPass, extras: Sequence[Extra], aim: Aim
