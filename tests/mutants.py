@@ -417,7 +417,7 @@ class Trial:
         others = [one for one in other if function(one.nodeid) in self.rest]
         group, cases = self.mutant.room.removesuffix("s"), {one: one.nodeid.partition("[")[2].lower() for one in other}
         read = [one for one in other if file_of(one.nodeid) in DECLARED and (not cases[one] or group in cases[one])]
-        return {"sample": sample, "rest": list(dict.fromkeys([*named, *others, *read]))}
+        return {"sample": sample, "rest": list(dict.fromkeys([*read, *named, *others]))}  # tables cost little
 
 
 def bodies(code: CodeType) -> Iterator[CodeType]:

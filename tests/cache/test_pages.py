@@ -76,6 +76,20 @@ def test_a_known_prompt_is_not_computed_again() -> None:
     assert [decode()[1], decode()[1]] == [0, sum(len(prompt) // 4 * 4 for prompt in PROMPTS)]
 
 
+def test_rows_of_several_candidates_keep_no_pages() -> None:
+    """A rule that drafts has some at the end of a row's first turn, so fewer columns are known than of other rules."""
+
+    def known(sampler: str) -> int:
+        parts = parts_of(Combination(sampler, "fixed", "finished", model="sdar_b4"))
+        pages = PageStore(model("sdar_b4").config.attention, b"", 1000)
+        how = Sampling().under(parts.sampler)
+        for _ in range(2):
+            _, columns = decode_sharing(model("sdar_b4"), parts, requests(), how, pages)
+        return columns
+
+    assert 0 < known("freedave") < known("confidence")
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
 def test_nothing_after_a_page_is_seen_by_it(kind: AttentionKind) -> None:
     """By brute force over every row of up to 40 columns: rank and reach say what depends on what."""
