@@ -89,6 +89,15 @@ def test_random_grammars_have_the_texts_of_lark() -> None:
     assert compared > 9 and large < 0.5 * compared, (compared, large)
 
 
+@pytest.mark.parametrize("times", ["*", "+", "?", "~2", "~0..2", "~1..3"])
+def test_a_repetition_that_begins_with_its_own_rule_has_the_texts_of_lark(times: str) -> None:
+    grammar = f'start: (start "x"){times} "y" | "y"'
+    judge, automaton = judged(grammar), automaton_of(Grammar(grammar, depth=5, limit=2000))
+    assert judge is not None
+    for text in texts_over("xy", 7):
+        assert automaton.accepts(text.encode()) == reads(judge, text), text
+
+
 PROGRAM = """
 start: (let | show)+
 let: "let"i NAME "=" sum ";"
