@@ -62,7 +62,8 @@ def test_a_killed_run_of_prompts_has_every_sample_once(run: Run, tiny: Path, tmp
 def tables_of(sweep: Path) -> list[str]:
     """All but the times."""
     found = named_settings(read_cells(sweep)[0])
-    return [table(found).csv() for table in (tables.outcomes, tables.limit_distances, tables.curves, tables.tasks)]
+    outcomes = tables.setting_table(found, tables.OUTCOMES)
+    return [outcomes.csv(), *(table(found).csv() for table in (tables.limit_distances, tables.curves, tables.tasks))]
 
 
 @pytest.mark.parametrize("kind", ["quantize", "report"])
