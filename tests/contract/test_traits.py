@@ -23,6 +23,7 @@ from dllm.parts import (
     Confidence,
     Dream,
     EndOfText,
+    Extra,
     FillAfterBlock,
     Fixed,
     ForwardPlan,
@@ -191,3 +192,16 @@ def test_what_parts_that_say_how_long_a_row_is_say_of_themselves() -> None:
     }
     for name, one in parts.items():
         assert one.traits.changes == (type(one).change is not Length.change), name
+
+
+def test_an_extra_asks_for_no_more_than_it_says() -> None:
+    """Stored logits are memory, calls one by one are time, and rows that share a forward must not differ in it."""
+    asked = {
+        kind.__name__: {flag for flag in ("stores_logits", "looks_up", "leads", "sequential") if getattr(kind, flag, 0)}
+        for kind in (Extra, *Extra.__subclasses__())
+    }
+    assert {name: flags for name, flags in asked.items() if flags} == {
+        **dict.fromkeys(("Guidance", "DoubtGuidance", "CarriedEmbeddings"), {"stores_logits"}),
+        "InnerLayers": {"sequential"},
+        "Waiting": {"leads"},
+    }

@@ -22,7 +22,6 @@ from dllm.parts import (
     Dream,
     Dual,
     Elastic,
-    Extra,
     Fixed,
     FullLength,
     LawAnswer,
@@ -223,16 +222,3 @@ def test_every_mask_is_decided_in_the_end(case: Narrow) -> None:
         made = list(islice(loop, MOST))
     assert len(made) < MOST
     assert not made[-1].candidates.masked.any()
-
-
-def test_an_extra_asks_for_no_more_than_it_says() -> None:
-    """Stored logits are memory, calls one by one are time, and rows that share a forward must not differ in it."""
-    asked = {
-        kind.__name__: {flag for flag in ("stores_logits", "looks_up", "leads", "sequential") if getattr(kind, flag, 0)}
-        for kind in (Extra, *Extra.__subclasses__())
-    }
-    assert {name: flags for name, flags in asked.items() if flags} == {
-        **dict.fromkeys(("Guidance", "DoubtGuidance", "CarriedEmbeddings"), {"stores_logits"}),
-        "InnerLayers": {"sequential"},
-        "Waiting": {"leads"},
-    }
