@@ -23,7 +23,7 @@ from dllm.models.bundle import Model
 from dllm.models.config import ModelConfig
 from dllm.models.keys import printed
 from dllm.models.network.fused import FUSED, apart
-from dllm.models.network.masked_lm import MaskedLM
+from dllm.models.network.masked_lm import MaskedLM, load_masked_lm
 from dllm.models.network.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.network.transformer import Transformer
 from dllm.models.network.visibility import InBlocks
@@ -112,8 +112,6 @@ def reload(model: Model, folder: str | Path) -> Model:
     config = read_model_config(path, block, family=model.config.described_by)
     _refuse_reload(model, config, folder)
     if config.family == MASKED_LM_FAMILY:
-        from dllm.models.network.masked_lm import load_masked_lm  # BERT's classes, which nothing else needs
-
         network = model.transformer
         network.load_state_dict(load_masked_lm(path, model.config, network.device, network.dtype).state_dict())
     else:
